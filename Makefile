@@ -1,0 +1,77 @@
+# `make demo` and `make test` do everything on a fresh clone; all they need is Python 3.11 or later.
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := autosync cli simulators datasets configs
+LINTED := $(SOURCES) tests $(wildcard benchmarks examples tools)
+TYPING := build/typing/autosync
+
+DEMO_TASK ?= examples/transformer.py
+DEMO_CLUSTER ?= configs/clusters/local-2.yaml
+DEMO_TRIALS ?= 8
+DEMO_DIR := build/demo
+
+# Without it a process started here finds ./autosync before the installed package, and with it no autosync.cli.
+export PYTHONSAFEPATH := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export PIP_ROOT_USER_ACTION := ignore
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off --retries 5 --constraint constraints.txt
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint typing pytest fulltest wheel-test format clean
+
+help:
+	@echo 'make demo        tune a shipped example on this machine and print the result'
+	@echo 'make test        lint, type-check and test: what CI runs'
+	@echo 'make fulltest    the same with the slow tests and the wheel test'
+	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
+
+# An environment that works is kept; one that does not (an interrupted install, another Python gone) is made anew.
+# torch comes first and by its pin: a range would bring several GB of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("autosync needs Python 3.11 or later: make PYTHON=...") if sys.version_info < (3, 11) else None'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo 'Creating $(VENV) ...'; $(PYTHON) -m venv --clear $(VENV); }
+	@echo 'Installing torch and then the rest into $(VENV) (minutes the first time) ...'
+	@$(PIP_INSTALL) setuptools torch
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP)
+
+demo: $(STAMP)
+	@mkdir -p $(DEMO_DIR)
+	$(BIN)/autosync tune $(DEMO_TASK) --cluster $(DEMO_CLUSTER) --trials $(DEMO_TRIALS) -o $(DEMO_DIR)/best.yaml
+
+test: lint typing pytest
+
+fulltest: lint typing
+	$(BIN)/python -m pytest -m '' -n $(JOBS) --quiet
+
+lint: $(STAMP)
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix $(LINTED)
+	$(BIN)/ruff format $(LINTED)
+
+# mypy sees only what lies where it is imported from: a tree of links gives it the package as it is installed.
+# Made anew each time, so that a renamed module leaves no dead link behind.
+typing: $(STAMP)
+	@rm -rf $(TYPING) && mkdir -p $(TYPING)
+	@ln -s $(CURDIR)/autosync/*.py $(CURDIR)/autosync/py.typed $(CURDIR)/autosync/*/ $(TYPING)/
+	@ln -s $(addprefix $(CURDIR)/,$(filter-out autosync,$(SOURCES))) $(TYPING)/
+	$(BIN)/mypy
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --quiet
+
+wheel-test: $(STAMP)
+	$(BIN)/python -m pytest -m slow --quiet tests/repository/test_wheel.py
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,35 @@
+"""autosync finds the fastest way to synchronise gradients for a model on a cluster.
+
+Importing this package imports nothing heavy: the names below are loaded when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autosync.runtime.parallelize import parallelize
+    from autosync.search.tune import tune
+    from autosync.specs.task import Task
+
+__version__ = "0.1.0"
+
+__all__ = ["Task", "__version__", "parallelize", "tune"]
+
+_LAZY = {
+    "Task": "autosync.specs.task",
+    "parallelize": "autosync.runtime.parallelize",
+    "tune": "autosync.search.tune",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_LAZY[name]), name)
+    # Kept, so that the next use is a plain attribute.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,1 @@
+"""Executes a plan on torch.distributed inside a training process."""

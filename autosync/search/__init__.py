@@ -1,0 +1,1 @@
+"""Tuning: proposes strategies, tries the promising ones, and proves the winner."""

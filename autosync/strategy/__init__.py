@@ -1,0 +1,1 @@
+"""The representation of a strategy: build, check, write, compare it, and sample from the space of all."""

@@ -1,0 +1,1 @@
+"""Strategy builders that reproduce known hand-designed systems, each citing where its rule comes from."""

@@ -1,0 +1,1 @@
+"""Fakes and conformance suites for launchers, simulators and proposers, open to third parties."""

@@ -1,0 +1,1 @@
+"""Runs strategies on a cluster for some steps and measures them."""

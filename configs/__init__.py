@@ -1,0 +1,1 @@
+"""Cluster files, model specs and search settings that ship with the package."""

@@ -1,0 +1,1 @@
+"""Predict the step time of a strategy without running it."""
