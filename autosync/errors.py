@@ -1,0 +1,114 @@
+"""The errors autosync raises, and the mistakes they carry.
+
+    AutosyncError                 everything below; the command line turns it into an exit code, never a traceback
+    ├── InputError                what the user handed in is wrong (exit 2); carries one `Problem` a mistake
+    │   ├── DocumentError         a file that cannot be read, parsed or understood
+    │   ├── TaskError             a task file that does not hold a usable task, or whose code raised
+    │   ├── UnknownNameError      a preset, node, variable … that nobody knows; lists the known ones
+    │   └── DoesNotApplyError     a preset or a strategy that is no answer for this model on this cluster
+    └── OperationError            it could not be done (exit 1)
+        └── DeadlockError         a plan in which nothing can go on
+
+A `Problem` names its place twice: `path` is the place inside the document (`messages[2].synchroniser.server`), `file` and
+`line` are where the user finds it. Code that checks values knows the path; `documents` adds the file and the line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One mistake: what is wrong, where, which rule it breaks and what would be right."""
+
+    what: str
+    rule: str
+    path: Path = ()
+    hint: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        """`FILE:LINE: PLACE: WHAT (RULE); HINT`, leaving out what is not known."""
+        file_and_line = f"{self.file}:{self.line}: " if self.file else ""
+        place = f"{format_path(self.path)}: " if self.path else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        text = f"{file_and_line}{place}{self.what} ({self.rule}){hint}"
+        return " ".join(text.split())
+
+
+def format_path(path: Sequence[str | int]) -> str:
+    """`("nodes", 1, "gbps")` -> `nodes[1].gbps`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+class AutosyncError(Exception):
+    """Base of every error that autosync raises on purpose."""
+
+
+class InputError(AutosyncError):
+    """What the user handed in is wrong: one or more problems, all of them reported at once."""
+
+    def __init__(self, problems: Iterable[Problem] | str, *, rule: str = "", hint: str = "") -> None:
+        if isinstance(problems, str):
+            problems = [Problem(what=problems, rule=rule or "input must be usable", hint=hint)]
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def located(self, file: str, line: int) -> InputError:
+        """The same error with file and line filled in where a problem does not know them yet."""
+        placed = [p if p.file else replace(p, file=file, line=line) for p in self.problems]
+        error = type(self).__new__(type(self))
+        InputError.__init__(error, placed)
+        return error
+
+
+class DocumentError(InputError):
+    """A file that cannot be read, parsed or understood."""
+
+
+class TaskError(InputError):
+    """A task file that does not hold a usable task, or whose code raised."""
+
+
+class DoesNotApplyError(InputError):
+    """A preset or strategy that is no answer for this model on this cluster; the problem says why."""
+
+
+class UnknownNameError(InputError):
+    """A name nobody knows. The message lists the known ones and the nearest."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], *, path: Path = ()) -> None:
+        names = sorted(known)
+        super().__init__(
+            [
+                Problem(
+                    what=f"unknown {what} {name!r}",
+                    rule=f"known: {', '.join(names) if names else 'none'}",
+                    hint=did_you_mean(name, names),
+                    path=path,
+                )
+            ]
+        )
+
+
+class OperationError(AutosyncError):
+    """It could not be done, through no fault of the input's form (exit 1)."""
+
+
+class DeadlockError(OperationError):
+    """Nothing in a plan can go on although it is not finished."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'gbps'?` where a known name is near, else the empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,238 @@
+"""The model spec: what is known of a model without its code.
+
+Its variables (what must be synchronised, and in which order they come and go) and the compute timeline of one step. Plans depend
+on the variables alone, whose orders are integers; the timeline's seconds serve simulators and replay. So two
+profiles of one model on different devices make the same plans.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autosync import jsonio
+from autosync.documents import STRICT
+
+SCHEMA_KIND = "model"
+SCHEMA_VERSION = 1
+
+DType = Literal["float32", "float64", "float16", "bfloat16"]
+ITEM_BYTES: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One trainable parameter that gets a gradient.
+
+    `use` is the position of its first use in the forward pass and `ready` the position at which its gradient is complete in the
+    backward pass, counted over all variables. A tied weight is one variable: ready at its last contribution, used at its first use;
+    `aliases` are its other names, and it has no factors. `kind` says what its gradient is made of: anything (`dense`), the rows
+    of a batch (`embedding`, with the mean and the largest number of distinct rows that one rank touches in a step), or
+    a product of two factors with `factor_rows` rows (`linear`; the gradient is outputsᵀ · inputs).
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType = "float32"
+    kind: Literal["dense", "embedding", "linear"] = "dense"
+    use: int
+    ready: int
+    touched_rows: float | None = None
+    max_touched_rows: int | None = None
+    factor_rows: int | None = None
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name or any(character in self.name for character in "[]\n"):
+            raise ValueError(f"{self.name!r} is no variable name (a name is not empty and has no brackets)")
+        if any(size < 1 for size in self.shape):
+            raise ValueError(f"the shape {list(self.shape)} has an empty axis (every size is 1 or more)")
+        if self.use < 0 or self.ready < 0:
+            raise ValueError("use and ready are positions (0 or more)")
+        if self.kind == "embedding" and not self._embedding_is_complete():
+            raise ValueError(
+                "an embedding needs two axes and 0 <= touched_rows <= max_touched_rows <= rows (touched rows are counted per rank and step)"
+            )
+        if self.kind == "linear" and (
+            len(self.shape) != 2 or not self.factor_rows or self.factor_rows < 1 or self.aliases
+        ):
+            raise ValueError(
+                "a linear variable needs two axes, factor_rows of 1 or more and no aliases (factors of a tied weight do not add up)"
+            )
+
+    def _embedding_is_complete(self) -> bool:
+        if len(self.shape) != 2 or self.touched_rows is None or self.max_touched_rows is None:
+            return False
+        return 0 <= self.touched_rows <= self.max_touched_rows <= self.shape[0]
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untrained:
+    """A parameter that is not synchronised, and why: `frozen` needs no gradient, `unused` got none in the profiled steps."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    reason: Literal["frozen", "unused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of compute in one module: forward, backward or optimizer.
+
+    `variables` are those it uses (forward), whose gradients are complete at its end (backward), or that it updates (optimizer).
+    A module that is called twice has two segments.
+    """
+
+    __pydantic_config__ = STRICT
+
+    module: str
+    seconds: float
+    variables: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.seconds) and self.seconds >= 0):
+            raise ValueError(f"{self.seconds} is no duration (0 or more seconds)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The compute of one step on one device, in order, without any communication. `source` says how the times were had."""
+
+    __pydantic_config__ = STRICT
+
+    device: str
+    source: Literal["measured", "computed"]
+    note: str = ""
+    forward: tuple[Segment, ...]
+    backward: tuple[Segment, ...]
+    optimizer: tuple[Segment, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Compute time of one step."""
+        return sum(segment.seconds for segment in (*self.forward, *self.backward, *self.optimizer))
+
+    def dilated(self, factor: float) -> Timeline:
+        """The same timeline `factor` times as slow."""
+
+        def slow(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+            return tuple(replace(segment, seconds=segment.seconds * factor) for segment in segments)
+
+        return replace(self, forward=slow(self.forward), backward=slow(self.backward), optimizer=slow(self.optimizer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSpec:
+    """What a plan must know of the optimizer.
+
+    `elementwise`: each element's update depends on that element alone (SGD, Adam, AdamW …), so parts and shards can be updated
+    apart. `sparse`: it takes sparse gradients. `state_slots`: tensors of state it keeps for each parameter.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    elementwise: bool = True
+    sparse: bool = False
+    state_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model as far as synchronisation is concerned."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    batch_size: int = 1
+    accumulation_steps: int = 1
+    clip_norm: float | None = None
+    loss_scaling: bool = False
+    optimizer: OptimizerSpec
+    variables: tuple[Variable, ...]
+    untrained: tuple[Untrained, ...] = ()
+    notes: tuple[str, ...] = ()
+    timeline: Timeline
+
+    def __post_init__(self) -> None:
+        if not self.variables:
+            raise ValueError("the model has no trainable variables (at least one)")
+        if self.batch_size < 1 or self.accumulation_steps < 1:
+            raise ValueError("batch_size and accumulation_steps count (1 or more)")
+        if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"clip_norm {self.clip_norm} clips everything (above 0)")
+        names = {variable.name for variable in self.variables}
+        if len(names) != len(self.variables):
+            raise ValueError("two variables have the same name (names are unique)")
+        if sorted(v.ready for v in self.variables) != list(range(len(self.variables))):
+            raise ValueError(
+                "ready must count 0, 1, 2 … over the variables (each gradient is ready at a position of its own)"
+            )
+        timeline = self.timeline
+        for segment in (*timeline.forward, *timeline.backward, *timeline.optimizer):
+            unknown = set(segment.variables) - names
+            if unknown:
+                raise ValueError(
+                    f"the timeline names {sorted(unknown)[0]!r} in {segment.module!r} (segments name the spec's variables)"
+                )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all dense gradients."""
+        return sum(variable.num_bytes for variable in self.variables)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trainable parameters, those without a gradient among them."""
+        idle = sum(math.prod(u.shape) for u in self.untrained if u.reason == "unused")
+        return sum(variable.num_elements for variable in self.variables) + idle
+
+    def variable(self, name: str) -> Variable:
+        """The variable of that name."""
+        return variables_by_name(self)[name]
+
+    def dilated(self, factor: float) -> ModelSpec:
+        """The model in slow motion: compute `factor` times as long, bytes as they are."""
+        return replace(self, name=f"{self.name}@x{factor:g}", timeline=self.timeline.dilated(factor))
+
+    def fingerprint(self) -> str:
+        """A hash of all that plans depend on; neither times nor notes."""
+        return _fingerprint(self)
+
+
+@functools.lru_cache(maxsize=256)
+def variables_by_name(model: ModelSpec) -> Mapping[str, Variable]:
+    """The variables of a model by name."""
+    return {variable.name: variable for variable in model.variables}
+
+
+@functools.lru_cache(maxsize=256)
+def _fingerprint(model: ModelSpec) -> str:
+    from autosync.documents import to_plain
+
+    facts = (model.variables, model.optimizer, model.accumulation_steps, model.clip_norm, model.loss_scaling)
+    return jsonio.content_hash(to_plain(facts))
