@@ -27,7 +27,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off --retries
 help:
 	@echo 'make demo        tune a shipped example on this machine and print the result'
 	@echo 'make test        lint, type-check and test: what CI runs'
-	@echo 'make fulltest    the same with the slow tests and the wheel test'
+	@echo 'make fulltest    the same with the slow tests'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
 
 # An environment that works is kept; one that does not (an interrupted install, another Python gone) is made anew.
@@ -71,7 +71,7 @@ pytest: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --quiet
 
 wheel-test: $(STAMP)
-	$(BIN)/python -m pytest -m slow --quiet tests/repository/test_wheel.py
+	$(BIN)/python -m pytest --quiet tests/repository/test_wheel.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -67,9 +67,7 @@ def test_a_heavy_import_is_found(run_python: Callable[[str], str]) -> None:
     assert "optuna" in json.loads(run_python(f"{_PRELUDE}\n{code}"))["first"]
 
 
-def test_the_shop_window_is_lazy_and_complete(
-    modules: dict[str, Path], run_python: Callable[[str], str]
-) -> None:
+def test_the_shop_window_is_lazy_and_complete(modules: dict[str, Path], run_python: Callable[[str], str]) -> None:
     code = "import autosync, json\nprint(json.dumps([sorted(autosync.__all__), autosync._LAZY]))"
     names, lazy = json.loads(run_python(code))
     assert names == ["Task", "__version__", "parallelize", "tune"]

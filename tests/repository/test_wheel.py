@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def _run(*command: str | Path, cwd: Path) -> str:
@@ -49,10 +49,10 @@ def installed(
     venv.create(environment, symlinks=True)
     wheel = next((work / "dist").glob("*.whl"))
     target = environment / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", target, "--quiet"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", target, "--quiet"]
     _run(*pip, "install", "--no-index", "--no-deps", wheel, cwd=work)
-    # The dependencies of the environment that runs this test, last on the path. The .pth files over there are not
-    # read, so its editable autosync stays out of sight.
+    # The dependencies of the environment that runs this test, last on the path. The .pth files over there are
+    # not read, so its editable autosync stays out of sight.
     dependencies = Path(_site_packages(target, cwd=work)) / "dependencies.pth"
     dependencies.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return environment
@@ -62,9 +62,7 @@ def _site_packages(python: Path, *, cwd: Path) -> str:
     return _run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=cwd).strip()
 
 
-def test_only_our_own_names_land_in_site_packages(
-    installed: Path, pyproject: dict[str, Any], tmp_path: Path
-) -> None:
+def test_only_our_own_names_land_in_site_packages(installed: Path, pyproject: dict[str, Any], tmp_path: Path) -> None:
     site_packages = Path(_site_packages(installed / "bin" / "python", cwd=tmp_path))
     names = {path.name for path in site_packages.iterdir() if path.suffix != ".pth"}
     assert names == {"autosync", f"autosync_torch-{pyproject['project']['version']}.dist-info"}
