@@ -9,17 +9,16 @@ SOURCES := autosync cli simulators datasets configs
 LINTED := $(SOURCES) tests $(wildcard benchmarks examples tools)
 TYPING := build/typing/autosync
 
-DEMO_TASK ?= examples/transformer.py
-DEMO_CLUSTER ?= configs/clusters/local-2.yaml
-DEMO_TRIALS ?= 8
+# Run in a folder of its own, so that everything it leaves behind lies there.
 DEMO_DIR := build/demo
+DEMO := tune ../../examples/transformer.py --cluster ../../configs/clusters/local-2.yaml --trials 8 -o best.yaml
 
 # Without it a process started here finds ./autosync before the installed package, and with it no autosync.cli.
 export PYTHONSAFEPATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off --retries 5 --constraint constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint typing pytest fulltest wheel-test format clean
@@ -43,8 +42,8 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP)
 
 demo: $(STAMP)
-	@mkdir -p $(DEMO_DIR)
-	$(BIN)/autosync tune $(DEMO_TASK) --cluster $(DEMO_CLUSTER) --trials $(DEMO_TRIALS) -o $(DEMO_DIR)/best.yaml
+	@rm -rf $(DEMO_DIR) && mkdir -p $(DEMO_DIR)
+	cd $(DEMO_DIR) && ../../$(BIN)/autosync $(DEMO)
 
 test: lint typing pytest
 
@@ -63,8 +62,7 @@ format: $(STAMP)
 # Made anew each time, so that a renamed module leaves no dead link behind.
 typing: $(STAMP)
 	@rm -rf $(TYPING) && mkdir -p $(TYPING)
-	@ln -s $(CURDIR)/autosync/*.py $(CURDIR)/autosync/py.typed $(CURDIR)/autosync/*/ $(TYPING)/
-	@ln -s $(addprefix $(CURDIR)/,$(filter-out autosync,$(SOURCES))) $(TYPING)/
+	@cd $(TYPING) && ln -s ../../../autosync/* $(addprefix ../../../,$(filter-out autosync,$(SOURCES))) .
 	$(BIN)/mypy
 
 pytest: $(STAMP)
