@@ -1,0 +1,133 @@
+"""Rewrite rules: many ways to write a strategy, one canonical form, and `strategy_id`, its hash.
+
+The lowering lowers the canonical form, so strategies with equal ids have equal plans. The rules, in order:
+
+1.  averaging every step without an outer optimizer is an all-reduce of gradients (that is what `every: 1` means)
+2.  with one worker every synchroniser is a plain all-reduce that moves nothing
+3.  halving-doubling between two is a ring
+4.  hierarchical over a flat cluster (one rank a node, or one node) is not hierarchical; likewise a local proxy
+5.  a cut into one part, or into parts that lie side by side in the same message (no codec but a cast), is no cut
+6.  a slice not smaller than its message is no slice
+7.  lanes are numbered by first appearance; priorities by rank; with one lane there is nothing to give priority over
+8.  parts in the order in which gradients become ready, messages by their first part; partitions by name
+9.  the name is no part of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autosync import jsonio
+from autosync.documents import to_plain
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.parts import Part, all_parts
+from autosync.strategy.representation import (
+    AllReduce,
+    Cast,
+    Message,
+    ParameterServer,
+    Partition,
+    PartName,
+    Periodic,
+    Sharded,
+    Strategy,
+    Synchroniser,
+)
+
+
+def strategy_id(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> str:
+    """The identity of a strategy for a model on a cluster."""
+    return jsonio.content_hash(to_plain(canonical(strategy, model, cluster)))
+
+
+def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
+    """The canonical form of a legal strategy."""
+    messages = [_canonical_message(message, cluster) for message in strategy.messages]
+    partitions, messages = _without_idle_cuts(strategy.partitions, messages)
+    parts = all_parts(replace(strategy, partitions=partitions), model)
+    messages = [_in_ready_order(_without_idle_slice(m, parts), parts) for m in messages]
+    messages.sort(key=lambda message: parts[message.parts[0]].order)
+    return replace(
+        strategy,
+        name="",
+        partitions={name: partitions[name] for name in sorted(partitions)},
+        messages=tuple(_renumbered(messages)),
+    )
+
+
+def _canonical_message(message: Message, cluster: ClusterSpec) -> Message:
+    synchroniser = _canonical_synchroniser(message.synchroniser, cluster)
+    if cluster.num_workers == 1:
+        return replace(message, synchroniser=synchroniser, codec=None, slice_bytes=None)
+    return replace(message, synchroniser=synchroniser)
+
+
+def _canonical_synchroniser(synchroniser: Synchroniser, cluster: ClusterSpec) -> Synchroniser:
+    groups = cluster.worker_groups()
+    is_flat = len(groups) == 1 or all(len(group) == 1 for group in groups)
+    if isinstance(synchroniser, Periodic) and synchroniser.every == 1 and synchroniser.outer is None:
+        synchroniser = AllReduce(topology=synchroniser.topology)
+    if cluster.num_workers == 1 and not isinstance(synchroniser, Periodic):
+        return AllReduce()
+    if isinstance(synchroniser, AllReduce) and synchroniser.hierarchical and is_flat:
+        synchroniser = replace(synchroniser, hierarchical=False)
+    if isinstance(synchroniser, ParameterServer) and synchroniser.local_proxy and is_flat:
+        synchroniser = replace(synchroniser, local_proxy=False)
+    if isinstance(synchroniser, AllReduce | Sharded | Periodic) and synchroniser.topology == "halving_doubling":
+        num_meeting = len(groups) if getattr(synchroniser, "hierarchical", False) else cluster.num_workers
+        if num_meeting == 2:
+            synchroniser = replace(synchroniser, topology="ring")
+    return synchroniser
+
+
+def _without_idle_cuts(
+    partitions: Mapping[str, Partition], messages: list[Message]
+) -> tuple[dict[str, Partition], list[Message]]:
+    """Undo cuts that change nothing: one part, or all parts of a variable in one message that may join them."""
+    message_of = {name: position for position, message in enumerate(messages) for name in message.parts}
+    kept: dict[str, Partition] = {}
+    joined: set[str] = set()
+    for variable, partition in partitions.items():
+        names = [str(PartName(variable, index, whole=False)) for index in range(len(partition.sizes))]
+        homes = {message_of[name] for name in names}
+        if len(homes) == 1 and (len(names) == 1 or _joins_parts(messages[homes.pop()])):
+            joined.add(variable)
+        else:
+            kept[variable] = partition
+    return kept, [_with_joined(message, joined) for message in messages]
+
+
+def _joins_parts(message: Message) -> bool:
+    codec_is_by_number = message.codec is None or isinstance(message.codec, Cast)
+    one_part_only = message.synchroniser.kind in ("sparse_gather", "sufficient_factors")
+    return codec_is_by_number and not one_part_only
+
+
+def _with_joined(message: Message, joined: set[str]) -> Message:
+    if not joined:
+        return message
+    names: dict[str, None] = {}
+    for text in message.parts:
+        variable = PartName.parse(text).variable
+        names[variable if variable in joined else text] = None
+    return replace(message, parts=tuple(names))
+
+
+def _without_idle_slice(message: Message, parts: Mapping[str, Part]) -> Message:
+    num_bytes = sum(parts[name].num_bytes for name in message.parts)
+    if message.slice_bytes is not None and message.slice_bytes >= num_bytes:
+        return replace(message, slice_bytes=None)
+    return message
+
+
+def _in_ready_order(message: Message, parts: Mapping[str, Part]) -> Message:
+    return replace(message, parts=tuple(sorted(message.parts, key=lambda name: parts[name].order)))
+
+
+def _renumbered(messages: list[Message]) -> list[Message]:
+    lanes = {lane: index for index, lane in enumerate(dict.fromkeys(message.lane for message in messages))}
+    levels = sorted({message.priority for message in messages}) if len(lanes) > 1 else []
+    ranks = {priority: rank for rank, priority in enumerate(levels)}
+    return [replace(m, lane=lanes[m.lane], priority=ranks.get(m.priority, 0)) for m in messages]
