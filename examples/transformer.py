@@ -1,0 +1,85 @@
+"""A small character-level language model: a Transformer that learns to spell the words of a made-up text.
+
+1.8 million parameters, the output tied to the embedding; it trains on one CPU core. To tune it:
+
+    autosync tune examples/transformer.py --cluster configs/clusters/local-2.yaml
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autosync import Task
+
+SENTENCE = "a gradient waits for no other but every step waits for the last of them"
+WORDS = SENTENCE.split()
+CHARACTERS = " abcdefghijklmnopqrstuvwxyz"
+
+WIDTH = 192
+NUM_HEADS = 6
+NUM_LAYERS = 4
+NUM_SEQUENCES = 8
+NUM_CHARACTERS = 32
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(WIDTH)
+        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
+        self.output = nn.Linear(WIDTH, WIDTH)
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            part.view(*x.shape[:2], NUM_HEADS, -1).transpose(1, 2)
+            for part in self.query_key_value(self.attention_norm(x)).chunk(3, dim=2)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.output(mixed.transpose(1, 2).flatten(2))
+        residual: Tensor = self.feed_forward(x)
+        return x + residual
+
+
+class LanguageModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.characters = nn.Embedding(len(CHARACTERS), WIDTH)
+        self.positions = nn.Embedding(NUM_CHARACTERS, WIDTH)
+        nn.init.normal_(self.characters.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        self.blocks = nn.Sequential(*(Block() for _ in range(NUM_LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, text: Tensor) -> Tensor:
+        positions = torch.arange(text.shape[1], device=text.device)
+        x = self.blocks(self.characters(text) + self.positions(positions))
+        return functional.linear(self.norm(x), self.characters.weight)
+
+
+def batch(generator: torch.Generator) -> Tensor:
+    """Random words with spaces between them, as character numbers; one more than the model reads."""
+    device = generator.device
+    shape = (NUM_SEQUENCES, NUM_CHARACTERS)
+    sequences = torch.randint(len(WORDS), shape, generator=generator, device=device).tolist()
+    texts = (" ".join(WORDS[word] for word in words) for words in sequences)
+    numbers = [[CHARACTERS.index(letter) for letter in text[: NUM_CHARACTERS + 1]] for text in texts]
+    return torch.tensor(numbers, device=device)
+
+
+def loss(model: nn.Module, text: Tensor) -> Tensor:
+    logits = model(text[:, :-1])
+    return functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+
+
+def task() -> Task:
+    return Task(
+        name="transformer-example",
+        model=LanguageModel,
+        batch=batch,
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01),
+        batch_size=NUM_SEQUENCES,
+    )

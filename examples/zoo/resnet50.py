@@ -1,0 +1,25 @@
+"""ResNet50 on images of ImageNet's shape: 25,557,032 parameters. To tune it:
+
+autosync tune examples/zoo/resnet50.py --cluster configs/clusters/local-2.yaml
+"""
+
+from functools import partial
+
+import torch
+from _blocks import classification_loss, random_images
+from _resnet import Bottleneck, ResNet
+
+from autosync import Task
+
+BATCH_SIZE = 32
+
+
+def task() -> Task:
+    return Task(
+        name="resnet50",
+        model=lambda: ResNet(Bottleneck, (3, 4, 6, 3)),
+        batch=partial(random_images, BATCH_SIZE, 224),
+        loss=classification_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-4),
+        batch_size=BATCH_SIZE,
+    )
