@@ -1,0 +1,163 @@
+"""The plan: a strategy lowered to a graph of operations for one model on one cluster.
+
+What the runtime executes, the simulators simulate and the reference interprets. There are two kinds of operation: a `Transfer`
+moves bytes between ranks, a `Local` works within one. Both name the regions they touch and the edges they wait for.
+How to read a plan:
+
+- **Regions** are contiguous ranges of a part's elements (row-major). A rank that takes part in an operation on a region has a buffer for
+  it. `param`, `master` and `anchor` last over iterations; all others belong to one iteration.
+- **Groups.** An operation happens once in each of its `groups` of ranks, independently. In a rooted transfer (reduce, broadcast,
+  gather_v) the first member is the root.
+- **Shards.** n members share a buffer of E elements in n chunks by `expansion.chunk_bounds(E, n)`, the i-th member owning the i-th.
+  `reduce_scatter` leaves each member its chunk, `all_gather` starts from there, a `Local` with `sharded` works on its chunk alone, and
+  a transfer with `within` moves, as its whole buffer, the chunk that its members own in the groups of `within`.
+- **Edges** are local: a rank waits for what *it* takes part in. An edge to an operation in which the rank has no part, or to the
+  gradient of a rank that computes none, holds nothing up. `lag` counts iterations back; before the first there is nothing to wait for.
+- **Lanes** are queues: on every rank the transfers of a lane run in the order of `operations`. Lanes go on independently, `priority`
+  (0 first) decides between them. Each stage of a template has lanes of its own, so that stages of different messages
+  overlap. `operations` is one order for all lanes and in it everything comes after what it waits for, so no plan deadlocks.
+- **Gates** are what compute waits for: a variable's first use in the forward pass, the return of backward, the return of `step()`.
+- **every** k: the operation takes place in the iterations k-1, 2k-1, … alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from autosync.specs.cluster import Rank
+from autosync.strategy.parts import Part
+from autosync.strategy.representation import Overlap
+
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
+"""Disjoint groups of ranks."""
+
+RegionKind: TypeAlias = Literal[
+    "grad", "param", "rows", "new_rows", "factors", "encoded", "left", "right", "incoming", "master", "anchor", "norm"
+]
+"""What a region's buffer holds.
+
+`grad` the gradient, local until a transfer has summed it · `param` the parameter · `rows` touched rows of a gradient ·
+`new_rows` rows of the updated parameter · `factors` the two factors of a gradient · `encoded` a codec's output ·
+`left`, `right` PowerSGD's factors · `master` a stale server's copy of the parameter · `incoming` its parameter on the way to the
+workers · `anchor` the parameter at the last periodic average · `norm` the sum of squares of gradients.
+"""
+
+Collective: TypeAlias = Literal[
+    "reduce", "broadcast", "all_reduce", "reduce_scatter", "all_gather", "gather_v", "all_gather_v"
+]
+Algorithm: TypeAlias = Literal["native", "ring", "tree", "halving_doubling", "star"]
+
+LocalKind: TypeAlias = Literal[
+    "average", "encode", "decode", "project", "merge_rows", "rebuild", "norm", "update", "copy", "write_rows", "outer"
+]
+"""What a local operation does with its inputs.
+
+`average` divides by the number of workers · `encode`, `decode` run a codec (decode averages too; `project` is PowerSGD's middle
+step) · `merge_rows` adds up and averages rows with the same index · `rebuild` multiplies factors, adds up and averages · `norm` adds
+its gradients' squares to the norm · `update` is the optimizer · `copy` copies regions · `write_rows` puts new rows into the
+parameter · `outer` is the outer optimizer of periodic averaging.
+"""
+
+Event: TypeAlias = Literal["operation", "grad_ready", "step_called"]
+GateKind: TypeAlias = Literal["before_use", "backward_returns", "step_returns"]
+
+
+class Region(NamedTuple):
+    """Elements `start` to `stop` of a part (by its position in `Plan.parts`; -1: of no part)."""
+
+    kind: RegionKind
+    part: int
+    start: int
+    stop: int
+    dtype: str
+
+    @property
+    def num_elements(self) -> int:
+        return self.stop - self.start
+
+
+class Edge(NamedTuple):
+    """Something to wait for: an operation (`index` in `operations`), a variable's gradient (`index` in the model), or the step's call."""
+
+    event: Event
+    index: int = -1
+    lag: int = 0
+
+
+class Transfer(NamedTuple):
+    """Bytes between ranks.
+
+    `num_elements` of `item_bytes` each make the buffer: all regions, one behind the other. For gather_v and all_gather_v they are one
+    member's contribution; where that is known at run time only (rows), they are what is expected and `max_elements` bounds it.
+    """
+
+    collective: Collective
+    algorithm: Algorithm
+    groups: Groups
+    regions: tuple[int, ...]
+    num_elements: int
+    max_elements: int
+    item_bytes: int
+    within: Groups
+    lane: int
+    priority: int
+    message: int
+    after: tuple[Edge, ...]
+    every: int = 1
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements * self.item_bytes
+
+
+class Local(NamedTuple):
+    """Work within ranks. `cost` names what simulators price it by; `num_elements` is the whole, of which a shard is a share."""
+
+    kind: LocalKind
+    cost: str
+    groups: Groups
+    sharded: bool
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    num_elements: int
+    message: int
+    after: tuple[Edge, ...]
+    every: int = 1
+
+
+class Gate(NamedTuple):
+    """What compute waits for. `variable` is a position in the model; -1 where the gate is not about one."""
+
+    kind: GateKind
+    variable: int
+    after: tuple[Edge, ...]
+
+
+Operation: TypeAlias = Transfer | Local
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A graph of operations with the facts it was made from.
+
+    `messages` are the canonical strategy's messages in words (the parts they hold), for people and traces.
+    """
+
+    model: str
+    cluster: str
+    overlap: Overlap
+    backend: str
+    ranks: tuple[Rank, ...]
+    num_workers: int
+    clip_norm: float | None
+    parts: tuple[Part, ...]
+    messages: tuple[tuple[str, ...], ...]
+    regions: tuple[Region, ...]
+    operations: tuple[Operation, ...]
+    gates: tuple[Gate, ...]
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes of all stages together."""
+        return 1 + max((o.lane for o in self.operations if isinstance(o, Transfer)), default=-1)
