@@ -1,6 +1,8 @@
-"""ResNet101 on images of ImageNet's shape: 44,549,160 parameters. To tune it:
+"""ResNet101 on images of ImageNet's shape (He et al., 2015).
 
-autosync tune examples/zoo/resnet101.py --cluster configs/clusters/local-2.yaml
+44,549,160 parameters. To tune it:
+
+    autosync tune examples/zoo/resnet101.py --cluster configs/clusters/local-2.yaml
 """
 
 from functools import partial

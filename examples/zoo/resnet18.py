@@ -1,6 +1,8 @@
-"""ResNet18 on images of ImageNet's shape: 11,689,512 parameters. To tune it:
+"""ResNet18 on images of ImageNet's shape (He et al., 2015).
 
-autosync tune examples/zoo/resnet18.py --cluster configs/clusters/local-2.yaml
+11,689,512 parameters. To tune it:
+
+    autosync tune examples/zoo/resnet18.py --cluster configs/clusters/local-2.yaml
 """
 
 from functools import partial

@@ -1,6 +1,8 @@
-"""ResNet50 on images of ImageNet's shape: 25,557,032 parameters. To tune it:
+"""ResNet50 on images of ImageNet's shape (He et al., 2015).
 
-autosync tune examples/zoo/resnet50.py --cluster configs/clusters/local-2.yaml
+25,557,032 parameters. To tune it:
+
+    autosync tune examples/zoo/resnet50.py --cluster configs/clusters/local-2.yaml
 """
 
 from functools import partial
