@@ -46,7 +46,7 @@ def ncf() -> int:
 
 
 def dlrm() -> int:
-    # The 21 of Criteo Kaggle's 26 features that have at most 142,572 values have 283,115 between them.
+    # The 20 of Criteo Kaggle's 26 features that have at most 142,572 values have 283,115 between them.
     table_rows = (33_762_577 - 10_131_227 - 2_202_608 - 8_351_593 - 5_461_306 - 7_046_547 - 286_181) + (6 * 200_000)
     bottom = linear(13, 512) + linear(512, 256) + linear(256, 64) + linear(64, 16)
     pairs = 27 * 26 // 2
@@ -194,7 +194,7 @@ def test_the_docstring_names_the_command_that_tunes_it(path: Path) -> None:
     assert command in (load(path).__doc__ or "")
 
 
-@pytest.mark.parametrize("name", [name for name in NUM_PARAMETERS if name != "transformer"])
+@pytest.mark.parametrize("name", NUM_PARAMETERS)
 def test_the_name_is_the_files(name: str) -> None:
     assert zoo_task(name).name == name
 
