@@ -1,17 +1,21 @@
 """The cluster spec: nodes, ranks, links, and which nodes are alike.
 
 A node has one network interface, a rank is one process. Worker ranks come first, node by node in the order of the file;
-then each server-only node has one rank. Rates are bytes per second in each direction.
+then each server-only node has one rank. Rates are bytes per second in each direction. A spec that breaks a rule
+(`cluster_rules`) cannot be built. Files are read and written by `cluster_file`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from autosync import jsonio
+from autosync.errors import InputError
+from autosync.specs import cluster_rules
+from autosync.units import format_rate, format_size
 
 Role = Literal["worker", "server"]
 BackendName = Literal["gloo", "nccl"]
@@ -19,7 +23,11 @@ BackendName = Literal["gloo", "nccl"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine with one network interface. A worker has one rank per device; a server-only node has one rank and no device."""
+    """One machine with one network interface.
+
+    A worker has one rank per device; a server-only node has one rank and no device (`devices` is 0).
+    `intra_bandwidth` is the rate between two ranks of the node, where it is known.
+    """
 
     name: str
     host: str
@@ -53,7 +61,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """A cluster. `alike` lists classes of nodes that may be exchanged for one another; a node in no class is like itself alone."""
+    """A cluster.
+
+    `alike` lists classes of nodes that may be exchanged for one another; a node in no class is like itself alone.
+    """
 
     name: str
     nodes: tuple[Node, ...]
@@ -61,6 +72,13 @@ class ClusterSpec:
     alike: tuple[tuple[str, ...], ...] = ()
     launcher: str = "local"
     backend: BackendName = "gloo"
+
+    def __post_init__(self) -> None:
+        problems = cluster_rules.mistakes(
+            name=self.name, nodes=self.nodes, racks=self.racks, alike=self.alike, launcher=self.launcher
+        ) or cluster_rules.disagreements(self.nodes, self.alike)
+        if problems:
+            raise InputError(problems)
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -84,9 +102,23 @@ class ClusterSpec:
         return _worker_groups(self)
 
     def fingerprint(self) -> str:
-        """A hash of all that plans depend on: names, ranks, racks, backend and symmetry; no rates, hosts or launcher."""
+        """A hash of all that plans depend on: names, ranks, racks, backend, symmetry; no rates, hosts or launcher."""
         nodes = [(n.name, n.role, n.devices, n.rack) for n in self.nodes]
-        return jsonio.content_hash([nodes, [list(names) for names in self.alike], self.backend])
+        classes = [list(positions) for positions in symmetry_classes(self)]
+        return jsonio.content_hash([nodes, classes, self.backend])
+
+
+@functools.lru_cache(maxsize=256)
+def symmetry_classes(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
+    """Node positions by class, every node in exactly one; nodes that are declared like no other stand alone.
+
+    Ordered by first member, so that the order in which the file declares them makes no difference.
+    """
+    class_of = {name: index for index, names in enumerate(cluster.alike) for name in names}
+    classes: dict[object, list[int]] = {}
+    for position, node in enumerate(cluster.nodes):
+        classes.setdefault(class_of.get(node.name, node.name), []).append(position)
+    return tuple(tuple(positions) for positions in classes.values())
 
 
 def _all_ranks(cluster: ClusterSpec) -> Iterator[Rank]:
@@ -116,3 +148,63 @@ def _worker_groups(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
         if rank.role == "worker":
             groups.setdefault(rank.node, []).append(rank.index)
     return tuple(tuple(group) for group in groups.values())
+
+
+def describe(cluster: ClusterSpec) -> str:
+    """The cluster as a table for people: one line a node, then the racks and the totals."""
+    ranks: dict[int, list[int]] = {}
+    for rank in cluster.ranks:
+        ranks.setdefault(rank.node, []).append(rank.index)
+    classes = [positions for positions in symmetry_classes(cluster) if len(positions) > 1]
+    class_of = {position: str(index) for index, positions in enumerate(classes, 1) for position in positions}
+    rows = [("node", "host", "role", "ranks", "out", "in", "within", "memory", "rack", "alike")]
+    for position, node in enumerate(cluster.nodes):
+        rows.append(
+            (
+                node.name,
+                node.host,
+                node.role,
+                _span(ranks[position]),
+                format_rate(node.bandwidth_out),
+                format_rate(node.bandwidth_in),
+                "" if node.intra_bandwidth is None else format_rate(node.intra_bandwidth),
+                "" if node.memory_bytes is None else format_size(node.memory_bytes),
+                node.rack or "",
+                class_of.get(position, ""),
+            )
+        )
+    parts = [f"{cluster.name}: launcher {cluster.launcher}, backend {cluster.backend}", _table(rows)]
+    if cluster.racks:
+        uplinks = [(r.name, format_rate(r.uplink_out), format_rate(r.uplink_in)) for r in cluster.racks]
+        parts.append(_table([("rack", "uplink out", "uplink in"), *uplinks]))
+    parts.append(_totals(cluster))
+    return "\n\n".join(parts)
+
+
+def _totals(cluster: ClusterSpec) -> str:
+    num_servers = sum(node.role == "server" for node in cluster.nodes)
+    counts = [
+        _count(len(cluster.nodes), "node"),
+        _count(cluster.num_workers, "worker rank"),
+        *([_count(num_servers, "server rank")] if num_servers else []),
+    ]
+    out = format_rate(sum(node.bandwidth_out for node in cluster.nodes))
+    into = format_rate(sum(node.bandwidth_in for node in cluster.nodes))
+    return f"total: {', '.join(counts)}; {out} out, {into} in"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _span(indexes: list[int]) -> str:
+    """The ranks of one node follow one another: `3` or `4-7`."""
+    return str(indexes[0]) if len(indexes) == 1 else f"{indexes[0]}-{indexes[-1]}"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns aligned; those that are empty but for their heading are left out."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in zip(*columns, strict=True)]
+    return "\n".join(lines)

@@ -1,0 +1,293 @@
+"""Cluster files: YAML (or JSON) into a `ClusterSpec` and back.
+
+The file speaks in words (`500 Mbit/s`, `16 GB`) and in groups (`count: 8`); the spec holds bytes per second and single
+nodes. All mistakes of a file are found together, each with its line. AutoDist's resource_spec.yml is recognised and
+handed to `resource_spec`; a bare name such as `8-hosts` is looked up among the clusters that ship with the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from autosync import documents, units
+from autosync.documents import STRICT, Document
+from autosync.errors import DocumentError, InputError, Problem, UnknownNameError, first_problems
+from autosync.errors import Path as ValuePath
+from autosync.specs import cluster_rules, resource_spec
+from autosync.specs.cluster import BackendName, ClusterSpec, Node, Rack, Role
+
+SCHEMA_KIND = "cluster"
+SCHEMA_VERSION = 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeEntry:
+    """A node, or `count` of them, as the file has it. Sizes and rates are any value: `units` judges them."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    host: str | None = None
+    hosts: tuple[str, ...] | None = None
+    count: int | None = None
+    role: Role = "worker"
+    devices: int | None = None
+    bandwidth: object = None
+    bandwidth_out: object = None
+    bandwidth_in: object = None
+    intra_bandwidth: object = None
+    rack: str | None = None
+    memory: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RackEntry:
+    __pydantic_config__ = STRICT
+
+    name: str
+    uplink: object = None
+    uplink_out: object = None
+    uplink_in: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClusterEntry:
+    __pydantic_config__ = STRICT
+
+    name: str | None = None
+    launcher: str = "local"
+    backend: BackendName = "gloo"
+    racks: tuple[_RackEntry, ...] = ()
+    nodes: tuple[_NodeEntry, ...]
+    alike: tuple[tuple[str, ...], ...] = ()
+
+
+def load_cluster(path: Path | str) -> ClusterSpec:
+    """The cluster of a file, or the shipped one of that bare name."""
+    return parse_cluster(documents.read_document(_find(path)))
+
+
+def parse_cluster(document: Document) -> ClusterSpec:
+    """The cluster that a document holds, in our format or in AutoDist's."""
+    try:
+        if resource_spec.is_resource_spec(document.value):
+            return resource_spec.build_cluster(document.value, name=Path(document.file).stem, document=document)
+        fields = documents.check_schema(document, kind=SCHEMA_KIND, version=SCHEMA_VERSION)
+        return build_cluster(fields, name=Path(document.file).stem, document=document)
+    except DocumentError:
+        raise
+    except InputError as error:
+        problems = sorted(map(document.locate, error.problems), key=lambda problem: problem.line)
+        raise DocumentError(first_problems(problems)) from None
+
+
+def build_cluster(fields: Mapping[str, Any], *, name: str = "cluster", document: Document | None = None) -> ClusterSpec:
+    """The cluster of a file's fields without their header; `name` is for those that give none."""
+    return _Builder(documents.from_plain(dict(fields), into=_ClusterEntry, document=document), name).build()
+
+
+def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
+    """The fields of a file that reads back as the same cluster."""
+    return {
+        "schema": f"autosync.{SCHEMA_KIND}/{SCHEMA_VERSION}",
+        "name": cluster.name,
+        "launcher": cluster.launcher,
+        "backend": cluster.backend,
+        **({"racks": [_dump_rack(rack) for rack in cluster.racks]} if cluster.racks else {}),
+        "nodes": [_dump_node(node) for node in cluster.nodes],
+        **({"alike": [list(names) for names in cluster.alike]} if cluster.alike else {}),
+    }
+
+
+def save_cluster(path: Path | str, cluster: ClusterSpec) -> None:
+    """Write a cluster as YAML, or as JSON where the file's name ends so."""
+    documents.write(path, dump_cluster(cluster))
+
+
+def shipped_clusters() -> dict[str, Path]:
+    """The clusters that ship with the package, by name."""
+    folder = Path(str(resources.files("autosync.configs"))) / "clusters"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _find(path: Path | str) -> Path:
+    """The file itself, or the shipped one where a bare name is no file."""
+    given = Path(path)
+    is_bare = given.name == str(path) and given.suffix not in (".yaml", ".yml", ".json")
+    if given.is_file() or not is_bare:
+        return given
+    shipped = shipped_clusters()
+    if str(path) not in shipped:
+        raise UnknownNameError("cluster file or shipped cluster", str(path), shipped)
+    return shipped[str(path)]
+
+
+def _dump_rack(rack: Rack) -> dict[str, str]:
+    return {"name": rack.name, **_dump_rates("uplink", rack.uplink_out, rack.uplink_in)}
+
+
+def _dump_node(node: Node) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": node.name}
+    if node.host != node.name:
+        fields["host"] = node.host
+    if node.role == "server":
+        fields["role"] = node.role
+    elif node.devices != 1:
+        fields["devices"] = node.devices
+    fields |= _dump_rates("bandwidth", node.bandwidth_out, node.bandwidth_in)
+    if node.intra_bandwidth is not None:
+        fields["intra_bandwidth"] = units.exact_rate(node.intra_bandwidth)
+    if node.rack is not None:
+        fields["rack"] = node.rack
+    if node.memory_bytes is not None:
+        fields["memory"] = units.exact_size(node.memory_bytes)
+    return fields
+
+
+def _dump_rates(key: str, out: float, into: float) -> dict[str, str]:
+    if out == into:
+        return {key: units.exact_rate(out)}
+    return {f"{key}_out": units.exact_rate(out), f"{key}_in": units.exact_rate(into)}
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Turns entries into nodes and collects mistakes; a harmless value stands in for a wrong one until the end."""
+
+    entry: _ClusterEntry
+    default_name: str
+    problems: list[Problem] = field(default_factory=list)
+
+    def build(self) -> ClusterSpec:
+        self._check_counts()
+        nodes: list[Node] = []
+        # The position in the file of each node: one entry may stand for many.
+        origins: list[int] = []
+        counted: list[tuple[str, ...]] = []
+        for position, entry in enumerate(self.entry.nodes):
+            expanded = self._nodes(entry, ("nodes", position))
+            nodes += expanded
+            origins += [position] * len(expanded)
+            if len(expanded) > 1:
+                counted.append(tuple(node.name for node in expanded))
+        facts: dict[str, Any] = {
+            "name": self.default_name if self.entry.name is None else self.entry.name,
+            "nodes": tuple(nodes),
+            "racks": tuple(self._rack(entry, ("racks", i)) for i, entry in enumerate(self.entry.racks)),
+            "alike": (*counted, *self.entry.alike),
+            "launcher": self.entry.launcher,
+        }
+        try:
+            if not self.problems:
+                return ClusterSpec(**facts, backend=self.entry.backend)
+            found = tuple(cluster_rules.mistakes(**facts))
+        except InputError as error:
+            found = error.problems
+        placed = [p for p in (_in_file(p, origins, len(counted)) for p in found) if p is not None]
+        # The nodes of one entry share its mistakes.
+        raise InputError(dict.fromkeys([*self.problems, *placed]))
+
+    def _check_counts(self) -> None:
+        """Before anything is multiplied: a file of one line must not become a million nodes."""
+        total = 0
+        for position, entry in enumerate(self.entry.nodes):
+            count = 1 if entry.count is None else entry.count
+            total += max(count, 1)
+            if not 1 <= count <= cluster_rules.MAX_NODES:
+                rule = f"count is 1 to {cluster_rules.MAX_NODES}"
+                raise InputError([Problem(what=f"{count} nodes", rule=rule, path=("nodes", position, "count"))])
+        if total > cluster_rules.MAX_NODES:
+            rule = f"at most {cluster_rules.MAX_NODES} nodes"
+            raise InputError([Problem(what=f"{total} nodes", rule=rule, path=("nodes",))])
+
+    def _nodes(self, entry: _NodeEntry, path: ValuePath) -> list[Node]:
+        out, into = self._rates(entry, "bandwidth", path)
+        devices = (1 if entry.role == "worker" else 0) if entry.devices is None else entry.devices
+        node = Node(
+            name=entry.name,
+            host=entry.name if entry.host is None else entry.host,
+            role=entry.role,
+            devices=devices,
+            bandwidth_out=out,
+            bandwidth_in=into,
+            intra_bandwidth=self._value(entry.intra_bandwidth, units.parse_rate, (*path, "intra_bandwidth")),
+            rack=entry.rack,
+            memory_bytes=self._value(entry.memory, units.parse_size, (*path, "memory")),
+        )
+        hosts = self._hosts(entry, path)
+        if entry.count is None:
+            return [node]
+        return [
+            replace(node, name=f"{node.name}-{i}", host=hosts[i] if hosts else f"{node.host}-{i}")
+            for i in range(entry.count)
+        ]
+
+    def _hosts(self, entry: _NodeEntry, path: ValuePath) -> tuple[str, ...]:
+        if entry.hosts is None:
+            return ()
+        path = (*path, "hosts")
+        if entry.count is None:
+            self._wrong("a list of hosts for one node", "hosts goes with count, host with a single node", path)
+        elif entry.host is not None:
+            self._wrong("given beside host", "either host or hosts", path)
+        elif len(entry.hosts) != entry.count:
+            self._wrong(f"{len(entry.hosts)} hosts for {entry.count} nodes", "one host for each counted node", path)
+        else:
+            return entry.hosts
+        return ()
+
+    def _rack(self, entry: _RackEntry, path: ValuePath) -> Rack:
+        out, into = self._rates(entry, "uplink", path)
+        return Rack(name=entry.name, uplink_out=out, uplink_in=into)
+
+    def _rates(self, entry: _NodeEntry | _RackEntry, key: str, path: ValuePath) -> tuple[float, float]:
+        """The rates out and in, given as one for both or one each."""
+        both = getattr(entry, key)
+        each = {name: getattr(entry, name) for name in (f"{key}_out", f"{key}_in")}
+        rule = f"{key} for both directions, or {key}_out and {key}_in"
+        if both is not None:
+            for name, value in each.items():
+                if value is not None:
+                    self._wrong(f"given beside {key}", rule, (*path, name))
+            rate = self._value(both, units.parse_rate, (*path, key)) or 1.0
+            return rate, rate
+        missing = [name for name, value in each.items() if value is None]
+        if missing:
+            self._wrong("is missing", rule, (*path, key if len(missing) == 2 else missing[0]))
+        out, into = (self._value(value, units.parse_rate, (*path, name)) or 1.0 for name, value in each.items())
+        return out, into
+
+    def _value(self, value: Any, parse: Callable[[Any], T], path: ValuePath) -> T | None:
+        if value is None:
+            return None
+        if isinstance(value, list | dict):
+            self._wrong("a list or mapping is not allowed here", "sizes and rates are given in words", path)
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            what, _, advice = str(error).partition("; ")
+            self._wrong(what, advice or "sizes and rates are given in words", path)
+            return None
+
+    def _wrong(self, what: str, rule: str, path: ValuePath) -> None:
+        self.problems.append(Problem(what=what, rule=rule, path=path))
+
+
+def _in_file(problem: Problem, origins: list[int], num_counted: int) -> Problem | None:
+    """A problem of the spec at the place in the file that it comes from.
+
+    The classes of counted nodes come before those in the file; what is wrong with them is said of the nodes already.
+    """
+    match problem.path:
+        case ("nodes", int(position), *rest):
+            return replace(problem, path=("nodes", origins[position], *rest))
+        case ("alike", int(index), *rest):
+            return replace(problem, path=("alike", index - num_counted, *rest)) if index >= num_counted else None
+    return problem

@@ -1,0 +1,183 @@
+"""What makes a cluster spec right: names, hosts, roles, racks and declared symmetry.
+
+Every cluster is held against these rules, whether it was read from a file or built in code. Each breach is one
+`Problem` whose path is the place within the spec; whoever read a file turns that into a line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from autosync.errors import Path, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from autosync.specs.cluster import Node, Rack
+
+LAUNCHERS = ("local", "testbed", "ssh", "slurm", "ray", "kubernetes")
+MAX_NODES = 4096
+MAX_DEVICES = 1024
+MAX_RANKS = 16384
+
+# Names and hosts end up in commands (ssh, srun) and in messages: nothing that a shell or an option parser would read.
+_WORD = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_:.%-]{0,252}")
+_NAME_RULE = "a name is made of letters, digits and _ : . % - and does not begin with . % or -"
+_HOST_RULE = "a host is a name or an address"
+_ALIKE_FIELDS = (
+    "role",
+    "devices",
+    "bandwidth_out",
+    "bandwidth_in",
+    "intra_bandwidth",
+    "rack",
+    "memory_bytes",
+)
+
+
+def mistakes(
+    *, name: str, nodes: Sequence[Node], racks: Sequence[Rack], alike: Sequence[Sequence[str]], launcher: str
+) -> list[Problem]:
+    """Everything that is wrong with a cluster but for nodes that are declared alike and are not."""
+    return [
+        *_in_name(name),
+        *_in_nodes(nodes),
+        *_in_hosts(nodes, launcher),
+        *_in_racks(nodes, racks),
+        *_in_classes(nodes, alike),
+        *_in_launcher(launcher),
+    ]
+
+
+def disagreements(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> list[Problem]:
+    """Nodes that are declared alike and differ. To be asked only where `mistakes` finds none."""
+    by_name = {node.name: node for node in nodes}
+    found = []
+    for index, names in enumerate(alike):
+        first = by_name[names[0]]
+        for place, name in enumerate(names):
+            different = [f for f in _ALIKE_FIELDS if getattr(by_name[name], f) != getattr(first, f)]
+            if different:
+                words = ", ".join(field.removesuffix("_bytes") for field in different)
+                found.append(
+                    Problem(
+                        what=f"{name!r} is not like {first.name!r}: they differ in {words}",
+                        rule="alike nodes agree in role, devices, rates, rack and memory",
+                        path=("alike", index, place),
+                    )
+                )
+    return found
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], path: Path) -> Problem:
+    """A name nobody knows, with the known ones and the nearest."""
+    names = list(known)
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return Problem(
+        what=f"unknown {what} {name!r}",
+        rule=f"known: {shown or 'none'}",
+        path=path,
+        hint=did_you_mean(name, names),
+    )
+
+
+def _in_name(name: str) -> Iterator[Problem]:
+    if not name.strip() or not name.isprintable() or len(name) > 100:
+        yield Problem(what=f"{name!r} names no cluster", rule="a name is one line of 1 to 100 signs", path=("name",))
+
+
+def _in_nodes(nodes: Sequence[Node]) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for position, node in enumerate(nodes):
+        place: Path = ("nodes", position)
+        if not _WORD.fullmatch(node.name):
+            yield Problem(what=f"{node.name!r} is no node name", rule=_NAME_RULE, path=(*place, "name"))
+        elif node.name in seen:
+            yield Problem(what=f"{node.name!r} is taken", rule="each node has a name of its own", path=(*place, "name"))
+        seen.add(node.name)
+        yield from _in_node(node, place)
+    if not any(node.role == "worker" for node in nodes):
+        yield Problem(what="the cluster has no worker", rule="at least one node has the role worker", path=("nodes",))
+    if len(nodes) > MAX_NODES:
+        yield Problem(what=f"{len(nodes)} nodes", rule=f"at most {MAX_NODES} nodes", path=("nodes",))
+    num_ranks = sum(node.devices if node.role == "worker" else 1 for node in nodes)
+    if num_ranks > MAX_RANKS:
+        yield Problem(what=f"{num_ranks} ranks", rule=f"at most {MAX_RANKS} ranks", path=("nodes",))
+
+
+def _in_node(node: Node, place: Path) -> Iterator[Problem]:
+    if node.role not in ("worker", "server"):
+        yield unknown_name("role", node.role, ("worker", "server"), (*place, "role"))
+    elif node.role == "server" and node.devices != 0:
+        rule = "devices is 0 or left out where the role is server"
+        yield Problem(
+            what=f"a server-only node has no devices, not {node.devices}", rule=rule, path=(*place, "devices")
+        )
+    elif node.role == "worker" and not 1 <= node.devices <= MAX_DEVICES:
+        rule = f"a worker has 1 to {MAX_DEVICES} devices, one rank each"
+        yield Problem(what=f"{node.devices} devices", rule=rule, path=(*place, "devices"))
+    for field in ("bandwidth_out", "bandwidth_in", "intra_bandwidth"):
+        yield from _in_rate(getattr(node, field), (*place, field))
+    if node.memory_bytes is not None and node.memory_bytes < 1:
+        yield Problem(what=f"{node.memory_bytes} bytes of memory", rule="above 0", path=(*place, "memory"))
+
+
+def _in_rate(rate: float | None, path: Path) -> Iterator[Problem]:
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        yield Problem(what=f"{rate} bytes per second is no rate", rule="a rate is finite and above 0", path=path)
+
+
+def _in_hosts(nodes: Sequence[Node], launcher: str) -> Iterator[Problem]:
+    """Two nodes on one host would share its network interface; only on this machine alone does that do no harm."""
+    owners: dict[str, str] = {}
+    for position, node in enumerate(nodes):
+        path: Path = ("nodes", position, "host")
+        if not _WORD.fullmatch(node.host):
+            # A host left out is the name, which has been judged already.
+            if node.host != node.name:
+                yield Problem(what=f"{node.host!r} is no host", rule=_HOST_RULE, path=path)
+        elif node.host in owners and launcher != "local" and owners[node.host] != node.name:
+            rule = "each node has a host of its own, for it has one network interface"
+            yield Problem(what=f"{node.host!r} is the host of {owners[node.host]!r} too", rule=rule, path=path)
+        owners.setdefault(node.host, node.name)
+
+
+def _in_racks(nodes: Sequence[Node], racks: Sequence[Rack]) -> Iterator[Problem]:
+    names: set[str] = set()
+    for position, rack in enumerate(racks):
+        path: Path = ("racks", position, "name")
+        if not _WORD.fullmatch(rack.name):
+            yield Problem(what=f"{rack.name!r} is no rack name", rule=_NAME_RULE, path=path)
+        elif rack.name in names:
+            yield Problem(what=f"{rack.name!r} is taken", rule="each rack has a name of its own", path=path)
+        names.add(rack.name)
+        yield from _in_rate(rack.uplink_out, ("racks", position, "uplink_out"))
+        yield from _in_rate(rack.uplink_in, ("racks", position, "uplink_in"))
+    for position, node in enumerate(nodes):
+        if node.rack is not None and node.rack not in names:
+            yield unknown_name("rack", node.rack, [rack.name for rack in racks], ("nodes", position, "rack"))
+
+
+def _in_classes(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> Iterator[Problem]:
+    known = {node.name: None for node in nodes}
+    seen: set[str] = set()
+    for index, names in enumerate(alike):
+        if not names:
+            yield Problem(what="a class without nodes", rule="a class names nodes", path=("alike", index))
+        for place, name in enumerate(names):
+            path: Path = ("alike", index, place)
+            if name not in known:
+                yield unknown_name("node", name, known, path)
+            elif name in seen:
+                rule = "a node is named in one class, once; nodes that are counted are a class already"
+                yield Problem(what=f"{name!r} is in a class already", rule=rule, path=path)
+            seen.add(name)
+
+
+def _in_launcher(launcher: str) -> Iterator[Problem]:
+    if launcher not in LAUNCHERS:
+        added = {entry.name for entry in metadata.entry_points(group="autosync.launchers")}
+        if launcher not in added:
+            yield unknown_name("launcher", launcher, [*LAUNCHERS, *sorted(added)], ("launcher",))

@@ -1,0 +1,32 @@
+"""`autosync cluster`: look at a cluster file."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def cluster() -> None:
+    """Look at cluster files."""
+
+
+@cluster.command(
+    epilog="""\b
+Examples:
+  autosync cluster show cluster.yaml
+  autosync cluster show 4-hosts-2-servers
+  autosync cluster show resource_spec.yml --json > cluster.json"""
+)
+@click.argument("cluster_file", metavar="CLUSTER.yaml")
+@click.option("--json", "as_json", is_flag=True, help="Print the cluster file as one JSON document.")
+def show(cluster_file: str, *, as_json: bool) -> None:
+    """Check a cluster file and show its nodes, ranks, links and racks.
+
+    CLUSTER.yaml is a cluster file, AutoDist's resource_spec.yml, or the name of a cluster that ships with autosync.
+    """
+    from autosync import documents
+    from autosync.specs.cluster import describe
+    from autosync.specs.cluster_file import dump_cluster, load_cluster
+
+    spec = load_cluster(cluster_file)
+    click.echo(documents.format_json(dump_cluster(spec)) if as_json else describe(spec))
