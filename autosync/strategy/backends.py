@@ -1,4 +1,4 @@
-"""What each communication backend can do, in one table: the legality of a strategy depends on it here and nowhere else."""
+"""What each communication backend can do, in one table: legality depends on the backend here and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """`own_rounds`: we may run a topology as point-to-point rounds of our own (needs tags, for rounds of several transfers mix).
-    `overtakes`: a transfer that started later may go first. `serves_without_device`: a node without a device can take part.
+    """`own_rounds`: we may run a topology as point-to-point rounds of our own (needs tags, for rounds of several
+    transfers mix). `overtakes`: a transfer that started later may go first. `serves_without_device`: a node without a
+    device can take part.
     """
 
     name: str

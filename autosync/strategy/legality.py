@@ -1,8 +1,8 @@
 """Which strategies are legal for a model on a cluster, and which rule an illegal one breaks.
 
-`problems` finds all mistakes at once and names each place in the strategy (`messages[2].synchroniser.server`), so that a file's line can
-be told. The rules come in three groups: the cut of the variables, the distribution of parts over messages, and what a message's
-synchroniser and codec need of its parts, of the optimizer and of the backend.
+`problems` finds all mistakes at once and names each place in the strategy (`messages[2].synchroniser.server`), so that
+a file's line can be told. The rules come in three groups: the cut of the variables, the distribution of parts over
+messages, and what a message's synchroniser and codec need of its parts, of the optimizer and of the backend.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The strategy: a complete answer to how a model's gradients are synchronised on a cluster.
 
-Two things make a strategy. `partitions` cut variables into parts along an axis. `messages` say what travels together: each
-part is in exactly one message, and a message has one value for every other aspect (synchroniser with its
-topology and placement, codec, priority, slice size, lane). So parts that travel as one cannot disagree, by construction. How
-far transfers may overlap compute holds for the whole step. The order in which messages and parts are written has
-no meaning; order is what `priority` and `lane` say.
+Two things make a strategy. `partitions` cut variables into parts along an axis. `messages` say what travels together:
+each part is in exactly one message, and a message has one value for every other aspect (synchroniser with its topology
+and placement, codec, priority, slice size, lane). So parts that travel as one cannot disagree, by construction. How far
+transfers may overlap compute holds for the whole step. The order in which messages and parts are written has no
+meaning; order is what `priority` and `lane` say.
 
-Classes: `exact` keeps the mathematics of single-process training up to rounding, `lossy` has a codec that changes gradients,
-`stale` uses parameters that miss updates (staleness above 0, or averaging less often than every step).
+Classes: `exact` keeps the mathematics of single-process training up to rounding, `lossy` has a codec that changes
+gradients, `stale` uses parameters that miss updates (staleness above 0, or averaging less often than every step).
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class OuterOptimizer:
 class ParameterServer:
     """One node collects the gradients and answers.
 
-    `server` is a node's name; `update` says whether the optimizer runs there and parameters come back, or runs on every worker and
-    the averaged gradient comes back. With `local_proxy` the ranks of a node speak to the server through one of
-    them. `sparse` moves touched rows only. With `staleness` s a worker may compute with parameters that miss the last s updates.
+    `server` is a node's name; `update` says whether the optimizer runs there and parameters come back, or runs on every
+    worker and the averaged gradient comes back. With `local_proxy` the ranks of a node speak to the server through one
+    of them. `sparse` moves touched rows only. With `staleness` s a worker may compute with parameters that miss the
+    last s updates.
     """
 
     __pydantic_config__ = STRICT
@@ -120,7 +121,10 @@ class SufficientFactors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periodic:
-    """Each rank trains for itself; every `every` steps the parameters are averaged (and, with `outer`, stepped once more)."""
+    """Each rank trains for itself; every `every` steps the parameters are averaged.
+
+    With `outer` the averaged change is not taken as it is: an outer optimizer steps with it.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -249,8 +253,8 @@ class PartName:
 class Message:
     """Parts that travel as one, and how.
 
-    `priority` decides among lanes that have something to send: 0 goes first. Within a `lane` messages go in a fixed order, that in which
-    their gradients become ready. `slice_bytes` cuts a long message so that another can overtake it.
+    `priority` decides among lanes that have something to send: 0 goes first. Within a `lane` messages go in a fixed
+    order, that in which their gradients become ready. `slice_bytes` cuts a long message so that others can overtake.
     """
 
     __pydantic_config__ = STRICT
@@ -277,8 +281,8 @@ class Message:
 class Strategy:
     """How every variable is synchronised and how transfers are scheduled.
 
-    `overlap` says how long a transfer may take its time: until backward returns, or on into the next forward pass up to each
-    parameter's next use.
+    `overlap` says how long a transfer may take its time: until backward returns, or on into the next forward pass up to
+    each parameter's next use.
     """
 
     __pydantic_config__ = STRICT
