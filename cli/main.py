@@ -1,0 +1,180 @@
+"""The command line's front door: the table of commands, and what each kind of error becomes.
+
+Commands are imported when they are called, so `autosync --help` costs as little as Python and click do. Errors leave
+here as lines on stderr and an exit code: 2 for what the user handed in, 1 for what could not be done, 130 for an
+interruption.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import select
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+
+from autosync import __version__
+from autosync.errors import AutosyncError, InputError, Problem, UnknownNameError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command lives (`module:attribute`) and the line that the listing shows of it."""
+
+    place: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "profile": Entry("autosync.cli.profile:profile", "Run a model and write its model spec."),
+    "cluster": Entry("autosync.cli.cluster:cluster", "Show a cluster."),
+    "strategy": Entry("autosync.cli.strategy:strategy", "Build, show, check and compare strategies."),
+    "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
+    "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called and lists all without importing any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.place.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), entry.place
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: autosync tune model.py --cluster cluster.yaml -o best.yaml",
+)
+@click.version_option(__version__, prog_name="autosync")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (may stand after the command too).")
+def cli() -> None:
+    """Find the fastest way to synchronise gradients for your model on your cluster."""
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal cannot show is no reason to fail.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    arguments, debug = _without_debug(arguments)
+    try:
+        try:
+            return _invoke(arguments)
+        finally:
+            sys.stdout.flush()
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - the last stop: whatever comes here is told in a line
+        if isinstance(error, BrokenPipeError) and not _stdout_is_open():
+            return 1
+        if debug:
+            traceback.print_exception(error)
+        code, lines = _explained(error, debug=debug)
+        for line in lines:
+            print(line, file=sys.stderr)
+        return code
+
+
+def _explained(error: BaseException, *, debug: bool) -> tuple[int, list[str]]:
+    """The exit code of an error and the lines that tell the user of it."""
+    match error:
+        case KeyboardInterrupt():
+            return 130, ["interrupted"]
+        case click.UsageError():
+            return 2, _usage_lines(error)
+        case click.ClickException():
+            return 1, [f"error: {error.format_message()}"]
+        case InputError():
+            return 2, [f"error: {problem}" for problem in error.problems]
+        case AutosyncError():
+            return 1, [f"error: {error}"]
+        case OSError(filename=str() | os.PathLike() as filename):
+            # The world said no to a file: a full disk, a folder that may not be written.
+            return 1, [f"error: {filename}: {error.strerror}"]
+        case _:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            hint = "" if debug else "; --debug shows the traceback to report with it"
+            return 1, [f"error: this is a bug in autosync: {what}{hint}"]
+
+
+def _invoke(arguments: list[str]) -> int:
+    """What `click.Command.main` does, but not its error handling: that takes any broken pipe for stdout's."""
+    instruction = os.environ.get("_AUTOSYNC_COMPLETE")
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "autosync", "_AUTOSYNC_COMPLETE", instruction)
+    try:
+        with cli.make_context("autosync", arguments) as context:
+            cli.invoke(context)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    return 0
+
+
+def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """`--debug` counts wherever it stands, save after `--`: there the arguments of another program begin."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    ours = [argument for argument in arguments[:end] if argument != "--debug"]
+    return [*ours, *arguments[end:]], len(ours) < end
+
+
+def _stdout_is_open() -> bool:
+    """Whether stdout still has a reader; if not, it is turned away so that nothing more is said about it at exit."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    if not any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
+        return True
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return False
+
+
+def _usage_lines(error: click.UsageError) -> list[str]:
+    """A mistake in the arguments, in the form of all other mistakes."""
+    context = error.ctx
+    if context is None:
+        return [f"error: {Problem(what=error.format_message(), rule='see autosync --help')}"]
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return [error.format_message()]
+    command = context.command
+    if isinstance(error, click.exceptions.NoSuchCommand) and isinstance(command, click.Group):
+        unknown = UnknownNameError("command", error.command_name, command.list_commands(context))
+        return [f"error: {problem}" for problem in unknown.problems]
+    if isinstance(error, click.NoSuchOption):
+        known = [name for parameter in command.get_params(context) for name in parameter.opts if name.startswith("-")]
+        unknown = UnknownNameError("option", error.option_name, known)
+        return [f"error: {problem}" for problem in unknown.problems]
+    what = error.format_message().rstrip(".")
+    rule = " ".join(context.get_usage().split()).replace("Usage:", "usage:", 1)
+    names = [name for parameter in command.get_params(context) for name in parameter.opts]
+    hint = did_you_mean(error.option_name, names) if isinstance(error, click.BadOptionUsage) else ""
+    problem = Problem(what=what[:1].lower() + what[1:], rule=rule, hint=hint or f"see {context.command_path} --help")
+    return [f"error: {problem}"]

@@ -1,0 +1,52 @@
+"""What commands share: common options, one JSON document on stdout, tables, and files that are not overwritten."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autosync import documents
+from autosync.errors import InputError
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+force_option = click.option("--force", is_flag=True, help="Replace a file that is there already.")
+
+
+def print_json(value: Any) -> None:
+    """The one JSON document of a command."""
+    print(documents.format_json(documents.to_plain(value)))
+
+
+def note(text: str) -> None:
+    """A line for the user that is no part of the result."""
+    print(text, file=sys.stderr)
+
+
+def refuse_overwrite(path: Path | None, *, force: bool) -> None:
+    """Stop before any work whose result could not be written. A folder is refused even with `--force`."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", rule="the output is a file")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists", rule="no file is replaced unasked", hint="--force replaces it")
+
+
+def format_table(rows: Sequence[Sequence[str]], *, header: Sequence[str], right: Sequence[str] = ()) -> str:
+    """Columns of plain text; those named in `right` are flushed right."""
+    if not rows:
+        return ""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for cell, width, name in zip(row, widths, header, strict=True)
+        ]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(line(row) for row in (header, *rows))
