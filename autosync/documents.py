@@ -1,9 +1,7 @@
 """Documents: every file that autosync reads or writes as YAML or JSON, with a line for every value.
 
-Reading goes text -> events (libyaml) -> plain values with a table of lines -> dataclass (pydantic, strict). The builder over
-the events is ours: it knows the line of each key, refuses what our files never hold (tags, anchors, several
-documents, keys given twice, nesting without end) and reads plain scalars as JSON would (`yes` and `12:30` are strings).
-So no file can run code or blow up, and each mistake comes out as one `Problem` with file and line.
+Reading goes text -> plain values with a table of lines (`syntax`) -> dataclass (`validation`). So no file can run code
+or blow up, and each mistake comes out as a `Problem` with file and line. Whole numbers have 64 bits, keys are strings.
 
 Every file we write carries `schema: autosync.KIND/VERSION`.
 """
@@ -12,18 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from autosync import jsonio
-from autosync.errors import DocumentError, InputError, Problem
+from autosync import jsonio, syntax
+from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.errors import Path as ValuePath
 
 T = TypeVar("T")
@@ -31,23 +28,18 @@ T = TypeVar("T")
 STRICT: Any = {"extra": "forbid", "strict": True}
 """pydantic's configuration of every dataclass that is read from a file: no unknown keys, no silent conversions."""
 
-MAX_BYTES = 256 * 2**20
-MAX_DEPTH = 40
-
-_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.?[0-9]+)([eE][-+]?[0-9]+)?")
-_WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_VERSION = re.compile(r"[0-9]{1,9}")
+MAX_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The plain values of a file and the line of each of them."""
+    """The plain values of a file, the line of each of them, and how numbers and words such as `null` were spelt."""
 
     file: str
     value: Any
     lines: Mapping[ValuePath, int]
+    spellings: Mapping[ValuePath, str] = field(default_factory=dict)
 
     def line(self, path: ValuePath) -> int:
         """The line of a value, or of the nearest thing around it that the file has."""
@@ -61,149 +53,40 @@ class Document:
 
 
 def read_document(path: Path | str) -> Document:
-    """Read a YAML or JSON file."""
+    """Read a YAML file, or a JSON file where its name ends so."""
     file = str(path)
+    raw = _read_bytes(path, file)
     try:
-        with Path(path).open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
         text = raw.decode("utf-8-sig")
-    except OSError as error:
-        raise DocumentError(
-            [
-                Problem(
-                    what=f"cannot be read: {error.strerror}",
-                    rule="must be a readable file",
-                    file=file,
-                    line=1,
-                )
-            ]
-        ) from error
     except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise DocumentError([Problem(what="not UTF-8 text", rule="files are UTF-8", file=file, line=line)]) from error
-    if len(raw) > MAX_BYTES:
-        raise DocumentError(
-            [Problem(what="the file is too large", rule=f"at most {MAX_BYTES} bytes", file=file, line=1)]
-        )
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _unreadable("the file is not UTF-8 text", "files are UTF-8", file, line) from error
     return parse_document(text, file=file)
 
 
-def parse_document(text: str, *, file: str) -> Document:
-    """Plain values and lines of a text in YAML (of which JSON is a part)."""
-    builder = _Builder(file)
+def _read_bytes(path: Path | str, file: str) -> bytes:
     try:
-        for event in yaml.parse(text, Loader=_Loader):
-            builder.take(event)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what = f"no YAML: {error.problem or error.context}"
-        raise DocumentError(
-            [Problem(what=what, rule="YAML 1.2", file=file, line=mark.line + 1 if mark else 1)]
-        ) from error
-    except yaml.YAMLError as error:
-        raise DocumentError(
-            [Problem(what=f"no YAML: {' '.join(str(error).split())}", rule="YAML 1.2", file=file, line=1)]
-        ) from error
-    if builder.problems:
-        raise DocumentError(builder.problems)
-    return Document(file=file, value=builder.root, lines=builder.lines)
+        with Path(path).open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        # A ValueError is a name that no file can have, with a NUL in it.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _unreadable(f"cannot be read: {reason}", "must be a readable file", file, 1) from error
+    if len(raw) > MAX_BYTES:
+        raise _unreadable("the file is too large", f"at most {MAX_BYTES} bytes", file, 1)
+    return raw
 
 
-class _Builder:
-    """Builds values from parser events with a stack of its own, so that deep nesting is an error and no overflow."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.root: Any = None
-        self.lines: dict[ValuePath, int] = {}
-        self.problems: list[Problem] = []
-        self._stack: list[tuple[dict[str, Any] | list[Any], ValuePath]] = []
-        self._key: list[str | None] = []
-        self._num_documents = 0
-
-    def take(self, event: Any) -> None:
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.DocumentStartEvent):
-            self._num_documents += 1
-            if self._num_documents > 1:
-                self._stop("more than one document", "one document a file", line)
-        elif isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            self._stop("anchors and aliases are not read", "write each value out", line)
-        elif isinstance(event, yaml.ScalarEvent):
-            self._scalar(event, line)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            self._open(event, line)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            self._stack.pop()
-            self._key.pop()
-
-    def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
-        self._no_tag(event, line)
-        in_mapping = self._stack and isinstance(self._stack[-1][0], dict)
-        if in_mapping and self._key[-1] is None:
-            mapping, path = self._stack[-1]
-            key = str(event.value)
-            if key in mapping:
-                self.problems.append(
-                    Problem(
-                        what="this key is given twice",
-                        rule="a key once",
-                        path=(*path, key),
-                        file=self.file,
-                        line=line,
-                    )
-                )
-            self._key[-1] = key
-            self.lines[*path, key] = line
-            return
-        self._add(_plain(event.value) if event.implicit[0] else event.value, line)
-
-    def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
-        self._no_tag(event, line)
-        if len(self._stack) >= MAX_DEPTH:
-            self._stop("nested too deeply", f"at most {MAX_DEPTH} levels", line)
-        if self._stack and isinstance(self._stack[-1][0], dict) and self._key[-1] is None:
-            self._stop("a key must be a word", "keys are strings", line)
-        value: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
-        path = self._add(value, line)
-        self._stack.append((value, path))
-        self._key.append(None)
-
-    def _add(self, value: Any, line: int) -> ValuePath:
-        if not self._stack:
-            self.root = value
-            self.lines[()] = line
-            return ()
-        parent, path = self._stack[-1]
-        if isinstance(parent, list):
-            parent.append(value)
-            path = (*path, len(parent) - 1)
-        else:
-            key = self._key[-1]
-            assert key is not None, "a mapping's value comes after its key"
-            parent[key] = value
-            self._key[-1] = None
-            path = (*path, key)
-        self.lines.setdefault(path, line)
-        return path
-
-    def _no_tag(self, event: Any, line: int) -> None:
-        if event.tag not in (None, "!"):
-            self._stop(f"the tag {event.tag!r} is not read", "plain values only: no file we read can run code", line)
-
-    def _stop(self, what: str, rule: str, line: int) -> None:
-        raise DocumentError([*self.problems, Problem(what=what, rule=rule, file=self.file, line=line)])
+def _unreadable(what: str, rule: str, file: str, line: int) -> DocumentError:
+    return DocumentError([Problem(what=what, rule=rule, file=file, line=line)])
 
 
-def _plain(text: str) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.fullmatch(text) and len(text) < 300:
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        number = float(text)
-        return number if math.isfinite(number) else text
-    return text
+def parse_document(text: str, *, file: str) -> Document:
+    """Plain values and lines of a text in YAML, or in JSON where the file's name ends so."""
+    # JSON is not quite a part of YAML: tabs, escaped surrogate pairs and long keys are fine in it.
+    parse_text = syntax.parse_json if file.lower().endswith(".json") else syntax.parse_yaml
+    parsed = parse_text(text, file=file)
+    return Document(file=file, value=parsed.value, lines=parsed.lines, spellings=parsed.spellings)
 
 
 def load(path: Path | str, *, kind: str, version: int, into: type[T]) -> tuple[T, Document]:
@@ -228,23 +111,24 @@ def check_schema(document: Document, *, kind: str, version: int) -> dict[str, An
     schema = fields.pop("schema", None)
     wanted = f"autosync.{kind}/{version}"
     name, _, number = str(schema).partition("/")
+    shown = repr(schema) if isinstance(schema, str) and len(schema) <= 80 else "something else"
     if schema == wanted:
         return fields
     if schema is None:
         problem = Problem(what="the first field, schema, is missing", rule=f"schema: {wanted}")
     elif name != f"autosync.{kind}":
         problem = Problem(
-            what=f"this is no {kind} file: its schema is {schema!r}",
+            what=f"this is no {kind} file: its schema is {shown}",
             rule=f"schema: {wanted}",
             path=("schema",),
         )
-    elif number.isdigit() and int(number) > version:
+    elif _VERSION.fullmatch(number) and int(number) > version:
         what = f"version {number} of {name} is newer than this autosync, which reads versions up to {version}"
         problem = Problem(
             what=what, rule="an unknown newer version is refused", path=("schema",), hint="upgrade autosync"
         )
     else:
-        problem = Problem(what=f"unknown version in {schema!r}", rule=f"schema: {wanted}", path=("schema",))
+        problem = Problem(what=f"unknown version in {shown}", rule=f"schema: {wanted}", path=("schema",))
     raise DocumentError([document.locate(problem)])
 
 
@@ -253,14 +137,15 @@ def from_plain(value: Any, *, into: type[T], document: Document | None = None) -
     from autosync import validation
 
     try:
-        return validation.validate(value, into)
+        return validation.validate(value, into, spellings=document.spellings if document else {})
     except InputError as error:
-        problems = [document.locate(p) for p in error.problems] if document else error.problems
-        raise DocumentError(problems) from error
+        problems = [document.locate(p) for p in error.problems] if document else list(error.problems)
+        problems.sort(key=lambda problem: problem.line)
+        raise DocumentError(first_problems(problems)) from error
 
 
 def to_plain(value: Any) -> Any:
-    """Plain values of a dataclass: fields at their default are left out (`kind` never is), units are written in words."""
+    """Plain values of a dataclass: fields at their default are left out (`kind` never is), units stand in words."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _field(f, getattr(value, f.name)) for f in dataclasses.fields(value) if _is_written(f, value)}
     if isinstance(value, enum.Enum):
@@ -291,19 +176,37 @@ def dump(value: Any, *, kind: str, version: int) -> dict[str, Any]:
 
 def format_yaml(fields: Any) -> str:
     """YAML as our files have it: block style outside, short lists and leaf mappings on one line."""
+    dumper: Any = _Dumper
     return str(
-        yaml.dump(fields, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+        yaml.dump(fields, Dumper=dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
     )
+
+
+def format_json(fields: Any) -> str:
+    """One JSON document, indented."""
+    return jsonio.indented_json(fields)
 
 
 def write(path: Path | str, fields: Any) -> None:
     """Write fields as YAML, or as JSON where the file's name ends so."""
-    if Path(path).suffix == ".json":
+    if Path(path).suffix.lower() == ".json":
         jsonio.write_json(Path(path), fields)
     else:
         jsonio.write_text(Path(path), format_yaml(fields))
 
 
-def format_json(fields: Any) -> str:
-    """One JSON document, indented."""
-    return json.dumps(fields, indent=2, allow_nan=False, ensure_ascii=False)
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes what our reader reads back: no anchors, and quotes where it or YAML 1.1 would not take text for text."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def _represent_float(dumper: Any, number: float) -> Any:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} cannot be written (numbers are finite)")
+    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(number))
+
+
+_Dumper.add_representer(float, _represent_float)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", syntax.FLOAT, list("-+.0123456789"))

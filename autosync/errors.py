@@ -9,8 +9,8 @@
     └── OperationError            it could not be done (exit 1)
         └── DeadlockError         a plan in which nothing can go on
 
-A `Problem` names its place twice: `path` is the place inside the document (`messages[2].synchroniser.server`), `file` and
-`line` are where the user finds it. Code that checks values knows the path; `documents` adds the file and the line.
+A `Problem` names its place twice: `path` is the place inside the document (`messages[2].synchroniser.server`),
+`file` and `line` are where the user finds it. Code that checks values knows the path; `documents` adds the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 Path = tuple[str | int, ...]
+
+MAX_PROBLEMS = 50
+_MAX_STEP = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +41,36 @@ class Problem:
         file_and_line = f"{self.file}:{self.line}: " if self.file else ""
         place = f"{format_path(self.path)}: " if self.path else ""
         hint = f"; {self.hint}" if self.hint else ""
-        text = f"{file_and_line}{place}{self.what} ({self.rule}){hint}"
-        return " ".join(text.split())
+        return _one_line(f"{file_and_line}{place}{self.what} ({self.rule}){hint}")
 
 
 def format_path(path: Sequence[str | int]) -> str:
-    """`("nodes", 1, "gbps")` -> `nodes[1].gbps`."""
+    """`("nodes", 1, "gbps")` -> `nodes[1].gbps`; a key without end is cut."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            word = step if len(step) <= _MAX_STEP else step[: _MAX_STEP - 3] + "..."
+            text += ("." if text else "") + (word or "''")
     return text
+
+
+def first_problems(problems: Sequence[Problem]) -> list[Problem]:
+    """The first `MAX_PROBLEMS`, and one more that says how many are left out."""
+    shown = list(problems[:MAX_PROBLEMS])
+    num_left_out = len(problems) - len(shown)
+    if num_left_out:
+        last = shown[-1]
+        what = f"and {num_left_out} more mistake{'s' if num_left_out > 1 else ''} in this file"
+        shown.append(Problem(what=what, rule=f"the first {len(shown)} are shown", file=last.file, line=last.line))
+    return shown
+
+
+def _one_line(text: str) -> str:
+    """The text on one line, and without characters that a terminal would obey."""
+    words = " ".join(text.split())
+    return words if words.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
 
 
 class AutosyncError(Exception):

@@ -1,7 +1,7 @@
 """Names for variants: presets, launchers, simulators, proposers.
 
-A registry is a plain table from a name to `module:attribute`, imported when the name is asked for, so that listing costs
-nothing and a variant's dependencies load only when it is used. Other packages add entries through the entry-point
+A registry is a plain table from a name to `module:attribute`, imported when the name is asked for, so that listing
+costs nothing and a variant's dependencies load only when it is used. Other packages add entries through the entry-point
 group `autosync.<what>s`; an entry that would replace a built-in one is an error, never a silent override.
 """
 
@@ -38,8 +38,7 @@ class Registry:
         table = dict(self._builtin)
         for entry in metadata.entry_points(group=f"autosync.{self.what}s"):
             if entry.name in table and table[entry.name] != entry.value:
-                raise OperationError(
-                    f"the {self.what} name {entry.name!r} is taken by {table[entry.name]}; {entry.value} cannot have it too"
-                )
+                taken = f"the {self.what} name {entry.name!r} is taken by {table[entry.name]}"
+                raise OperationError(f"{taken}; {entry.value} cannot have it too")
             table[entry.name] = entry.value
         return table

@@ -1,60 +1,88 @@
 """Sizes, rates and times in words: `4 MB`, `500 Mbit/s`, `2.5 ms`.
 
-Inside the program a size is a number of bytes, a rate a number of bytes per second and a time a number of seconds; only files
-and output speak in words. Decimal prefixes are powers of 1000 (`MB`), binary ones of 1024 (`MiB`). A rate may be in bits
-(`Mbit/s`, `Mbps`) or bytes (`MB/s`). A bare number is refused where a rate is asked for: nobody can tell bits from bytes.
+Inside the program a size is a number of bytes, a rate a number of bytes per second and a time a number of seconds; only
+files and output speak in words. Decimal prefixes are powers of 1000 (`MB`), binary ones of 1024 (`MiB`). A rate may be
+in bits (`Mbit/s`, `Mbps`) or bytes (`MB/s`); a bare number is refused for a rate: nobody can tell bits from bytes.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 _PREFIXES = {
     "": 1,
     "k": 10**3,
+    "K": 10**3,
     "M": 10**6,
     "G": 10**9,
     "T": 10**12,
+    "ki": 2**10,
     "Ki": 2**10,
     "Mi": 2**20,
     "Gi": 2**30,
     "Ti": 2**40,
 }
-_TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_WORD = re.compile(r"^\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
-_SIZE_UNIT = re.compile(r"^(|[kKMGT]i?)(B|bytes?)$")
-_RATE_UNIT = re.compile(r"^(|[kKMGT]i?)(bit|b|B|bytes?)(?:/s|ps)$")
+_TIMES = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "ms": Fraction(1, 10**3),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+}
+# Three digits of exponent hold every float; a number without end would take as long to work out.
+_WORD = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)\s*", re.ASCII)
+_SIZE_UNIT = re.compile(r"(|[kKMGT]i?)(B|bytes?)")
+_RATE_UNIT = re.compile(r"(|[kKMGT]i?)(bit|b|B|bytes?)(?:/s|ps)")
+_SIZE_RULE = "write a size such as '4 MB' or '256 KiB'"
+_RATE_RULE = "write a rate such as '500 Mbit/s' or '25 GB/s'"
+_TIME_RULE = "write a time such as '2.5 ms' or '10min'"
+_MAX_SIZE = 2**63 - 1
+_MAX_LENGTH = 64
 
 
 def parse_size(text: str | int) -> int:
     """Bytes of a size in words; a whole number counts as bytes."""
     if isinstance(text, int) and not isinstance(text, bool):
-        number, unit = float(text), "B"
+        number, unit = Fraction(text), "B"
     else:
-        number, unit = _split(text, "a size such as '4 MB' or '256 KiB'")
-    match = _SIZE_UNIT.match(unit or "B")
+        number, unit = _split(text, "size", _SIZE_RULE)
+    match = _SIZE_UNIT.fullmatch(unit or "B")
     if match is None:
-        raise ValueError(f"{text!r} is no size; write one such as '4 MB' or '256 KiB'")
-    return _whole(number * _prefix(match[1]), text)
+        raise ValueError(f"{text!r} is no size ({_SIZE_RULE})")
+    num_bytes = number * _PREFIXES[match[1]]
+    if num_bytes.denominator != 1:
+        raise ValueError(f"{text!r} is not a whole number of bytes ({_SIZE_RULE})")
+    if not 0 <= num_bytes <= _MAX_SIZE:
+        raise ValueError(f"{text!r} is out of range (a size is 0 or more and below 2^63 bytes)")
+    return int(num_bytes)
 
 
 def parse_rate(text: str) -> float:
     """Bytes per second of a rate in words."""
-    number, unit = _split(text, "a rate such as '500 Mbit/s' or '25 GB/s'")
-    match = _RATE_UNIT.match(unit)
+    number, unit = _split(text, "rate", _RATE_RULE)
+    match = _RATE_UNIT.fullmatch(unit)
     if match is None:
-        raise ValueError(f"{text!r} is no rate; write one such as '500 Mbit/s' or '25 GB/s'")
-    bytes_per_unit = 1.0 if match[2].startswith(("B", "byte")) else 1 / 8
-    return _positive(number * _prefix(match[1]) * bytes_per_unit, text)
+        raise ValueError(f"{text!r} is no rate ({_RATE_RULE})")
+    units_per_byte = 1 if match[2].startswith(("B", "byte")) else 8
+    rate = _float(number * _PREFIXES[match[1]] / units_per_byte)
+    if not (math.isfinite(rate) and rate > 0):
+        raise ValueError(f"{text!r} is out of range (a rate is finite and above zero)")
+    return rate
 
 
 def parse_time(text: str) -> float:
     """Seconds of a time in words."""
-    number, unit = _split(text, "a time such as '2.5 ms' or '10min'")
+    number, unit = _split(text, "time", _TIME_RULE)
     if unit not in _TIMES:
-        raise ValueError(f"{text!r} is no time; write one such as '2.5 ms' or '10min'")
-    return number * _TIMES[unit]
+        raise ValueError(f"{text!r} is no time ({_TIME_RULE})")
+    seconds = _float(number * _TIMES[unit])
+    if not math.isfinite(seconds):
+        raise ValueError(f"{text!r} is out of range (a time is finite)")
+    return seconds
 
 
 def format_size(num_bytes: float) -> str:
@@ -63,7 +91,7 @@ def format_size(num_bytes: float) -> str:
 
 
 def exact_size(num_bytes: int) -> str:
-    """The shortest size in words that reads back as the same number of bytes."""
+    """The size in words, in the largest unit that reads back as the same number of bytes."""
     for prefix in ("Ti", "T", "Gi", "G", "Mi", "M", "Ki", "k"):
         if num_bytes and num_bytes % _PREFIXES[prefix] == 0:
             return f"{num_bytes // _PREFIXES[prefix]} {prefix}B"
@@ -77,16 +105,29 @@ def format_rate(bytes_per_second: float) -> str:
 
 def exact_rate(bytes_per_second: float) -> str:
     """A rate in words that reads back as the same number of bytes per second."""
+    plain = f"{bytes_per_second!r} B/s"
+    if not math.isfinite(bytes_per_second * 8):
+        return plain
     text = format_rate(bytes_per_second)
-    return text if parse_rate(text) == bytes_per_second else f"{bytes_per_second!r} B/s"
+    # A rate may be too small for a word of four digits to be above zero.
+    return text if _reads_as(text, bytes_per_second) else plain
 
 
 def format_time(seconds: float) -> str:
-    """`2.5 ms`, `1.2 s`, `3 min 20 s`."""
-    if seconds >= 100:
-        minutes, rest = divmod(round(seconds), 60)
+    """`2.5 ms`, `1.2 s`, `3 min 20 s`, `2 h 5 min`."""
+    if not math.isfinite(seconds) or seconds < 100:
+        return _format(seconds, "s", (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)))
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
         return f"{minutes} min {rest} s"
-    return _format(seconds, "s", (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)))
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _reads_as(text: str, bytes_per_second: float) -> bool:
+    try:
+        return parse_rate(text) == bytes_per_second
+    except ValueError:
+        return False
 
 
 def _format(number: float, unit: str, scales: tuple[tuple[str, float], ...]) -> str:
@@ -96,26 +137,16 @@ def _format(number: float, unit: str, scales: tuple[tuple[str, float], ...]) -> 
     return f"{number:.4g} {unit}"
 
 
-def _split(text: object, wanted: str) -> tuple[float, str]:
-    if not isinstance(text, str) or len(text) > 64:
-        raise ValueError(f"{text!r} is not {wanted}" if not isinstance(text, str) else f"not {wanted}")
-    match = _WORD.match(text)
+def _split(text: object, wanted: str, rule: str) -> tuple[Fraction, str]:
+    match = _WORD.fullmatch(text) if isinstance(text, str) and len(text) <= _MAX_LENGTH else None
     if match is None:
-        raise ValueError(f"{text!r} is not {wanted}")
-    return float(match[1]), match[2]
+        shown = repr(text)
+        raise ValueError(f"{shown if len(shown) <= _MAX_LENGTH else 'this'} is no {wanted} ({rule})")
+    return Fraction(match[1]), match[2]
 
 
-def _prefix(prefix: str) -> int:
-    return _PREFIXES[{"K": "k", "ki": "Ki"}.get(prefix, prefix)]
-
-
-def _whole(number: float, text: object) -> int:
-    if not math.isfinite(number) or number != round(number):
-        raise ValueError(f"{text!r} is not a whole number of bytes")
-    return round(number)
-
-
-def _positive(number: float, text: object) -> float:
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{text!r} is not a finite rate above zero")
-    return number
+def _float(number: Fraction) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf

@@ -1,34 +1,78 @@
 """Values into dataclasses: pydantic's findings in the words of our errors.
 
-pydantic checks the plain values of a file against a dataclass in strict mode and finds every mistake at once. This room turns
-each finding into a `Problem`: the path as the user wrote it (without the tags of unions), the rule, and for an unknown key the
-known one that is nearest.
+pydantic checks the plain values of a file against a dataclass in strict mode and finds every mistake at once. This room
+turns each finding into a `Problem`: the path as the user wrote it (without the tags of unions), the rule, and for an
+unknown key or word the known one that is nearest.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 import types
 import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from autosync import syntax
 from autosync.errors import InputError, Path, Problem, did_you_mean
 
 T = TypeVar("T")
 
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "none_required": "nothing",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "dataclass_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of {ge} or more",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of {le} or less",
+    "multiple_of": "a multiple of {multiple_of}",
+    "string_too_short": "text of {min_length} or more characters",
+    "string_too_long": "text of {max_length} or fewer characters",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "too_short": "{min_length} or more items",
+    "too_long": "{max_length} or fewer items",
+}
+_TRUTH = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+_MAX_SHOWN = 60
+_MAX_WHAT = 400
 
-def validate(value: Any, into: type[T]) -> T:
-    """The value as `into`, or an InputError with every mistake."""
+
+def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None = None) -> T:
+    """The value as `into`, or an InputError with every mistake.
+
+    `spellings` are the words in which numbers, truth values and nothings were written, by their paths.
+    """
     from pydantic import ValidationError
 
+    hashable: Any = into
     try:
-        return typing.cast(T, _adapter(into).validate_json(json.dumps(value, allow_nan=False), strict=True))
+        # By way of JSON, whose strict mode lets a list be a tuple and nothing else be anything else.
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError([Problem(what=f"no plain value: {error}", rule="plain values only")]) from None
+    try:
+        return typing.cast("T", _adapter(hashable).validate_json(text, strict=True))
     except ValidationError as error:
-        raise InputError(_problem(finding, value, into) for finding in error.errors()) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError([Problem(what=str(error), rule="plain values only")]) from None
+        findings = [_found(finding, into) for finding in error.errors(include_url=False)]
+    reader = _Reader(spellings or {})
+    raise InputError(problem for group in _groups(findings) for problem in reader.problems(group))
 
 
 @functools.cache
@@ -38,87 +82,237 @@ def _adapter(into: type[Any]) -> Any:
     return TypeAdapter(into)
 
 
-def _problem(finding: Any, value: Any, into: type[Any]) -> Problem:
-    path, dataclass_type = _place(finding["loc"], value, into)
-    known = [f.name for f in dataclasses.fields(dataclass_type)] if dataclass_type else []
-    match finding["type"]:
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            rule = f"known: {', '.join(known)}" if known else "no unknown keys"
-            return Problem(what="unknown key", rule=rule, path=path, hint=did_you_mean(str(path[-1]), known))
-        case "missing" | "missing_argument":
-            return Problem(what="is missing", rule=f"{path[-1]} is required" if path else "required", path=path)
-        case "value_error":
-            what, _, rule = str(finding["ctx"]["error"]).partition(" (")
-            return Problem(what=what, rule=rule.removesuffix(")") or "must be valid", path=path)
-        case "union_tag_invalid" | "literal_error" | "enum":
-            context = finding.get("ctx", {})
-            expected = str(context.get("expected_tags") or context.get("expected"))
-            given = context.get("tag", finding["input"])
-            names = [name.strip().strip("'") for name in expected.replace(" or ", ", ").split(",")]
-            hint = did_you_mean(str(given), names)
-            return Problem(
-                what=f"unknown value {_short(given)}", rule=f"known: {', '.join(names)}", path=path, hint=hint
-            )
-        case "union_tag_not_found":
-            return Problem(what="has no kind", rule="kind is required", path=path)
-    rule = finding["msg"][0].lower() + finding["msg"][1:]
-    return Problem(what=f"{_short(finding['input'])} is not allowed here", rule=rule, path=path)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """One finding of pydantic at its place among the user's values.
+
+    `owner` is the dataclass whose field the last step of the path is, `hint` the type at the path, and `choice` the
+    path at which a value may be of several types: each type it is not makes a finding there.
+    """
+
+    kind: str
+    input: Any
+    context: Mapping[str, Any]
+    message: str
+    path: Path
+    hint: Any
+    owner: type[Any] | None
+    choice: Path | None
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+class _Reader:
+    """Findings into problems."""
 
+    def __init__(self, spellings: Mapping[Path, str]) -> None:
+        self._spellings = spellings
 
-def _place(location: tuple[Any, ...], value: Any, into: Any) -> tuple[Path, type[Any] | None]:
-    """The path within the user's values, and the dataclass around its last step. Tags of unions are in neither."""
-    path: list[str | int] = []
-    around: type[Any] | None = None
-    here = into
-    for position, step in enumerate(location):
-        alternatives = _alternatives(here)
-        members = [a for a in alternatives if dataclasses.is_dataclass(a)]
-        tagged = [a for a in members if len(members) > 1 and _kind(a) == step]
-        if tagged and not (isinstance(value, dict) and step in value and position < len(location) - 1):
-            here = tagged[0]
-            continue
-        owner = members[0] if members else None
-        if isinstance(value, dict) and (step in value or position == len(location) - 1) and isinstance(step, str):
-            around = owner
-            here = _hints(owner).get(step) if owner else _item_type(here)
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            here, value = _item_type(here), value[step]
+    def problems(self, group: Sequence[_Finding]) -> Iterator[Problem]:
+        """One problem for each finding; one for all types of a choice if the value is like none of them."""
+        if len(group) == 1 or group[0].choice is None:
+            yield from map(self._problem, group)
+            return
+        # A value that is a mapping with a kind, or that has mistakes inside it, was meant as that type.
+        inside = [f for f in group if f.path != f.choice or f.kind.startswith("union_tag")]
+        if inside:
+            yield from map(self._problem, inside)
+            return
+        each = [self._problem(finding) for finding in group]
+        rules = [
+            each[0].rule,
+            *(problem.rule.removeprefix("expected ").removeprefix("known: ") for problem in each[1:]),
+        ]
+        what = f"{self._show(group[0])} is not allowed here"
+        yield Problem(what=what, rule=" or ".join(dict.fromkeys((each[0].rule, *others))), path=each[0].path)
+
+    def _problem(self, finding: _Finding) -> Problem:
+        path = finding.path
+        match finding.kind:
+            case "unexpected_keyword_argument" | "extra_forbidden":
+                known = [f.name for f in dataclasses.fields(finding.owner)] if finding.owner else []
+                rule = f"known: {', '.join(known)}" if known else "no unknown keys"
+                return Problem(what="unknown key", rule=rule, path=path, hint=did_you_mean(str(path[-1]), known))
+            case "missing" | "missing_argument":
+                rule = "the list is too short" if isinstance(path[-1], int) else f"{path[-1]} is required"
+                return Problem(what="is missing", rule=rule, path=path)
+            case "value_error" | "assertion_error":
+                what, rule = _split_rule(str(finding.context["error"]))
+                return Problem(what=what, rule=rule, path=path)
+            case "union_tag_not_found":
+                path = (*path, _discriminator(finding))
+                return Problem(what="is missing", rule=_known(_words(finding.hint)), path=path)
+            case "union_tag_invalid":
+                path = (*path, _discriminator(finding))
+                return self._unknown(path, finding.input.get(path[-1]), _words(finding.hint))
+            case "literal_error" | "enum":
+                words = _words(finding.hint) or [str(finding.context.get("expected"))]
+                return self._unknown(path, finding.input, words)
+        return self._unexpected(finding)
+
+    def _unknown(self, path: Path, given: Any, known: Sequence[str]) -> Problem:
+        hint = did_you_mean(given, known) if isinstance(given, str) else ""
+        what = f"unknown value {self._spell(path, given)}"
+        if given is None or isinstance(given, list | dict):
+            what = f"{self._spell(path, given)} is not allowed here"
+        return Problem(what=what, rule=_known(known), path=path, hint=hint)
+
+    def _unexpected(self, finding: _Finding) -> Problem:
+        """A value of the wrong type or out of range."""
+        expected = _EXPECTED.get(finding.kind)
+        given, hint = finding.input, ""
+        rule = f"expected {expected.format(**finding.context)}" if expected else _from_message(finding.message)
+        match finding.kind:
+            case "int_type" if isinstance(given, float) and abs(given) > syntax.MAX_INTEGER:
+                rule = "expected a whole number of 64 bits"
+            case "bool_type" if isinstance(given, str) and given.lower() in _TRUTH:
+                hint = f"did you mean {_TRUTH[given.lower()]}?"
+            case "int_type" | "float_type" if isinstance(given, str) and isinstance(syntax.plain(given), int | float):
+                hint = "leave out the quotes"
+            case "string_type" if isinstance(given, bool | int | float):
+                hint = f"put it in quotes: '{self._show(finding)}'"
+            case "dataclass_type" if isinstance(finding.hint, type) and dataclasses.is_dataclass(finding.hint):
+                rule += f" with {', '.join(f.name for f in dataclasses.fields(finding.hint))}"
+        return Problem(what=f"{self._show(finding)} is not allowed here", rule=rule, path=finding.path, hint=hint)
+
+    def _show(self, finding: _Finding) -> str:
+        return self._spell(finding.path, finding.input)
+
+    def _spell(self, path: Path, value: Any) -> str:
+        """The value as the user wrote it; of lists and mappings only that they are such."""
+        if isinstance(value, str):
+            text = repr(value)
+        elif isinstance(value, list):
+            text = "a list"
+        elif isinstance(value, dict):
+            text = "a mapping"
         else:
-            continue
-        path.append(step)
-    return tuple(path), around
+            text = self._spellings.get(path, json.dumps(value)) or "an empty value"
+        return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def _split_rule(message: str) -> tuple[str, str]:
+    """`WHAT (RULE)` in its two parts; the rule is the last bracket, which may hold others."""
+    depth = 0
+    for position in range(len(message) - 1, -1, -1) if message.endswith(")") else ():
+        depth += {")": 1, "(": -1}.get(message[position], 0)
+        if depth == 0:
+            return _cut(message[:position].strip()) or "not allowed", message[position + 1 : -1]
+    return _cut(message) or "not allowed", "must be valid"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_WHAT else text[: _MAX_WHAT - 3] + "..."
+
+
+def _from_message(message: str) -> str:
+    """pydantic's own words where it has a finding that we know nothing of."""
+    return message.replace("Input should be", "must be").replace("Input should", "must")
+
+
+def _known(words: Sequence[str]) -> str:
+    return f"known: {', '.join(words)}"
+
+
+def _discriminator(finding: _Finding) -> str:
+    return str(finding.context["discriminator"]).strip("'")
+
+
+def _groups(findings: Sequence[_Finding]) -> Iterator[list[_Finding]]:
+    """Findings of one choice together, all others alone, in order."""
+    groups: dict[Any, list[_Finding]] = {}
+    for position, finding in enumerate(findings):
+        key = position if finding.choice is None else finding.choice
+        groups.setdefault(key, []).append(finding)
+    yield from groups.values()
+
+
+def _found(finding: Any, into: Any) -> _Finding:
+    """The finding with its place: pydantic's location holds the tags and names of a union's members too; the types say
+    which of its steps these are."""
+    here = into
+    path: list[str | int] = []
+    owner: type[Any] | None = None
+    choice: Path | None = None
+    around: Any = None
+    for step in finding["loc"]:
+        members, tagged = _members(here)
+        if step == "[key]":
+            # The step before was the key itself, of this mapping.
+            here = typing.get_args(around)[0]
+        elif len(members) > 1 and tagged:
+            here = next((member for member in members if step in _kinds(member)), None)
+        elif len(members) > 1:
+            choice = tuple(path)
+            here = next((member for member in members if _is_called(member, step)), None)
+        else:
+            around = members[0] if members else None
+            owner = around if isinstance(around, type) and dataclasses.is_dataclass(around) else None
+            here = _hints(owner).get(str(step)) if owner else _item(around, step)
+            path.append(step)
+    return _Finding(
+        kind=finding["type"],
+        input=finding["input"],
+        context=finding.get("ctx", {}),
+        message=finding["msg"],
+        path=tuple(path),
+        hint=_members(here)[0][0] if len(_members(here)[0]) == 1 else here,
+        owner=owner,
+        choice=choice,
+    )
 
 
 @functools.cache
 def _hints(owner: Any) -> dict[str, Any]:
-    return typing.get_type_hints(owner)
+    return typing.get_type_hints(owner, include_extras=True)
 
 
-def _kind(owner: Any) -> Any:
-    arguments = typing.get_args(_hints(owner).get("kind"))
-    return arguments[0] if arguments else None
+def _members(hint: Any) -> tuple[list[Any], bool]:
+    """The types that a value may have, None left out, and whether a field such as `kind` tells which."""
+    tagged = False
+    while typing.get_origin(hint) is typing.Annotated:
+        hint, *notes = typing.get_args(hint)
+        tagged = tagged or any(getattr(note, "discriminator", None) for note in notes)
+    if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
+        return ([] if hint is None else [hint]), tagged
+    members = [member for member in typing.get_args(hint) if member is not type(None)]
+    if len(members) == 1:
+        members, inner = _members(members[0])
+        return members, tagged or inner
+    return members, tagged
 
 
-def _alternatives(hint: Any) -> list[Any]:
-    """The members of a union, unwrapped from Annotated."""
-    origin = typing.get_origin(hint)
-    if origin is typing.Annotated:
-        return _alternatives(typing.get_args(hint)[0])
-    if origin in (typing.Union, types.UnionType):
-        return [member for argument in typing.get_args(hint) for member in _alternatives(argument)]
-    return [hint]
+def _kinds(member: Any) -> tuple[Any, ...]:
+    return typing.get_args(_hints(member).get("kind"))
 
 
-def _item_type(hint: Any) -> Any:
-    """What a tuple, list or mapping holds."""
-    for member in _alternatives(hint):
-        arguments = typing.get_args(member)
-        if arguments:
-            return arguments[-1] if arguments[-1] is not Ellipsis else arguments[0]
-    return None
+def _is_called(member: Any, label: Any) -> bool:
+    """Whether pydantic means this member of a union by `label`: `Node`, `tuple[int, ...]` or `tagged-union[A,B]`."""
+    word = str(label).partition("[")[0]
+    if word == "literal":
+        return typing.get_origin(member) is typing.Literal
+    if word == "tagged-union" or word.startswith("function-"):
+        return typing.get_origin(member) is typing.Annotated
+    return word == getattr(member, "__name__", "")
+
+
+def _item(hint: Any, step: Any) -> Any:
+    """What a tuple, list or mapping holds at a step."""
+    arguments = typing.get_args(hint)
+    if not arguments:
+        return None
+    if typing.get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
+        return arguments[step] if isinstance(step, int) and step < len(arguments) else None
+    return arguments[0] if arguments[-1] is Ellipsis else arguments[-1]
+
+
+def _words(hint: Any) -> list[str]:
+    """The words that a Literal, an enum or the kinds of a union allow."""
+    members, tagged = _members(hint)
+    if tagged:
+        return [str(kind) for member in members for kind in _kinds(member)]
+    words: list[str] = []
+    for member in members:
+        if typing.get_origin(member) is typing.Literal:
+            words += [str(word) for word in typing.get_args(member)]
+        elif isinstance(member, type) and issubclass(member, enum.Enum):
+            words += [str(item.value) for item in member]
+    return words

@@ -1,0 +1,219 @@
+"""Files as no user means to write them: random mutations of a YAML or JSON text.
+
+Whatever becomes of a text, reading it must end in a value or in a `DocumentError` whose problems name file and line.
+Tests of every kind of file we read draw their mutants from here. A mutant may hold half a surrogate pair: as a file it is
+`mutations(text, rng).encode("utf-8", "surrogatepass")`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+MAX_LENGTH = 200_000
+"""Mutants stay shorter than this (or than their original), so that a run of thousands ends."""
+
+_CHARACTERS = [
+    *"\t\n\r\"'#%&*,-.:;<=>?@[]\\`{|}~! 0aé∞",
+    *"\0\x01\x07\x1b\x7f\x85\xa0\u2028\u200b\ufeff\ufffe\ud800😀",
+    "\r\n",
+    "---\n",
+    "...\n",
+    "<<: ",
+    "%YAML 1.2\n",
+    "!!python/object:os.system ",
+]
+_VALUES = [
+    *(
+        "",
+        "~",
+        "null",
+        "true",
+        "yes",
+        "0",
+        "-1",
+        "1",
+        "00",
+        "0x1F",
+        "1_000",
+        "12:30",
+        "2026-11-21",
+        "2.5",
+        "1e3",
+        "-0.0",
+    ),
+    *(".inf", "NaN", "1e400", "1e-400", "9" * 25, "9" * 400, "1." + "1" * 400, "9223372036854775808"),
+    *(
+        "[]",
+        "{}",
+        "[1, 2]",
+        "{a: 1}",
+        "{kind: 1}",
+        "'1'",
+        '"x"',
+        "word",
+        "two words",
+        "4 MB",
+        "-5 Mbit/s",
+        "1e999999999 B",
+    ),
+    *(
+        "&a x",
+        "*a",
+        "!x y",
+        "!!int 1",
+        "|\n  block",
+        ">\n  folded",
+        '"\\ud800"',
+        '"\\0"',
+        '"\\e[31m"',
+        "(x) (y",
+        "a (b",
+        "x" * 5000,
+    ),
+]
+_SCALAR = re.compile(r"(?<=[:,\[\-] )[^\s,\]\}\[\{]+")
+_WORD = re.compile(r"[A-Za-z_]{2,}")
+
+_Mutation = Callable[[str, random.Random], str]
+
+
+def mutations(text: str, rng: random.Random) -> str:
+    """The text after one to four random mutations."""
+    limit = max(MAX_LENGTH, len(text))
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
+        text = rng.choice(_MUTATIONS)(text, rng)[:limit]
+    return text
+
+
+def _delete_characters(text: str, rng: random.Random) -> str:
+    start = rng.randint(0, len(text))
+    return text[:start] + text[start + rng.choice((1, 1, 2, 5, 40)) :]
+
+
+def _insert_character(text: str, rng: random.Random) -> str:
+    position = rng.choice((0, len(text), rng.randint(0, len(text))))
+    return text[:position] + rng.choice(_CHARACTERS) * rng.choice((1, 1, 1, 3)) + text[position:]
+
+
+def _swap_character(text: str, rng: random.Random) -> str:
+    position = rng.randint(0, len(text))
+    return text[:position] + rng.choice(_CHARACTERS) + text[position + 1 :]
+
+
+def _duplicate_characters(text: str, rng: random.Random) -> str:
+    start = rng.randint(0, len(text))
+    end = start + rng.choice((1, 2, 10))
+    return text[:end] + text[start:end] + text[end:]
+
+
+def _cut(text: str, rng: random.Random) -> str:
+    """What a full disk or a lost connection leaves."""
+    return text[: rng.randint(0, len(text))]
+
+
+def _on_lines(change: Callable[[list[str], int, random.Random], None]) -> _Mutation:
+    def mutate(text: str, rng: random.Random) -> str:
+        lines = text.splitlines(keepends=True) or [""]
+        change(lines, rng.randrange(len(lines)), rng)
+        return "".join(lines)
+
+    return mutate
+
+
+def _delete_lines(lines: list[str], at: int, rng: random.Random) -> None:
+    del lines[at : at + rng.choice((1, 1, 1, 2, 5))]
+
+
+def _duplicate_lines(lines: list[str], at: int, rng: random.Random) -> None:
+    count = rng.choice((1, 1, 2, 5))
+    lines[at:at] = lines[at : at + count] * rng.choice((1, 1, 20))
+
+
+def _move_line(lines: list[str], at: int, rng: random.Random) -> None:
+    lines.insert(rng.randrange(len(lines)), lines.pop(at))
+
+
+def _indent_line(lines: list[str], at: int, rng: random.Random) -> None:
+    lines[at] = rng.choice((" ", "  ", "\t", "    ")) + lines[at]
+
+
+def _outdent_line(lines: list[str], at: int, rng: random.Random) -> None:
+    lines[at] = lines[at].removeprefix(rng.choice((" ", "  ", "- ", "    ")))
+
+
+def _deepen_line(lines: list[str], at: int, rng: random.Random) -> None:
+    depth = rng.choice((10, 50, 2000))
+    opening, closing = rng.choice((("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", ""), ('{"a": ', "}")))
+    lines[at] = opening * depth + lines[at].strip() + closing * rng.choice((0, depth)) + "\n"
+
+
+def _swap_value(text: str, rng: random.Random) -> str:
+    return _replace_one(_SCALAR, text, rng, rng.choice(_VALUES))
+
+
+def _swap_word(text: str, rng: random.Random) -> str:
+    """A word of the text in the place of another: a known name where it does not belong."""
+    return _replace_one(_WORD, text, rng, rng.choice(_WORD.findall(text) or ["word"]))
+
+
+def _misspell(text: str, rng: random.Random) -> str:
+    found = list(_WORD.finditer(text))
+    if not found:
+        return text
+    match = rng.choice(found)
+    letters = list(match[0])
+    at = rng.randrange(len(letters))
+    letters[at] = rng.choice(("", letters[at] * 2, letters[at].swapcase(), "x", "_"))
+    return text[: match.start()] + "".join(letters) + text[match.end() :]
+
+
+def _lengthen_word(text: str, rng: random.Random) -> str:
+    return _replace_one(_WORD, text, rng, rng.choice(("k", "é", "a b ")) * rng.choice((100, 1025, 20_000)))
+
+
+def _replace_one(pattern: re.Pattern[str], text: str, rng: random.Random, new: str) -> str:
+    found = list(pattern.finditer(text))
+    if not found:
+        return text + new
+    match = rng.choice(found)
+    return text[: match.start()] + new + text[match.end() :]
+
+
+def _crlf(text: str, rng: random.Random) -> str:
+    return text.replace("\n", rng.choice(("\r\n", "\r", "\n\n", "\u2028")))
+
+
+def _tabs(text: str, rng: random.Random) -> str:
+    return text.replace(rng.choice(("  ", "    ")), "\t")
+
+
+def _byte_order_mark(text: str, rng: random.Random) -> str:
+    return "\ufeff" * rng.choice((1, 2)) + text
+
+
+def _again(text: str, rng: random.Random) -> str:
+    return text + rng.choice(("", "\n", "---\n", "...\n")) + text
+
+
+_MUTATIONS: tuple[_Mutation, ...] = (
+    _delete_characters,
+    _insert_character,
+    _swap_character,
+    _duplicate_characters,
+    _cut,
+    _on_lines(_delete_lines),
+    _on_lines(_duplicate_lines),
+    _on_lines(_move_line),
+    _on_lines(_indent_line),
+    _on_lines(_outdent_line),
+    _on_lines(_deepen_line),
+    # Most mistakes are values and names: these weigh more.
+    *(_swap_value, _swap_word, _misspell) * 3,
+    _lengthen_word,
+    _crlf,
+    _tabs,
+    _byte_order_mark,
+    _again,
+)
