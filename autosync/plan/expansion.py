@@ -12,7 +12,7 @@ only in `chunk_bounds`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from autosync.plan.types import Algorithm, Collective
@@ -45,34 +45,15 @@ def expand(collective: Collective, algorithm: Algorithm, num_members: int) -> tu
     """The moves of a collective among n members, the root being member 0, in the order of their rounds."""
     if num_members == 1:
         return ()
-    match collective, algorithm:
-        case "all_reduce", "tree":
-            moves = _then(_tree_reduce(num_members), _tree_broadcast(num_members), every_chunk=num_members)
-        case "all_reduce", "halving_doubling":
-            moves = _folded_all_reduce(num_members)
-        case "all_reduce", "ring" | "native":
-            moves = _then(_ring_reduce_scatter(num_members), _ring_all_gather(num_members))
-        case "reduce_scatter", "halving_doubling":
-            moves = list(_halving(num_members))
-        case "reduce_scatter", "ring" | "native":
-            moves = list(_ring_reduce_scatter(num_members))
-        case "all_gather", "halving_doubling":
-            moves = list(_doubling(num_members))
-        case (("all_gather" | "all_gather_v"), "ring" | "native"):
-            moves = list(_ring_all_gather(num_members))
-        case "reduce", "star":
-            moves = [Move(0, member, 0, 0, 1, adds=True) for member in range(1, num_members)]
-        case "broadcast", "star":
-            moves = [Move(0, 0, member, 0, 1, adds=False) for member in range(1, num_members)]
-        case "gather_v", "star":
-            moves = [Move(0, member, 0, member, member + 1, adds=False) for member in range(1, num_members)]
-        case "reduce", "tree" | "native":
-            moves = list(_tree_reduce(num_members))
-        case "broadcast", "tree" | "native":
-            moves = list(_tree_broadcast(num_members))
-        case _:
-            raise ValueError(f"{collective} has no algorithm {algorithm}")
-    return tuple(moves)
+    moves = _EXPANSIONS.get((collective, algorithm))
+    if moves is None:
+        raise ValueError(f"{collective} has no algorithm {algorithm}")
+    return tuple(moves(num_members))
+
+
+def has_algorithm(collective: Collective, algorithm: Algorithm) -> bool:
+    """Whether a collective can be expanded with an algorithm."""
+    return (collective, algorithm) in _EXPANSIONS
 
 
 def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0) -> list[Move]:
@@ -113,13 +94,13 @@ def _tree_broadcast(n: int) -> Iterator[Move]:
             yield Move(level, member - distance, member, 0, 1, adds=False)
 
 
-def _halving(n: int, *, step: int = 0) -> Iterator[Move]:
+def _halving(n: int) -> Iterator[Move]:
     """Recursive halving among a power of two: each sends the half that its partner keeps."""
     for level, distance in enumerate(reversed(_powers_below(n))):
         for member in range(n):
             partner = member ^ distance
             first = (partner // distance) * distance
-            yield Move(step + level, member, partner, first, first + distance, adds=True)
+            yield Move(level, member, partner, first, first + distance, adds=True)
 
 
 def _doubling(n: int) -> Iterator[Move]:
@@ -128,6 +109,26 @@ def _doubling(n: int) -> Iterator[Move]:
         for member in range(n):
             first = (member // distance) * distance
             yield Move(level, member, member ^ distance, first, first + distance, adds=False)
+
+
+def _star_reduce(n: int) -> Iterator[Move]:
+    return (Move(0, member, 0, 0, 1, adds=True) for member in range(1, n))
+
+
+def _star_broadcast(n: int) -> Iterator[Move]:
+    return (Move(0, 0, member, 0, 1, adds=False) for member in range(1, n))
+
+
+def _star_gather(n: int) -> Iterator[Move]:
+    return (Move(0, member, 0, member, member + 1, adds=False) for member in range(1, n))
+
+
+def _ring_all_reduce(n: int) -> list[Move]:
+    return _then(_ring_reduce_scatter(n), _ring_all_gather(n))
+
+
+def _tree_all_reduce(n: int) -> list[Move]:
+    return _then(_tree_reduce(n), _tree_broadcast(n), every_chunk=n)
 
 
 def _folded_all_reduce(n: int) -> list[Move]:
@@ -156,3 +157,26 @@ def _powers_below(n: int) -> list[int]:
         powers.append(distance)
         distance *= 2
     return powers
+
+
+_EXPANSIONS: Mapping[tuple[Collective, Algorithm], Callable[[int], Iterable[Move]]] = {
+    ("all_reduce", "native"): _ring_all_reduce,
+    ("all_reduce", "ring"): _ring_all_reduce,
+    ("all_reduce", "tree"): _tree_all_reduce,
+    ("all_reduce", "halving_doubling"): _folded_all_reduce,
+    ("reduce_scatter", "native"): _ring_reduce_scatter,
+    ("reduce_scatter", "ring"): _ring_reduce_scatter,
+    ("reduce_scatter", "halving_doubling"): _halving,
+    ("all_gather", "native"): _ring_all_gather,
+    ("all_gather", "ring"): _ring_all_gather,
+    ("all_gather", "halving_doubling"): _doubling,
+    ("all_gather_v", "native"): _ring_all_gather,
+    ("all_gather_v", "ring"): _ring_all_gather,
+    ("reduce", "native"): _tree_reduce,
+    ("reduce", "tree"): _tree_reduce,
+    ("reduce", "star"): _star_reduce,
+    ("broadcast", "native"): _tree_broadcast,
+    ("broadcast", "tree"): _tree_broadcast,
+    ("broadcast", "star"): _star_broadcast,
+    ("gather_v", "star"): _star_gather,
+}

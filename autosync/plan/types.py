@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from autosync.specs.cluster import Rank
 from autosync.strategy.parts import Part
-from autosync.strategy.representation import Overlap
+from autosync.strategy.representation import Codec, OuterOptimizer, Overlap
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Disjoint groups of ranks."""
@@ -49,14 +49,27 @@ Collective: TypeAlias = Literal[
 Algorithm: TypeAlias = Literal["native", "ring", "tree", "halving_doubling", "star"]
 
 LocalKind: TypeAlias = Literal[
-    "average", "encode", "decode", "project", "merge_rows", "rebuild", "norm", "update", "copy", "write_rows", "outer"
+    "average",
+    "encode",
+    "decode",
+    "project",
+    "merge_rows",
+    "rebuild",
+    "norm",
+    "update",
+    "copy",
+    "take",
+    "read_rows",
+    "write_rows",
+    "outer",
 ]
 """What a local operation does with its inputs.
 
 `average` divides by the number of workers · `encode`, `decode` run a codec (decode averages too; `project` is PowerSGD's middle
 step) · `merge_rows` adds up and averages rows with the same index · `rebuild` multiplies factors, adds up and averages · `norm` adds
-its gradients' squares to the norm · `update` is the optimizer · `copy` copies regions · `write_rows` puts new rows into the
-parameter · `outer` is the outer optimizer of periodic averaging.
+its gradients' squares to the norm · `update` is the optimizer · `copy` copies regions · `take` copies what arrived some
+iterations ago (the lag of its edges), if that far back there was one · `read_rows`, `write_rows` take rows out of the parameter and put
+them in · `outer` is the outer optimizer of periodic averaging.
 """
 
 Event: TypeAlias = Literal["operation", "grad_ready", "step_called"]
@@ -78,10 +91,10 @@ class Region(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Something to wait for: an operation (`index` in `operations`), a variable's gradient (`index` in the model), or the step's call."""
+    """Something to wait for: an operation (its position), a variable's gradient (its position in the model), or the step's call."""
 
     event: Event
-    index: int = -1
+    target: int = -1
     lag: int = 0
 
 
@@ -112,7 +125,11 @@ class Transfer(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Work within ranks. `cost` names what simulators price it by; `num_elements` is the whole, of which a shard is a share."""
+    """Work within ranks.
+
+    `cost` names what simulators price it by, `num_elements` is the whole, of which a shard is a share. `settings` are those of the
+    codec or of the outer optimizer.
+    """
 
     kind: LocalKind
     cost: str
@@ -124,6 +141,7 @@ class Local(NamedTuple):
     message: int
     after: tuple[Edge, ...]
     every: int = 1
+    settings: Codec | OuterOptimizer | None = None
 
 
 class Gate(NamedTuple):

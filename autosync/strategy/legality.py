@@ -150,7 +150,11 @@ class _MessageRules:
                 yield from self._rows(place)
             case SufficientFactors():
                 yield from self._factors(place)
-            case AllReduce() | Periodic():
+            case Periodic() as periodic:
+                if (self.model.clip_norm or self.model.loss_scaling) and periodic.every > 1:
+                    rule = "clipping and loss scaling need the gradients of all workers in every step"
+                    yield place, "periodic averaging in a task that clips or scales", rule
+            case AllReduce():
                 pass
 
     def _parameter_server(self, server: ParameterServer, place: Path) -> Iterator[tuple[Path, str, str]]:
@@ -212,6 +216,10 @@ class _MessageRules:
         meets_within_node = getattr(synchroniser, "hierarchical", False) or getattr(synchroniser, "local_proxy", False)
         if not isinstance(codec, Cast) and (isinstance(synchroniser, Sharded) or meets_within_node):
             yield place, f"{codec.kind} where sums are passed on", SUMMABLE_ONLY
+        topology = getattr(synchroniser, "topology", "native")
+        if not isinstance(codec, Cast | PowerSGD) and topology not in ("native", "ring"):
+            rule = "what cannot be summed is gathered: native or ring"
+            yield ("synchroniser", "topology"), f"{topology} with {codec.kind}", rule
         if isinstance(codec, Cast) and self.parts[0].variable.dtype not in ("float32", "float64"):
             yield place, f"{self.parts[0].variable.dtype} cast to {codec.dtype}", "a cast must make numbers smaller"
         if isinstance(codec, PowerSGD):
