@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 
-@click.group()
+@click.group(epilog="Example: autosync cluster show cluster.yaml")
 def cluster() -> None:
-    """Look at cluster files."""
+    """Look at a cluster: its nodes, ranks, links and racks."""
 
 
 @cluster.command(

@@ -266,14 +266,11 @@ class _Builder:
     def _value(self, value: Any, parse: Callable[[Any], T], path: ValuePath) -> T | None:
         if value is None:
             return None
-        if isinstance(value, list | dict):
-            self._wrong("a list or mapping is not allowed here", "sizes and rates are given in words", path)
-            return None
         try:
             return parse(value)
         except ValueError as error:
-            what, _, advice = str(error).partition("; ")
-            self._wrong(what, advice or "sizes and rates are given in words", path)
+            what, _, rule = str(error).partition(" (")
+            self._wrong(what, rule.removesuffix(")") or "sizes and rates are given in words", path)
             return None
 
     def _wrong(self, what: str, rule: str, path: ValuePath) -> None:

@@ -144,7 +144,7 @@ def _in_node(entry: _NodeEntry, place: Path, spec: _ResourceSpec, *, is_single: 
     if not (math.isfinite(entry.network_bandwidth) and entry.network_bandwidth > 0):
         rule = "network_bandwidth is in Gbit/s and above 0"
         path = (*place, "network_bandwidth")
-        yield Problem(what=f"{entry.network_bandwidth} is no bandwidth", rule=rule, path=path)
+        yield Problem(what=f"{entry.network_bandwidth:g} Gbit/s is no bandwidth", rule=rule, path=path)
     if entry.ssh_config is not None and entry.ssh_config not in spec.ssh:
         yield unknown_name("ssh config", entry.ssh_config, spec.ssh, (*place, "ssh_config"))
     if entry.ssh_config is None and not entry.chief and not is_single:

@@ -1,0 +1,56 @@
+"""The clusters that ship with the package are what their names say."""
+
+from pathlib import Path
+
+import pytest
+
+from autosync.specs.cluster import ClusterSpec, symmetry_classes
+from autosync.specs.cluster_file import load_cluster, shipped_clusters
+
+GIGABIT = 1e9 / 8
+
+SHAPES = {
+    # name: (worker ranks of each node, rates in Gbit/s, server-only nodes, classes)
+    "local-2": ([2], [10], 0, 1),
+    "2-hosts": ([1] * 2, [1] * 2, 0, 1),
+    "4-hosts": ([1] * 4, [0.5] * 4, 0, 1),
+    "8-hosts": ([1] * 8, [1] * 8, 0, 1),
+    "8-hosts-one-slow": ([1] * 8, [1] * 7 + [0.3], 0, 2),
+    "4-hosts-2-ranks": ([2] * 4, [1] * 4, 0, 1),
+    "4-hosts-2-servers": ([1] * 4, [0.5] * 4 + [1] * 2, 2, 2),
+    "6-hosts-3-speeds": ([1] * 6, [1, 1, 0.5, 0.5, 0.25, 0.25], 0, 3),
+    "16-hosts-2-racks": ([1] * 16, [1] * 16, 0, 2),
+}
+
+
+def test_every_shipped_cluster_is_held_by_this_test() -> None:
+    assert shipped_clusters().keys() == SHAPES.keys()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shipped_clusters_are_what_they_say(name: str) -> None:
+    cluster = load_cluster(name)
+    ranks, rates, num_servers, num_classes = SHAPES[name]
+    assert cluster.name == name
+    assert [len(group) for group in cluster.worker_groups()] == ranks
+    assert [node.bandwidth_out / GIGABIT for node in cluster.nodes] == pytest.approx(rates)
+    assert [node.bandwidth_in for node in cluster.nodes] == [node.bandwidth_out for node in cluster.nodes]
+    assert sum(node.role == "server" for node in cluster.nodes) == num_servers
+    assert len(symmetry_classes(cluster)) == num_classes
+    assert cluster.launcher == ("local" if name == "local-2" else "testbed")
+    assert cluster.backend == "gloo"
+
+
+def test_the_uplinks_are_slower_than_the_hosts_behind_them() -> None:
+    cluster: ClusterSpec = load_cluster("16-hosts-2-racks")
+    assert len(cluster.racks) == 2
+    for rack in cluster.racks:
+        hosts = [node for node in cluster.nodes if node.rack == rack.name]
+        assert len(hosts) == 8
+        assert rack.uplink_out < sum(node.bandwidth_out for node in hosts)
+        assert rack.uplink_in < sum(node.bandwidth_in for node in hosts)
+
+
+@pytest.mark.parametrize("path", shipped_clusters().values(), ids=lambda path: path.stem)
+def test_each_file_opens_with_what_it_is_for(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith("# ")
