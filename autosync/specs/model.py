@@ -36,7 +36,7 @@ class Variable:
     """One trainable parameter that gets a gradient.
 
     `use` is the position of its first use in the forward pass and `ready` the position at which its gradient is complete in the
-    backward pass, counted over all variables. A tied weight is one variable: ready at its last contribution, used at its first use;
+    backward pass, counted over all variables; variables of one module have the same `use`. A tied weight is one variable: ready at its last contribution, used at its first use;
     `aliases` are its other names, and it has no factors. `kind` says what its gradient is made of: anything (`dense`), the rows
     of a batch (`embedding`, with the mean and the largest number of distinct rows that one rank touches in a step), or
     a product of two factors with `factor_rows` rows (`linear`; the gradient is outputsᵀ · inputs).
@@ -120,7 +120,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The compute of one step on one device, in order, without any communication. `source` says how the times were had."""
+    """The compute of one step on one device, in order, without any communication. `source` says how the times were had.
+
+    With gradient accumulation, `forward` and `backward` are those of one microstep; see `ModelSpec.step_seconds`.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -133,7 +136,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Compute time of one step."""
+        """Compute time of one microstep and the update."""
         return sum(segment.seconds for segment in (*self.forward, *self.backward, *self.optimizer))
 
     def dilated(self, factor: float) -> Timeline:
@@ -159,6 +162,10 @@ class OptimizerSpec:
     elementwise: bool = True
     sparse: bool = False
     state_slots: int = 0
+
+    def __post_init__(self) -> None:
+        if self.state_slots < 0:
+            raise ValueError(f"{self.state_slots} state slots cannot be (0 or more)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +217,12 @@ class ModelSpec:
         """Trainable parameters, those without a gradient among them."""
         idle = sum(math.prod(u.shape) for u in self.untrained if u.reason == "unused")
         return sum(variable.num_elements for variable in self.variables) + idle
+
+    @property
+    def step_seconds(self) -> float:
+        """Compute time of one optimizer step: all its microsteps and the update."""
+        microstep = sum(segment.seconds for segment in (*self.timeline.forward, *self.timeline.backward))
+        return self.accumulation_steps * microstep + sum(segment.seconds for segment in self.timeline.optimizer)
 
     def variable(self, name: str) -> Variable:
         """The variable of that name."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from autosync.errors import Problem, TaskError
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +23,7 @@ class Task:
     that differs by rank, `loss` is the model's mean loss on it. `accumulation_steps` microsteps make one optimizer step.
     `clip_norm` and `loss_scaling` declare that the training clips the global gradient norm or scales the
     loss, for then every gradient must be there before the first update.
+    `source` is where the task was loaded from, `FILE.py:NAME`; `load_task` fills it in, and errors name it.
     """
 
     model: Callable[[], nn.Module]
@@ -30,3 +35,63 @@ class Task:
     accumulation_steps: int = 1
     clip_norm: float | None = None
     loss_scaling: bool = False
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise TaskError(problems)
+
+
+def _problems(task: Task) -> Iterator[Problem]:
+    """Every field that is not what it should be."""
+    for field, signature in _CALLABLES.items():
+        value = getattr(task, field)
+        if not callable(value) or _is_module(value):
+            rule = f"{field} is a function: {signature}"
+            yield Problem(
+                what=f"is {_describe(value)}", rule=rule, path=(field,), hint=f"write {field}=lambda {_LAMBDAS[field]}"
+            )
+    for field in ("batch_size", "accumulation_steps"):
+        value = getattr(task, field)
+        if not _is_number(value, int) or value < 1:
+            yield Problem(what=f"is {_describe(value)}", rule="a whole number of 1 or more", path=(field,))
+    clip = task.clip_norm
+    if clip is not None and not (_is_number(clip, int | float) and math.isfinite(clip) and clip > 0):
+        yield Problem(what=f"is {_describe(clip)}", rule="a finite number above 0, or None", path=("clip_norm",))
+    if not isinstance(task.loss_scaling, bool):
+        yield Problem(what=f"is {_describe(task.loss_scaling)}", rule="True or False", path=("loss_scaling",))
+    for field in ("name", "source"):
+        value = getattr(task, field)
+        if not isinstance(value, str):
+            yield Problem(what=f"is {_describe(value)}", rule="a string", path=(field,))
+
+
+_CALLABLES = {
+    "model": "() -> Module",
+    "batch": "(generator) -> batch",
+    "loss": "(model, batch) -> Tensor",
+    "optimizer": "(parameters) -> Optimizer",
+}
+_LAMBDAS = {
+    "model": ": …",
+    "batch": "generator: …",
+    "loss": "model, batch: …",
+    "optimizer": "parameters: …",
+}
+
+
+def _is_number(value: object, kinds: Any) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _is_module(value: object) -> bool:
+    """A module can be called, but it does not build itself. Who has one in hand has loaded torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, bool | int | float | str | None):
+        return repr(value)
+    return f"a {type(value).__name__}"

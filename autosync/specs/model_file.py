@@ -1,0 +1,141 @@
+"""Model specs in files: reading and writing them, the specs that ship with autosync, and slow motion.
+
+`load_model` takes what users hand in as MODEL: a spec file, or the name of a shipped one, either with `@x4` behind it for
+compute four times as long. `model_of` takes a task as well and profiles it on the spot.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autosync import documents, jsonio
+from autosync.errors import DocumentError, InputError, Problem, UnknownNameError
+from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
+from autosync.specs.task_file import is_task
+
+_DILATION = re.compile(r"(?P<base>.+)@(?P<factor>[^@/]*)", re.DOTALL)
+_PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
+# Words that YAML readers take for something other than a string; ours or anybody's.
+_TAKEN_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+
+def load_model(target: str) -> ModelSpec:
+    """The model spec of a file, or the shipped one of that name; `@x4` behind either dilates its compute."""
+    base, factor = split_dilation(target)
+    if is_task(base):
+        hint = f"autosync profile {base} -o {Path(base.partition('.py')[0]).name}.yaml"
+        raise InputError(f"{base!r} is a task, not a model spec", rule="a model spec is YAML or JSON", hint=hint)
+    model, _ = documents.load(_find(base), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec)
+    return model if factor is None else _dilated(model, factor, target)
+
+
+def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
+    """The model spec of a target of any kind; a task is profiled now, on the device."""
+    base, factor = split_dilation(target)
+    if not is_task(base):
+        return load_model(target)
+    # Profiling runs the model; whoever only reads spec files does not wait for torch.
+    from autosync.specs.profile import profile
+    from autosync.specs.task_file import load_task
+
+    model = profile(load_task(base), device=device)
+    return model if factor is None else _dilated(model, factor, target)
+
+
+def save_model(model: ModelSpec, path: Path | str) -> None:
+    """Write a model spec as YAML, or as JSON where the file's name ends so."""
+    if Path(path).suffix == ".json":
+        documents.write(path, dump_model(model))
+    else:
+        jsonio.write_text(Path(path), format_model(model))
+
+
+def dump_model(model: ModelSpec) -> dict[str, Any]:
+    """The fields of a model spec file."""
+    return documents.dump(model, kind=SCHEMA_KIND, version=SCHEMA_VERSION)
+
+
+def format_model(model: ModelSpec) -> str:
+    """A model spec as YAML with one line for each variable and segment."""
+    return "".join(f"{line}\n" for line in _block(dump_model(model), indent=""))
+
+
+def split_dilation(target: str) -> tuple[str, float | None]:
+    """`resnet50@x4` -> `("resnet50", 4.0)`; without a dilation, or where a file has that very name, `(target, None)`."""
+    match = _DILATION.fullmatch(target)
+    if match is None or Path(target).exists():
+        return target, None
+    text = match["factor"]
+    rule = "a dilation is a factor above 0, such as MODEL@x4"
+    try:
+        factor = float(text.removeprefix("x"))
+    except ValueError:
+        raise InputError(f"{target!r} has no factor behind the @", rule=rule) from None
+    if not text.startswith("x"):
+        raise InputError(f"{target!r} has no x behind the @", rule=rule, hint=f"write {match['base']}@x{text}")
+    if not (math.isfinite(factor) and factor > 0):
+        raise InputError(f"{target!r} cannot be dilated by {text[1:]}", rule=rule)
+    return match["base"], factor
+
+
+def _dilated(model: ModelSpec, factor: float, target: str) -> ModelSpec:
+    try:
+        return model.dilated(factor)
+    except ValueError as error:
+        raise InputError(f"{target!r}: {error}", rule="a dilated time must still be a number") from error
+
+
+def _find(name: str) -> Path:
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = _shipped()
+    if name in shipped:
+        return shipped[name]
+    if path.suffix in (".yaml", ".yml", ".json") or "/" in name:
+        what = "cannot be read: no such file" if not path.exists() else "is no file"
+        rule = "a model spec file, a task FILE.py, or the name of a shipped model"
+        raise DocumentError([Problem(what=what, rule=rule, file=name, line=1)])
+    raise UnknownNameError("model", name, shipped)
+
+
+def _shipped() -> Mapping[str, Path]:
+    """The specs among the package's data files. (Code of `autosync.configs` is for the rooms above this one.)"""
+    folder = resources.files("autosync.configs") / "models"
+    paths = [Path(str(entry)) for entry in folder.iterdir()] if folder.is_dir() else []
+    return {path.stem: path for path in sorted(paths) if path.suffix == ".yaml"}
+
+
+def _block(fields: Mapping[str, Any], *, indent: str) -> Iterator[str]:
+    for key, value in fields.items():
+        if isinstance(value, list) and any(isinstance(item, dict | str) for item in value):
+            yield f"{indent}{key}:"
+            yield from (f"{indent}- {_flow(item)}" for item in value)
+        elif isinstance(value, dict) and any(isinstance(item, dict | list) for item in value.values()):
+            yield f"{indent}{key}:"
+            yield from _block(value, indent=indent + "  ")
+        else:
+            yield f"{indent}{key}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flow(item) for item in value) + "]"
+    if isinstance(value, str):
+        if _PLAIN_WORD.fullmatch(value) and value.lower() not in _TAKEN_WORDS:
+            return value
+        quoted = yaml.dump(value, default_style='"', width=math.inf, allow_unicode=True)
+        return str(quoted).rstrip("\n")
+    text = json.dumps(value, allow_nan=False)
+    # `1e-07` is a string to YAML 1.1 readers.
+    return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text

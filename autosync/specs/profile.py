@@ -1,0 +1,235 @@
+"""Profiling: run a task's real model and write down what synchronisation depends on.
+
+`profile` runs a few steps on the device at hand and measures them, or, where there is none, on no device at all, and computes
+the times from operation counts at a named device's rate. Variables, kinds and orders come out alike either way. See
+docs/task.md for where each figure comes from.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from autosync.errors import InputError, OperationError
+from autosync.specs import task_run
+from autosync.specs.model import ModelSpec, OptimizerSpec
+from autosync.specs.profile_clock import Clock, CudaClock, HostClock
+from autosync.specs.profile_computed import META, ComputedClock
+from autosync.specs.profile_graph import Uses, distinct_rows
+from autosync.specs.profile_optimizer import optimizer_spec, probe_optimizer
+from autosync.specs.profile_rates import DEFAULT_RATE, DeviceRate, device_rate
+from autosync.specs.profile_record import Microstep, Recorder, Structure, structure_of
+from autosync.specs.profile_spec import Records, Step, assemble
+from autosync.specs.task import Task
+
+DEFAULT_STEPS = 5
+WARM_UP_STEPS = 2
+
+Progress = Callable[[str], None]
+
+
+def profile(
+    task: Task,
+    *,
+    device: str = "cpu",
+    steps: int = DEFAULT_STEPS,
+    times: Literal["measured", "computed"] = "measured",
+    rate: DeviceRate | str = DEFAULT_RATE,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ModelSpec:
+    """The model spec of a task, from `steps` steps after warm-up. `rate` is the device that computed times are for."""
+    if steps < 1:
+        raise InputError(f"{steps} steps measure nothing", rule="steps is 1 or more")
+    tell = progress or (lambda _: None)
+    # The user's program may go on after this: its random numbers are left as they were.
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        if times == "computed":
+            return assemble(task, _compute(task, _rate(rate), steps, seed, tell))
+        return assemble(task, _measure(task, _device(device), steps, seed, tell))
+
+
+def _rate(rate: DeviceRate | str) -> DeviceRate:
+    return rate if isinstance(rate, DeviceRate) else device_rate(rate)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"{name!r} is no device", rule="known: cpu, cuda, cuda:0 …") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"{name!r} cannot be measured", rule="known: cpu, cuda, cuda:0 …")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise OperationError("torch finds no CUDA device here; profile with --device cpu, or --times computed")
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise OperationError(f"there is no device {name}: torch finds {torch.cuda.device_count()}")
+    return device
+
+
+def _measure(task: Task, device: torch.device, steps: int, seed: int, tell: Progress) -> Records:
+    clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock()
+    generator = torch.Generator().manual_seed(seed)
+    model = task_run.build_model(task).to(device)
+    _materialise(task, model, device, generator)
+    structure = structure_of(model)
+    optimizer = task_run.build_optimizer(task, [p for p in model.parameters() if p.requires_grad])
+    recorder = Recorder(structure=structure, clock=clock)
+    done = []
+    with recorder.attached():
+        for number in range(WARM_UP_STEPS + steps):
+            tell(f"step {number + 1} of {WARM_UP_STEPS + steps}{' (warm-up)' if number < WARM_UP_STEPS else ''}")
+            recorder.asks_sequence = number == 0
+            optimizer.zero_grad(set_to_none=True)
+            microsteps = [
+                recorder.microstep(task, model, task_run.move(task_run.draw_batch(task, generator), device))
+                for _ in range(task.accumulation_steps)
+            ]
+            sparse = _sparse_gradients(structure)
+            start = clock.mark()
+            if task.clip_norm is not None and not sparse:
+                nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
+            task_run.step_optimizer(task, optimizer)
+            update_seconds = clock.seconds([start, clock.mark()])[0]
+            done.append(_step(microsteps, update_seconds, _known_rows))
+    return Records(
+        structure=structure,
+        facts=done[0],
+        steps=tuple(done[WARM_UP_STEPS:]),
+        sparse=sparse,
+        optimizer=optimizer_spec(optimizer),
+        device=_device_name(device),
+        source="measured",
+        note=f"medians over {steps} steps after {WARM_UP_STEPS} of warm-up; {_UPDATE_NOTE}",
+        notes=_notes(task, sparse),
+    )
+
+
+def _compute(task: Task, rate: DeviceRate, steps: int, seed: int, tell: Progress) -> Records:
+    clock = ComputedClock(rate)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.device(META):
+        model = task_run.build_model(task)
+    model.to(META)
+    structure = structure_of(model)
+    recorder = Recorder(structure=structure, clock=clock)
+    unknown: set[str] = set()
+
+    def rows(uses: Uses, name: str) -> torch.Tensor | int:
+        known = [(clock.values(ids), padding) for ids, padding in uses.ids]
+        if all(values is not None for values, _ in known):
+            return distinct_rows(tuple((values, padding) for values, padding in known if values is not None))
+        unknown.add(name)
+        return min(sum(ids.numel() for ids, _ in uses.ids), structure.parameters[name].shape[0])
+
+    done = []
+    with recorder.attached():
+        # One step for the order of uses, and those whose touched rows count; their computed times are all the same.
+        for number in range(1 + steps):
+            tell(f"step {number + 1} of {1 + steps} (computed)")
+            recorder.asks_sequence = number == 0
+            model.zero_grad(set_to_none=True)
+            microsteps = []
+            for _ in range(task.accumulation_steps):
+                batch = task_run.map_tensors(task_run.draw_batch(task, generator), clock.to_meta)
+                with clock:
+                    microsteps.append(recorder.microstep(task, model, batch))
+            done.append(_step(microsteps, 0.0, rows))
+    sparse = _sparse_gradients(structure)
+    optimizer = probe_optimizer(task, sparse=bool(sparse))
+    update_seconds = rate.seconds(0, _update_bytes(task, structure, optimizer, done[-1], sparse))
+    bounds = (
+        f"the ids of {name} depend on values that only a run knows: touched rows are the most there can be"
+        for name in sorted(unknown)
+    )
+    return Records(
+        structure=structure,
+        facts=done[0],
+        steps=tuple(replace(step, update_seconds=update_seconds) for step in done[1:]),
+        sparse=sparse,
+        optimizer=optimizer,
+        device=rate.name,
+        source="computed",
+        note=f"{rate.describe()}; {_UPDATE_NOTE}",
+        notes=(*_notes(task, sparse), *bounds),
+    )
+
+
+_UPDATE_NOTE = "the update as a whole, split over modules by the elements that it changes"
+
+
+def _step(
+    microsteps: list[Microstep], update_seconds: float, rows_of: Callable[[Uses, str], torch.Tensor | int]
+) -> Step:
+    """A step with the distinct rows that its microsteps touched together, for what was used as an embedding in all of them."""
+    touched: dict[str, int] = {}
+    for name in {name for microstep in microsteps for name in microstep.uses}:
+        uses = [microstep.uses[name] for microstep in microsteps if name in microstep.uses]
+        if all(use.is_embedding for use in uses):
+            found = [rows_of(use, name) for use in uses]
+            known = [rows for rows in found if isinstance(rows, torch.Tensor)]
+            bound = sum(rows for rows in found if isinstance(rows, int))
+            touched[name] = bound + (int(torch.unique(torch.cat(known)).numel()) if known else 0)
+    # The ids have served; kept, they would hold on to every step's tensors.
+    light = [_without_ids(microstep) for microstep in microsteps]
+    return Step(microsteps=tuple(light), update_seconds=update_seconds, touched_rows=touched)
+
+
+def _without_ids(microstep: Microstep) -> Microstep:
+    return replace(microstep, uses={name: replace(uses, ids=()) for name, uses in microstep.uses.items()})
+
+
+def _known_rows(uses: Uses, _: str) -> torch.Tensor:
+    return distinct_rows(uses.ids)
+
+
+def _materialise(task: Task, model: nn.Module, device: torch.device, generator: torch.Generator) -> None:
+    """Lazy modules learn their shapes from a first batch."""
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
+        task_run.compute_loss(task, model, task_run.move(task_run.draw_batch(task, generator), device))
+
+
+def _sparse_gradients(structure: Structure) -> frozenset[str]:
+    gradients = ((name, parameter.grad) for name, parameter in structure.parameters.items())
+    return frozenset(name for name, gradient in gradients if gradient is not None and gradient.is_sparse)
+
+
+def _update_bytes(
+    task: Task, structure: Structure, optimizer: OptimizerSpec, step: Step, sparse: frozenset[str]
+) -> float:
+    """Bytes that an update in one pass moves: gradient read, parameter and state read and written; clipping does it again."""
+    passes = 3 + 2 * optimizer.state_slots + (3 if task.clip_norm is not None else 0)
+    total = 0.0
+    for name, parameter in structure.parameters.items():
+        if parameter.grad is not None:
+            share = min(1.0, step.touched_rows[name] / parameter.shape[0]) if name in sparse else 1.0
+            total += share * parameter.numel() * parameter.element_size() * passes
+    return total
+
+
+def _notes(task: Task, sparse: frozenset[str]) -> tuple[str, ...]:
+    notes = []
+    if task.clip_norm is not None:
+        within = "not in the times: sparse gradients cannot be clipped" if sparse else "counted with the update"
+        notes.append(f"the gradient is clipped to norm {task.clip_norm:g} ({within})")
+    if task.loss_scaling:
+        notes.append("the loss is scaled in training and not in the profile")
+    return tuple(notes)
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} threads"

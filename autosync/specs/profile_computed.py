@@ -1,0 +1,108 @@
+"""A clock that computes its time: the model runs on torch's `meta` device, where tensors have shapes and no values.
+
+Each operation that reaches the device adds its computed time, forward and backward alike. So the same recorder that measures a
+real device tells, without one, which module would take how long; orders come out as on any device.
+
+Values are gone on `meta`, but which rows an embedding touches depends on values. Integers are few: beside each integer tensor
+the clock keeps a shadow with its values and does each operation on integers there too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
+
+from autosync.specs.profile_rates import DeviceRate
+
+META = torch.device("meta")
+# They read the rows that they look up, not the whole table that they are handed.
+_LOOKUPS = {"aten::embedding", "aten::_embedding_bag", "aten::index_select", "aten::gather"}
+# No memory is touched, though the operation is no view.
+_FREE = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::detach", "aten::_unsafe_view"}
+
+
+class ComputedClock(TorchDispatchMode):
+    """Counts the time of all operations while it is entered."""
+
+    def __init__(self, rate: DeviceRate) -> None:
+        super().__init__()
+        self._rate = rate
+        self._now = 0.0
+        self._shadows: Any = WeakIdKeyDictionary()
+
+    def mark(self) -> float:
+        return self._now
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+
+    def to_meta(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor without its values; the clock remembers those of integers."""
+        moved = tensor.to(META)
+        if _has_shadow(tensor):
+            self._shadows[moved] = tensor
+        return moved
+
+    def values(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The values of an integer tensor, if they are known."""
+        if tensor.device != META:
+            return tensor
+        found: torch.Tensor | None = self._shadows.get(tensor)
+        return found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._count(func, args, kwargs, result)
+        self._shadow(func, args, kwargs, result)
+        return result
+
+    def _count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = func._schema.name  # noqa: SLF001 - operators have no public door to their schema
+        if func.is_view or name in _FREE:
+            return
+        inputs = args[1:] if name in _LOOKUPS else args
+        num_bytes = sum(_num_bytes(tensor) for tensor in _tensors((inputs, kwargs, result)))
+        count = flop_registry.get(func._overloadpacket)  # noqa: SLF001 - flop_counter's own table is keyed by it
+        operations = count(*args, **kwargs, out_val=result) if count is not None else 0
+        self._now += self._rate.seconds(operations, num_bytes)
+
+    def _shadow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Do the operation on the values, too, where all of them are known and the result is of integers."""
+        results = list(_tensors(result))
+        if not results or not all(_has_shadow(tensor) for tensor in results):
+            return
+        inputs = list(_tensors((args, kwargs)))
+        if any(self.values(tensor) is None for tensor in inputs):
+            return
+        on_values = tree_map(self._on_cpu, (list(args), kwargs))
+        outcome = list(_tensors(func(*on_values[0], **on_values[1])))
+        for tensor, values in zip(results, outcome, strict=True):
+            self._shadows[tensor] = values
+
+    def _on_cpu(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.values(value)
+        return torch.device("cpu") if value == META else value
+
+
+def _tensors(tree: Any) -> Iterable[torch.Tensor]:
+    return (leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor))
+
+
+def _has_shadow(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout is torch.strided
+
+
+def _num_bytes(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        # Sparse: its rows are counted where they are made, as a tensor with axes of its own.
+        return 0
+    return math.prod(tensor.shape) * tensor.element_size()

@@ -1,0 +1,95 @@
+"""What autograd recorded of a step: which operations used each parameter, when first, and with which rows.
+
+Module hooks see calls of modules only. The graph behind the loss sees every use, also of a weight that another module's
+code takes in hand (the word embedding as output layer), and tells dense gradients from sparse ones without guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# These hand a weight on as it is, in another shape or precision: whoever uses their result uses the weight.
+_HANDED_ON = {"TBackward0", "TransposeBackward0", "ToCopyBackward0"}
+_EMBEDDINGS = {"EmbeddingBackward0", "EmbeddingBagBackward0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """The uses of one parameter in one (micro)step.
+
+    `operations` are autograd's names of them, `first_sequence` orders the first one among everything recorded,
+    `ids` are the rows that embedding operations looked up, with the row each leaves out as padding (-1: none).
+    """
+
+    operations: tuple[str, ...]
+    first_sequence: int
+    ids: tuple[tuple[torch.Tensor, int], ...] = ()
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether all uses look up rows, so that all other rows of the gradient are zero."""
+        return bool(self.operations) and all(operation in _EMBEDDINGS for operation in self.operations)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether any use looks up rows."""
+        return any(operation in _EMBEDDINGS for operation in self.operations)
+
+
+def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, Uses]:
+    """The uses of each parameter, by name. `names` maps the `id` of a parameter to its name.
+
+    A parameter whose use hides inside a custom autograd function (reentrant checkpointing, a compiled graph) is left out.
+    """
+    users = _users(loss.grad_fn)
+    uses = {}
+    for node, direct in users.items():
+        parameter = getattr(node, "variable", None)
+        if parameter is None or id(parameter) not in names:
+            continue
+        final = [user for node in direct for user in _final_users(node, users)]
+        uses[names[id(parameter)]] = Uses(
+            operations=tuple(sorted(user.name() for user in final)),
+            first_sequence=min(user._sequence_nr() for user in direct),  # noqa: SLF001 - autograd has no public name for it
+            ids=tuple(_ids(user) for user in final if user.name() in _EMBEDDINGS),
+        )
+    return uses
+
+
+def _users(root: Any) -> dict[Any, list[Any]]:
+    """Each node of the graph with the nodes that used its result (once for each use)."""
+    users: dict[Any, list[Any]] = {root: []}
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        for used, _ in node.next_functions:
+            if used is None:
+                continue
+            if used not in users:
+                users[used] = []
+                pending.append(used)
+            users[used].append(node)
+    return users
+
+
+def _final_users(node: Any, users: Mapping[Any, list[Any]]) -> list[Any]:
+    if node.name() not in _HANDED_ON or not users[node]:
+        return [node]
+    return [final for user in users[node] for final in _final_users(user, users)]
+
+
+def _ids(node: Any) -> tuple[torch.Tensor, int]:
+    padding = node._saved_padding_idx  # noqa: SLF001 - the graph's saved values are reached like this only
+    # "None" is stored as -1 in an unsigned field.
+    return node._saved_indices, padding if padding < 2**63 else -1  # noqa: SLF001 - as above
+
+
+def distinct_rows(ids: tuple[tuple[torch.Tensor, int], ...]) -> torch.Tensor:
+    """The distinct rows of several look-ups, padding left out."""
+    rows = [torch.unique(values.detach().cpu()) for values, _ in ids]
+    kept = [row[row != padding] for row, (_, padding) in zip(rows, ids, strict=True)]
+    return torch.unique(torch.cat(kept))

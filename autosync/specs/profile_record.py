@@ -1,0 +1,173 @@
+"""Running microsteps of a task and recording what happens: calls, uses, gradients becoming ready, and the time of each.
+
+Forward: a segment begins where a module that owns parameters is called and lasts until the next such call, so its parameters are
+needed at its beginning and the segments add up to the whole. Backward: a segment ends where a gradient becomes
+ready and begins where the one before did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from autosync.specs import task_run
+from autosync.specs.profile_clock import Clock
+from autosync.specs.profile_graph import Uses, read_uses
+from autosync.specs.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a module that owns parameters. `sequence` places it among autograd's records (-1: not asked for)."""
+
+    module: str
+    factor_rows: int | None = None
+    sequence: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microstep:
+    """What one forward and backward pass did.
+
+    `forward_seconds` has an entry for each call and one before them all (the time to the first call);
+    `backward_seconds` one for each of `ready`, and one for what came after.
+    """
+
+    calls: tuple[Call, ...]
+    forward_seconds: tuple[float, ...]
+    ready: tuple[str, ...]
+    backward_seconds: tuple[float, ...]
+    uses: Mapping[str, Uses]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """What a model is made of: parameters by name in order of declaration, their other names, and who owns which."""
+
+    parameters: Mapping[str, nn.Parameter]
+    aliases: Mapping[str, tuple[str, ...]]
+    owners: Mapping[str, str]
+    owned: Mapping[str, tuple[str, ...]]
+    modules: Mapping[str, nn.Module]
+
+
+def structure_of(model: nn.Module) -> Structure:
+    """The parameters of a model and the modules that own them. The model itself goes by the name of its class."""
+    parameters = dict(model.named_parameters())
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    aliases: dict[str, list[str]] = {name: [] for name in parameters}
+    for alias, parameter in model.named_parameters(remove_duplicate=False):
+        if names[id(parameter)] != alias:
+            aliases[names[id(parameter)]].append(alias)
+    owners: dict[str, str] = {}
+    owned: dict[str, tuple[str, ...]] = {}
+    modules = {}
+    for path, module in model.named_modules():
+        own = tuple(names[id(parameter)] for parameter in module.parameters(recurse=False))
+        if own:
+            label = path or type(model).__name__
+            owned[label], modules[label] = own, module
+            for name in own:
+                owners.setdefault(name, label)
+    return Structure(
+        parameters=parameters,
+        aliases={name: tuple(others) for name, others in aliases.items()},
+        owners=owners,
+        owned=owned,
+        modules=modules,
+    )
+
+
+@dataclass
+class Recorder:
+    """Hooks in a model that write down one microstep at a time."""
+
+    structure: Structure
+    clock: Clock
+    # Asking autograd for its place costs time, so it is done in a step that is not measured.
+    asks_sequence: bool = False
+    _in_forward: bool = field(default=False, init=False)
+    _calls: list[Call] = field(default_factory=list, init=False)
+    _ready: list[str] = field(default_factory=list, init=False)
+    _marks: list[Any] = field(default_factory=list, init=False)
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """While the hooks are in the model."""
+        handles: list[Any] = []
+        for label, module in self.structure.modules.items():
+            hook = self._call_hook(label)
+            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+        for name, parameter in self.structure.parameters.items():
+            if parameter.requires_grad:
+                handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(name)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def microstep(self, task: Task, model: nn.Module, batch: Any) -> Microstep:
+        """One forward and backward pass. Gradients add to what is there."""
+        self._calls, self._ready = [], []
+        self._marks = [self.clock.mark()]
+        self._in_forward = True
+        try:
+            loss = task_run.compute_loss(task, model, batch)
+        finally:
+            self._in_forward = False
+        forward_marks = [*self._marks, self.clock.mark()]
+        names = {id(parameter): name for name, parameter in self.structure.parameters.items()}
+        uses = read_uses(loss, names)
+        self._marks = [self.clock.mark()]
+        task_run.run_backward(task, loss)
+        backward_marks = [*self._marks, self.clock.mark()]
+        return Microstep(
+            calls=tuple(self._calls),
+            forward_seconds=tuple(self.clock.seconds(forward_marks)),
+            ready=tuple(self._ready),
+            backward_seconds=tuple(self.clock.seconds(backward_marks)),
+            uses=uses,
+        )
+
+    def _call_hook(self, label: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # Checkpointing calls modules again within the backward pass; that is no use by the forward pass.
+            if not self._in_forward:
+                return
+            sequence = _sequence_now() if self.asks_sequence else -1
+            rows = _factor_rows(module, args, kwargs)
+            self._calls.append(Call(module=label, factor_rows=rows, sequence=sequence))
+            self._marks.append(self.clock.mark())
+
+        return hook
+
+    def _ready_hook(self, name: str) -> Callable[[torch.Tensor], None]:
+        def hook(_: torch.Tensor) -> None:
+            self._ready.append(name)
+            self._marks.append(self.clock.mark())
+
+        return hook
+
+
+def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Rows of the input matrix of a linear layer: batch × tokens."""
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return None
+    inputs = args[0] if args else kwargs.get("input")
+    if not isinstance(inputs, torch.Tensor) or module.in_features == 0:
+        return None
+    return inputs.numel() // module.in_features
+
+
+def _sequence_now() -> int:
+    """Autograd numbers what it records; a record of our own tells where it is."""
+    with torch.enable_grad():
+        probe = torch.zeros((), device="cpu", requires_grad=True) * 1
+    node: Any = probe.grad_fn
+    return int(node._sequence_nr())  # noqa: SLF001 - autograd has no public name for it

@@ -1,0 +1,232 @@
+"""Loading a task from the user's Python file, and naming the user's file and line whenever the user's code fails.
+
+A task file is the one kind of input that runs code. Whatever that code raises comes out as a `TaskError` with the
+innermost line of the user's file; the original exception is its cause, so that `--debug` can show the whole traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autosync.errors import InputError, Problem, TaskError, did_you_mean
+from autosync.specs.task import Task
+
+DEFAULT_NAME = "task"
+
+_TARGET = re.compile(r"(?P<file>.*\.py)(?::(?P<name>.*))?", re.DOTALL)
+_load_numbers = itertools.count()
+# Modules beside a task file that earlier loads imported: another folder's `_blocks` must not be taken for this one's.
+_neighbours: set[str] = set()
+
+
+def is_task(target: str) -> bool:
+    """Whether a target names a task (`FILE.py[:NAME]`) and no model spec."""
+    return _TARGET.fullmatch(target) is not None
+
+
+def load_task(target: str) -> Task:
+    """The task that `FILE.py[:NAME]` names: a function of no arguments that returns a `Task`, or a `Task` itself.
+
+    The file's folder is on the import path while the file is loaded and the function runs. What the file prints goes to stderr.
+    """
+    match = _TARGET.fullmatch(target)
+    if match is None:
+        raise TaskError(f"{target!r} names no task", rule="FILE.py or FILE.py:NAME")
+    file, name = match["file"], match["name"]
+    if name is None:
+        name = DEFAULT_NAME
+    if not name.isidentifier():
+        raise _error(file, f"{name!r} is no name of a function", rule="FILE.py or FILE.py:NAME", line=1)
+    if not Path(file).is_file():
+        what = "is no file" if Path(file).exists() else "no such file"
+        raise _error(file, what, rule="a task is a function in a Python file", line=1)
+    with _import_path(Path(file).resolve().parent):
+        module = _load_module(file)
+        task = _take_task(module, file, name)
+    default = Path(file).stem if name == DEFAULT_NAME else f"{Path(file).stem}_{name}"
+    return replace(task, name=task.name or default, source=f"{file}:{name}")
+
+
+def _load_module(file: str) -> ModuleType:
+    module_name = f"autosync_task_{next(_load_numbers)}_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
+    spec = importlib.util.spec_from_file_location(module_name, Path(file).resolve())
+    assert spec is not None and spec.loader is not None, "a file whose name ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        with user_code(file, "importing the file"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _take_task(module: ModuleType, file: str, name: str) -> Task:
+    if not hasattr(module, name):
+        known = _candidates(module)
+        what = f"has no {name}" if name == DEFAULT_NAME else f"has no function {name!r}"
+        hint = did_you_mean(name, known)
+        rule = f"known: {', '.join(known)}" if known else "a task file has a function task() that returns a Task"
+        raise _error(file, what, rule=rule, hint=hint, line=1)
+    value = getattr(module, name)
+    if isinstance(value, Task):
+        return value
+    line = _line_of(value)
+    if not callable(value):
+        raise _error(file, f"{name} is a {type(value).__name__}", rule=_RULE, line=line)
+    with user_code(file, f"{name}()", line=line):
+        task = value()
+    if not isinstance(task, Task):
+        raise _error(file, f"{name}() returned {_describe_type(task)}", rule=_RULE, line=line)
+    return task
+
+
+_RULE = "must be a function of no arguments that returns a Task, or a Task"
+
+
+def _describe_type(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _candidates(module: ModuleType) -> list[str]:
+    """Names in the file that hold a task or a function of its own that might return one."""
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (isinstance(value, Task) or (callable(value) and getattr(value, "__module__", "") == module.__name__))
+    )
+
+
+@contextlib.contextmanager
+def _import_path(folder: Path) -> Iterator[None]:
+    """The folder first on the import path; neighbours that an earlier load imported are imported anew."""
+    for name in _neighbours:
+        sys.modules.pop(name, None)
+    _neighbours.clear()
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts:
+                _neighbours.add(name)
+
+
+@contextlib.contextmanager
+def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
+    """Around a call of the user's code: what it raises becomes a TaskError that names the innermost line of the user's file.
+
+    `doing` says which call it was. `line` is named where no line of the user's file is on the stack.
+    """
+    try:
+        # stdout belongs to our own output, which may be one JSON document.
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except InputError as error:
+        raise error.located(file, _user_line(error, file) or line) from error
+    except SyntaxError as error:
+        known = error.filename is not None and Path(error.filename).is_file()
+        where = _shown(error.filename, file) if known else file
+        at = error.lineno if known and error.lineno else _user_line(error, file) or line
+        raise _error(where, f"no Python: {error.msg}", rule="a task file is Python", line=at) from error
+    except (Exception, SystemExit) as error:
+        at = _user_line(error, file)
+        hint = _elsewhere(error, file) or _field_hint(error)
+        what = f"{doing} raised {type(error).__name__}"
+        message = " ".join(str(error).split())
+        what += f": {message if len(message) <= 400 else message[:397] + '...'}" if message else ""
+        raise _error(file, what, rule="a task's code must run", hint=hint, line=at or line) from error
+
+
+def task_code(task: Task, doing: str, function: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """`user_code` for a function of a loaded task; for a task made in the running program, errors name the function's file."""
+    file, line = _place(task, function)
+    return user_code(file, doing, line=line)
+
+
+def wrong_result(task: Task, function: Callable[..., Any], what: str, *, rule: str, hint: str = "") -> TaskError:
+    """The error for a function of a task that returned something of no use."""
+    file, line = _place(task, function)
+    return _error(file, what, rule=rule, hint=hint, line=line)
+
+
+def _error(file: str, what: str, *, rule: str, line: int, hint: str = "") -> TaskError:
+    return TaskError([Problem(what=what, rule=rule, hint=hint, file=file, line=line)])
+
+
+def _user_line(error: BaseException, file: str) -> int:
+    """The innermost line of the user's file on the error's traceback; 0 where there is none."""
+    lines = [frame.lineno or 0 for frame in _frames(error) if _same_file(frame.filename, file)]
+    return lines[-1] if lines else 0
+
+
+def _elsewhere(error: BaseException, file: str) -> str:
+    """`raised at net.py:12` where another file beside the user's raised: often that is where the mistake is."""
+    folder = Path(file).resolve().parent
+    for frame in reversed(_frames(error)):
+        path = Path(frame.filename)
+        if _same_file(frame.filename, file):
+            return ""
+        if path.is_file() and path.resolve().is_relative_to(folder) and "site-packages" not in path.parts:
+            return f"raised at {_shown(frame.filename, file)}:{frame.lineno}"
+    return ""
+
+
+def _field_hint(error: BaseException) -> str:
+    """The field that was meant where `Task(…)` got one that it does not have."""
+    match = re.search(r"Task\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    return did_you_mean(match[1], [field.name for field in fields(Task)]) if match else ""
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return list(traceback.extract_tb(error.__traceback__))
+
+
+def _same_file(first: str, second: str) -> bool:
+    return Path(first).resolve() == Path(second).resolve()
+
+
+def _shown(found: str, file: str) -> str:
+    """A file beside the user's, written the way the user wrote theirs."""
+    path = Path(found).resolve()
+    folder = Path(file).resolve().parent
+    return str(Path(file).parent / path.relative_to(folder)) if path.is_relative_to(folder) else found
+
+
+def _place(task: Task, function: object) -> tuple[str, int]:
+    """The file to name when a function of the task is at fault, and the line where it has the function."""
+    file = task.source.rpartition(":")[0] or _file_of(function)
+    return file, _line_of(function) if _same_file(_file_of(function), file) else 1
+
+
+def _code_of(function: object) -> Any:
+    while hasattr(function, "func"):
+        function = function.func
+    return getattr(getattr(function, "__func__", function), "__code__", None)
+
+
+def _file_of(function: object) -> str:
+    code = _code_of(function)
+    return code.co_filename if code is not None else "<task>"
+
+
+def _line_of(function: object) -> int:
+    code = _code_of(function)
+    return code.co_firstlineno if code is not None else 1

@@ -1,0 +1,115 @@
+"""Running the parts of a task: build the model and the optimizer, draw a batch, compute the loss.
+
+Everybody who runs a task (profile, trials) does it through these doors, so that each mistake in the user's code is
+told with the user's file and line, and what the code returned is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from autosync.specs.task import Task
+from autosync.specs.task_file import task_code, wrong_result
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def build_model(task: Task) -> nn.Module:
+    """The task's model. It has at least one trainable parameter."""
+    from torch import nn
+
+    with task_code(task, "model()", task.model):
+        model = task.model()
+    if not isinstance(model, nn.Module):
+        raise wrong_result(
+            task, task.model, f"model() returned {_describe(model)}", rule="must return a torch.nn.Module"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        what = "the model has no trainable parameters"
+        hint = "all are frozen" if any(True for _ in model.parameters()) else "it has no parameters at all"
+        raise wrong_result(task, task.model, what, rule="at least one needs a gradient", hint=hint)
+    return model
+
+
+def build_optimizer(task: Task, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The task's optimizer over the given parameters."""
+    import torch
+
+    with task_code(task, "optimizer(parameters)", task.optimizer):
+        optimizer = task.optimizer(parameters)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        what = f"optimizer(parameters) returned {_describe(optimizer)}"
+        raise wrong_result(task, task.optimizer, what, rule="must return a torch.optim.Optimizer")
+    return optimizer
+
+
+def draw_batch(task: Task, generator: torch.Generator) -> Any:
+    """One batch, drawn from the generator."""
+    with task_code(task, "batch(generator)", task.batch):
+        return task.batch(generator)
+
+
+def compute_loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:
+    """The loss of a batch: one number that depends on the parameters."""
+    import torch
+
+    with task_code(task, "loss(model, batch)", task.loss):
+        loss = task.loss(model, batch)
+    if not isinstance(loss, torch.Tensor):
+        raise wrong_result(
+            task, task.loss, f"loss(model, batch) returned {_describe(loss)}", rule="must return a Tensor"
+        )
+    if loss.numel() != 1:
+        what = f"the loss has {loss.numel()} elements"
+        raise wrong_result(task, task.loss, what, rule="must be one number", hint="take the mean over the batch")
+    if not loss.requires_grad:
+        what = "the loss depends on no trainable parameter"
+        raise wrong_result(task, task.loss, what, rule="must have a gradient", hint="detach() or no_grad() cut it off")
+    return loss
+
+
+def run_backward(task: Task, loss: torch.Tensor) -> None:
+    """The backward pass; the user's code may have a part in it."""
+    with task_code(task, "the backward pass", task.loss):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def step_optimizer(task: Task, optimizer: torch.optim.Optimizer) -> None:
+    """One update. An optimizer that asks for a closure is refused by its own error."""
+    with task_code(task, "optimizer.step()", task.optimizer):
+        optimizer.step()
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """The batch with each tensor in it on the device."""
+    return map_tensors(batch, lambda tensor: tensor.to(device))
+
+
+def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The batch with each tensor in it replaced: within lists, tuples, mappings and dataclasses, at any depth."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(item, function) for item in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(item, function) for item in batch)
+    if isinstance(batch, MutableMapping):
+        # A copy keeps what a mapping of the user's own class holds besides its items.
+        mapping = copy.copy(batch)
+        mapping.update({key: map_tensors(item, function) for key, item in batch.items()})
+        return mapping
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [f.name for f in dataclasses.fields(batch) if f.init]
+        return dataclasses.replace(batch, **{name: map_tensors(getattr(batch, name), function) for name in names})
+    return batch
+
+
+def _describe(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
