@@ -20,7 +20,7 @@ from autosync.plan.types import (
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.parts import Part
-from autosync.strategy.representation import Codec, Message, OuterOptimizer, Strategy
+from autosync.strategy.representation import Codec, Message, OuterOptimizer, ParameterServer, Strategy
 
 
 class Piece(NamedTuple):
@@ -54,6 +54,7 @@ class Builder:
         self.nodes: Groups = cluster.worker_groups()
         self.workers: Groups = (tuple(range(cluster.num_workers)),)
         self.first_worker: Groups = ((0,),)
+        self.leaders = {name: cluster.leader(cluster.node_index(name)) for name in _servers(strategy)}
         self.everyone: Groups = (tuple(rank.index for rank in cluster.ranks),)
         self.regions: list[Region] = []
         self.operations: list[Operation] = []
@@ -138,6 +139,11 @@ class Builder:
             Local(kind, cost or kind, groups, sharded, inputs, outputs, num_elements, message, after, every, settings)
         )
         return Edge("operation", len(self.operations) - 1)
+
+
+def _servers(strategy: Strategy) -> set[str]:
+    synchronisers = (message.synchroniser for message in strategy.messages)
+    return {one.server for one in synchronisers if isinstance(one, ParameterServer)}
 
 
 def slices_of(index: int, message: Message, parts: Sequence[Part], position: dict[str, int]) -> list[Slice]:

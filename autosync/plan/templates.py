@@ -158,8 +158,7 @@ class ServerTemplate(Template):
 
     @property
     def root(self) -> int:
-        cluster = self.builder.cluster
-        return cluster.leader(cluster.node_index(self.server.server))
+        return self.builder.leaders[self.server.server]
 
     def collect(self, piece: Slice) -> Finished:
         b = self.builder
