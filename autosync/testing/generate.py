@@ -1,7 +1,7 @@
 """Random models and clusters: what every property over strategies and plans is tried on.
 
 `random_model` and `random_cluster` draw from a seeded generator; `models` and `clusters` are the same draws as
-hypothesis strategies. They are small on purpose (mostly bytes in the hundreds to thousands, at most six workers) and odd
+hypothesis strategies. They are small on purpose (mostly hundreds to thousands of bytes, at most six workers) and odd
 on purpose: scalars, axes of size one, tied weights, tables larger than a batch, ranks that share nodes, nodes without
 devices, racks, declared symmetry.
 """

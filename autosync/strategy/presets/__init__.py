@@ -1,1 +1,77 @@
-"""Strategy builders that reproduce known hand-designed systems, each citing where its rule comes from."""
+"""Strategy builders that reproduce known hand-designed systems, each citing where its rule comes from.
+
+A preset is a function `(model, cluster, *, options) -> Strategy`. `build_preset` holds what it built against the
+rules of legality, so what comes out is legal, or refused with a reason. Other packages add presets through the
+entry-point group `autosync.presets`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from autosync.errors import DoesNotApplyError, InputError, UnknownNameError
+from autosync.registry import Registry
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.representation import Strategy
+
+_HERE = "autosync.strategy.presets"
+
+PRESETS = Registry(
+    "preset",
+    {
+        "all_reduce_per_variable": f"{_HERE}.all_reduce:all_reduce_per_variable",
+        "bytescheduler": f"{_HERE}.bytescheduler:bytescheduler",
+        "ddp": f"{_HERE}.ddp:ddp",
+        "ddp_cap": f"{_HERE}.ddp:ddp_cap",
+        "hierarchical": f"{_HERE}.all_reduce:hierarchical",
+        "parallax": f"{_HERE}.parallax:parallax",
+        "poseidon": f"{_HERE}.poseidon:poseidon",
+        "ps_load_balanced": f"{_HERE}.parameter_server:ps_load_balanced",
+        "ps_partitioned": f"{_HERE}.parameter_server:ps_partitioned",
+        "sharded": f"{_HERE}.sharded:sharded",
+    },
+)
+
+
+def preset_names() -> tuple[str, ...]:
+    """All known presets, sorted."""
+    return PRESETS.names()
+
+
+def preset_summary(name: str) -> str:
+    """What a preset does, in one line."""
+    return (inspect.getdoc(PRESETS.get(name)) or "").partition("\n")[0]
+
+
+def preset_options(name: str) -> Mapping[str, Any]:
+    """The options of a preset with their defaults."""
+    parameters = inspect.signature(PRESETS.get(name)).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def build_preset(name: str, model: ModelSpec, cluster: ClusterSpec, **options: Any) -> Strategy:
+    """The strategy of a preset for a model on a cluster: legal, or refused with the reason.
+
+    It is named after the preset and the options given: `ddp`, `ddp_cap(cap_bytes=4000000)`.
+    """
+    preset = PRESETS.get(name)
+    known = preset_options(name)
+    for option in options:
+        if option not in known:
+            raise UnknownNameError(f"option of preset {name}", option, known)
+    try:
+        strategy: Strategy = preset(model, cluster, **options)
+        legality.check(strategy, model, cluster)
+    except InputError as error:
+        # The reason must be readable where several presets are built at once.
+        raise type(error)([replace(p, path=("preset", name, *p.path)) for p in error.problems]) from error
+    given = ", ".join(f"{option}={value}" for option, value in options.items())
+    return replace(strategy, name=f"{name}({given})" if given else name)
+
+
+__all__ = ["PRESETS", "DoesNotApplyError", "build_preset", "preset_names", "preset_options", "preset_summary"]

@@ -1,0 +1,62 @@
+"""All-reduce of dense gradients: one a variable, or in buckets and within nodes first."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from autosync.errors import DoesNotApplyError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, ready_buckets
+from autosync.strategy.presets.common import in_ready_order, rows_message, travels_as_rows
+from autosync.strategy.presets.options import size_option, word_option
+from autosync.strategy.representation import AllReduce, Message, Strategy, Topology
+
+
+def all_reduce_per_variable(model: ModelSpec, cluster: ClusterSpec, *, topology: str = "native") -> Strategy:
+    """One all-reduce for each gradient, as soon as it is ready, over the topology asked for.
+
+    The most overlap and the most messages. Rows of embeddings are gathered.
+
+    Source: Horovod without tensor fusion (`HOROVOD_FUSION_THRESHOLD=0`; Sergeev and Del Balso, "Horovod", 2018) and
+    AutoDist's `AllReduce` with `chunk_size=1` (autodist/strategy/all_reduce_strategy.py); wait-free backpropagation
+    is section 3.1 of Zhang et al., "Poseidon", USENIX ATC 2017. Ring: Patarasuk and Yuan, JPDC 2009; halving-doubling
+    and tree: Thakur, Rabenseifner and Gropp, IJHPCA 2005.
+    """
+    del cluster  # the same on every cluster
+    synchroniser = AllReduce(topology=topology_option(topology))
+    return Strategy(
+        messages=tuple(
+            rows_message(variable)
+            if travels_as_rows(variable, model)
+            else Message(parts=(variable.name,), synchroniser=synchroniser)
+            for variable in in_ready_order(model.variables)
+        )
+    )
+
+
+def hierarchical(
+    model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DEFAULT_CAP_BYTES, topology: str = "native"
+) -> Strategy:
+    """Buckets as in ddp_cap, reduced within each node first, then between nodes, then spread within nodes.
+
+    Needs a cluster of several nodes of which one has several ranks; elsewhere it is `ddp_cap`. Rows of embeddings are
+    gathered.
+
+    Source: Horovod's `NCCLHierarchicalAllreduce` (horovod/common/ops/nccl_operations.cc,
+    `HOROVOD_HIERARCHICAL_ALLREDUCE`); Jia et al., "Highly Scalable Deep Learning Training System with
+    Mixed-Precision", 2018.
+    """
+    groups = cluster.worker_groups()
+    if len(groups) == 1 or all(len(group) == 1 for group in groups):
+        shape = "one node" if len(groups) == 1 else "one rank on every node"
+        raise DoesNotApplyError(
+            f"{cluster.name} has {shape}", rule="a hierarchy needs several nodes, one of them with several ranks"
+        )
+    synchroniser = AllReduce(topology=topology_option(topology), hierarchical=True)
+    return Strategy(messages=ready_buckets(model, (size_option("cap_bytes", cap_bytes),), synchroniser))
+
+
+def topology_option(value: object) -> Topology:
+    """A topology of all-reduce."""
+    return cast("Topology", word_option("topology", value, get_args(Topology)))

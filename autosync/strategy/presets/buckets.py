@@ -1,0 +1,70 @@
+"""Buckets: the rule by which torch's Reducer merges gradients.
+
+From torch 2.13: `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets` in
+torch/csrc/distributed/c10d/reducer.cpp, and `_BucketCapacityConfig` and `DistributedDataParallel._ddp_init_helper` in
+torch/nn/parallel/distributed.py. Buckets of each dtype fill in the order given. A bucket is closed when its size
+*reaches* its limit, so it overshoots by up to a gradient. Each dtype walks through the limits by itself, and the last
+limit repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.presets.common import in_ready_order, rows_message, travels_as_rows
+from autosync.strategy.representation import AllReduce, Message, Sharded
+
+MIB = 1024 * 1024
+DEFAULT_CAP_BYTES = 25 * MIB
+DEFAULT_FIRST_CAP_BYTES = MIB
+
+
+def assign_by_size(
+    variables: Iterable[Variable], limits_bytes: Sequence[int], stands_alone: Callable[[Variable], bool]
+) -> list[list[Variable]]:
+    """Buckets of variables, filled in the order given; what stands alone (a sparse gradient) is a bucket by itself.
+
+    Buckets are in the order in which they were closed; what is open at the end follows.
+    """
+    closed: list[list[Variable]] = []
+    filling: dict[str, list[Variable]] = {}
+    filled_bytes: dict[str, int] = {}
+    num_closed: dict[str, int] = {}
+    for variable in variables:
+        if stands_alone(variable):
+            closed.append([variable])
+            continue
+        dtype = variable.dtype
+        filling.setdefault(dtype, []).append(variable)
+        filled_bytes[dtype] = filled_bytes.get(dtype, 0) + variable.num_bytes
+        position = num_closed.get(dtype, 0)
+        if filled_bytes[dtype] >= limits_bytes[min(position, len(limits_bytes) - 1)]:
+            closed.append(filling.pop(dtype))
+            filled_bytes[dtype] = 0
+            num_closed[dtype] = position + 1
+    return closed + list(filling.values())
+
+
+def ready_buckets(
+    model: ModelSpec, limits_bytes: Sequence[int], synchroniser: AllReduce | Sharded, *, rows_apart: bool = True
+) -> tuple[Message, ...]:
+    """Messages of buckets in the order in which gradients come, under one synchroniser; rows are gathered apart."""
+
+    def stands_alone(variable: Variable) -> bool:
+        return rows_apart and travels_as_rows(variable, model)
+
+    buckets = assign_by_size(in_ready_order(model.variables), limits_bytes, stands_alone)
+    return bucket_messages(buckets, synchroniser, stands_alone)
+
+
+def bucket_messages(
+    buckets: Iterable[Sequence[Variable]], synchroniser: AllReduce | Sharded, stands_alone: Callable[[Variable], bool]
+) -> tuple[Message, ...]:
+    """One message a bucket."""
+    return tuple(
+        rows_message(bucket[0])
+        if stands_alone(bucket[0])
+        else Message(parts=tuple(variable.name for variable in bucket), synchroniser=synchroniser)
+        for bucket in buckets
+    )

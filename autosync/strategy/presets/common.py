@@ -1,0 +1,68 @@
+"""What several presets share: which gradients travel as rows, which nodes serve, and how load is spread over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from autosync.errors import DoesNotApplyError
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.backends import BACKENDS
+from autosync.strategy.parts import Part
+from autosync.strategy.representation import Message, ParameterServer, SparseGather
+
+
+def in_ready_order(variables: Iterable[Variable]) -> list[Variable]:
+    """The order in which gradients come."""
+    return sorted(variables, key=lambda variable: variable.ready)
+
+
+def travels_as_rows(variable: Variable, model: ModelSpec) -> bool:
+    """Whether touched rows may travel instead of the whole gradient: an embedding, and nothing that needs it dense."""
+    is_scaled = model.clip_norm is not None or model.loss_scaling
+    return variable.kind == "embedding" and model.optimizer.sparse and not is_scaled
+
+
+def rows_message(variable: Variable, *, priority: int = 0, lane: int = 0) -> Message:
+    """The touched rows of an embedding, gathered by all: what an all-reduce of a sparse gradient does."""
+    return Message(parts=(variable.name,), synchroniser=SparseGather(), priority=priority, lane=lane)
+
+
+def need_elementwise(model: ModelSpec, why: str) -> None:
+    """Refuse an optimizer that looks at a whole parameter at once."""
+    if not model.optimizer.elementwise:
+        name = model.optimizer.name
+        raise DoesNotApplyError(f"{name} is no elementwise optimizer", rule=why)
+
+
+class Servers:
+    """The nodes that serve, and how many bytes each has been given.
+
+    These are the nodes without devices where there are any (and the backend lets them take part), else all workers,
+    as in AutoDist. A server moves as many bytes in as out, so the slower direction of its interface is its rate.
+    """
+
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, local_proxy: bool = False) -> None:
+        dedicated = [node for node in cluster.nodes if node.role == "server"]
+        can_serve = dedicated and BACKENDS[cluster.backend].serves_without_device
+        self.nodes: list[Node] = dedicated if can_serve else [n for n in cluster.nodes if n.role == "worker"]
+        self._load_bytes = dict.fromkeys((node.name for node in self.nodes), 0.0)
+        self._model = model
+        self._local_proxy = local_proxy
+
+    def message(self, part: Part) -> Message:
+        """A message for the part, on the server that would be done first with it: greedy, the first of equals."""
+        rows = travels_as_rows(part.variable, self._model)
+        # A table takes a server's memory, but what is balanced here is the wire: rows count as rows.
+        num_bytes = part.touched_rows()[0] * part.row_bytes if rows else part.num_bytes
+        node = min(self.nodes, key=lambda node: (self._load_bytes[node.name] + num_bytes) / _rate(node))
+        self._load_bytes[node.name] += num_bytes
+        # A server sees parts; an optimizer that must see whole parameters stays with the workers.
+        update: Literal["server", "worker"] = "server" if self._model.optimizer.elementwise else "worker"
+        server = ParameterServer(server=node.name, update=update, local_proxy=self._local_proxy, sparse=rows)
+        return Message(parts=(str(part.name),), synchroniser=server)
+
+
+def _rate(node: Node) -> float:
+    return min(node.bandwidth_in, node.bandwidth_out)

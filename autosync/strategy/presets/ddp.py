@@ -1,0 +1,68 @@
+"""torch's DistributedDataParallel: what most users have today, and so the baseline of every comparison."""
+
+from __future__ import annotations
+
+import sys
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.presets.buckets import (
+    DEFAULT_CAP_BYTES,
+    DEFAULT_FIRST_CAP_BYTES,
+    assign_by_size,
+    bucket_messages,
+    ready_buckets,
+)
+from autosync.strategy.presets.common import in_ready_order, travels_as_rows
+from autosync.strategy.presets.options import flag_option, size_option
+from autosync.strategy.representation import AllReduce, Strategy
+
+
+def ddp(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    *,
+    rebuilt: bool = True,
+    find_unused_parameters: bool = False,
+    sparse_gradients: bool = True,
+) -> Strategy:
+    """Stock DistributedDataParallel of torch 2.13: buckets of 25 MiB after a first one of 1 MiB, one all-reduce each.
+
+    `bucket_cap_mb=None`: after its first iteration DDP rebuilds its buckets once, in the order in which gradients
+    became ready, the first one small. `rebuilt=False` gives the buckets of that first iteration: one a dtype, for the
+    order is not known yet. With `find_unused_parameters=True` DDP never rebuilds: its buckets are filled in the order
+    of declaration and used from the last to the first, so that the small one goes last. Sparse gradients stand alone,
+    and their all-reduce gathers rows (gloo only; NCCL has none in a stock build, there embeddings must be dense).
+    `sparse_gradients=False` is for a model whose embeddings were not built with `sparse=True`, which a spec does not
+    tell.
+
+    Source: torch/nn/parallel/distributed.py, `_BucketCapacityConfig` and `DistributedDataParallel._ddp_init_helper`;
+    torch/csrc/distributed/c10d/reducer.cpp, `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets`;
+    ProcessGroupGloo.cpp, `AsyncSparseAllreduceWork`. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.
+    """
+    default_limits = (DEFAULT_FIRST_CAP_BYTES, DEFAULT_CAP_BYTES)
+    may_be_sparse = flag_option("sparse_gradients", sparse_gradients) and cluster.backend == "gloo"
+
+    def stands_alone(variable: Variable) -> bool:
+        return may_be_sparse and travels_as_rows(variable, model)
+
+    # Order within a lane is by readiness, so the reversal of the first buckets needs no writing down.
+    if flag_option("find_unused_parameters", find_unused_parameters):
+        buckets = assign_by_size(model.variables, default_limits, stands_alone)
+    elif flag_option("rebuilt", rebuilt):
+        buckets = assign_by_size(in_ready_order(model.variables), default_limits, stands_alone)
+    else:
+        buckets = assign_by_size(model.variables, (sys.maxsize,), stands_alone)
+    return Strategy(messages=bucket_messages(buckets, AllReduce(), stands_alone))
+
+
+def ddp_cap(model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DEFAULT_CAP_BYTES) -> Strategy:
+    """DistributedDataParallel with one bucket cap: an explicit cap, even of 25 MiB, drops the small first bucket.
+
+    `cap_bytes` is `bucket_cap_mb` in bytes. Rows of embeddings stand alone.
+
+    Source: torch 2.13, torch/nn/parallel/distributed.py, `_BucketCapacityConfig.create` (`first_bucket_bytes_cap`);
+    the buckets as in `ddp`.
+    """
+    cap = size_option("cap_bytes", cap_bytes)
+    return Strategy(messages=ready_buckets(model, (cap,), AllReduce(), rows_apart=cluster.backend == "gloo"))

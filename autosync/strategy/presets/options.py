@@ -1,0 +1,48 @@
+"""The checks of preset options: each gives the value in its plain form, or says what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autosync.errors import InputError, Problem, did_you_mean
+from autosync.units import parse_size
+
+
+def size_option(name: str, value: object, *, minimum: int = 1) -> int:
+    """Bytes of a size: a whole number, or words such as `4 MB`."""
+    rule = f"a size of {minimum} B or more, such as '4 MB'"
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise _wrong(name, value, rule)
+    try:
+        size = parse_size(value)
+    except ValueError as error:
+        raise _wrong(name, value, rule) from error
+    if size < minimum:
+        raise _wrong(name, value, rule)
+    return size
+
+
+def count_option(name: str, value: object, *, minimum: int = 1) -> int:
+    """A whole number."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise _wrong(name, value, f"a whole number, {minimum} or more")
+    return value
+
+
+def flag_option(name: str, value: object) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "true or false")
+    return value
+
+
+def word_option(name: str, value: object, known: Sequence[str]) -> str:
+    """One of the known words."""
+    if not isinstance(value, str) or value not in known:
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise _wrong(name, value, f"one of {', '.join(known)}", hint)
+    return value
+
+
+def _wrong(name: str, value: object, rule: str, hint: str = "") -> InputError:
+    return InputError([Problem(what=f"{value!r} is no {name}", rule=rule, path=(name,), hint=hint)])

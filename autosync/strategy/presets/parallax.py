@@ -1,0 +1,34 @@
+"""Parallax: parameter servers for sparse gradients, all-reduce for dense ones."""
+
+from __future__ import annotations
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.parts import parts_of
+from autosync.strategy.presets.common import Servers, travels_as_rows
+from autosync.strategy.presets.options import count_option
+from autosync.strategy.representation import AllReduce, Message, Strategy
+
+
+def parallax(model: ModelSpec, cluster: ClusterSpec, *, chunk_size: int = 128) -> Strategy:
+    """Rows of embeddings through parameter servers, dense gradients by all-reduce in groups of `chunk_size` variables.
+
+    A model without sparse gradients is all all-reduce, as Parallax itself runs it. Groups are of consecutive
+    variables in the order of declaration and of one dtype. Tables are whole, each on the server that would be done
+    with it first.
+
+    Source: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks", EuroSys 2019 (the
+    hybrid architecture); groups and placement as in AutoDist's `Parallax` (autodist/strategy/parallax_strategy.py).
+    """
+    size = count_option("chunk_size", chunk_size)
+    servers = Servers(model, cluster)
+    rows: list[Message] = []
+    groups: dict[tuple[int, str], list[Variable]] = {}
+    for index, variable in enumerate(model.variables):
+        if travels_as_rows(variable, model):
+            rows.append(servers.message(parts_of(variable, None)[0]))
+        else:
+            # AutoDist counts sparse variables too when it numbers the groups.
+            groups.setdefault((index // size, variable.dtype), []).append(variable)
+    dense = (Message(parts=tuple(v.name for v in group), synchroniser=AllReduce()) for group in groups.values())
+    return Strategy(messages=(*rows, *dense))

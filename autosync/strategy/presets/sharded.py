@@ -1,0 +1,26 @@
+"""ZeRO stage 1: optimizer state is spread over the ranks."""
+
+from __future__ import annotations
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, ready_buckets
+from autosync.strategy.presets.common import need_elementwise
+from autosync.strategy.presets.options import size_option
+from autosync.strategy.representation import Sharded, Strategy
+
+
+def sharded(model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DEFAULT_CAP_BYTES) -> Strategy:
+    """ZeRO stage 1: buckets are reduce-scattered, each rank updates its shard, parameters are all-gathered.
+
+    As many bytes as an all-reduce, optimizer state and its update divided by the ranks. Embeddings are dense: ZeRO
+    knows no sparse gradients. Buckets are filled as in `ddp_cap`.
+
+    Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.1 (P_os) and section 7 (reduce-scatter, then all-gather);
+    buckets as in DeepSpeed's `DeepSpeedZeroOptimizer` (deepspeed/runtime/zero/stage_1_and_2.py,
+    `reduce_bucket_size`).
+    """
+    del cluster  # the same on every cluster
+    need_elementwise(model, "shards are updated apart, which needs an elementwise optimizer")
+    cap = size_option("cap_bytes", cap_bytes)
+    return Strategy(messages=ready_buckets(model, (cap,), Sharded(), rows_apart=False))
