@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from autosync.cli.output import json_option, print_json
+
 
 @click.group(epilog="Example: autosync cluster show cluster.yaml")
 def cluster() -> None:
@@ -18,15 +20,18 @@ Examples:
   autosync cluster show resource_spec.yml --json > cluster.json"""
 )
 @click.argument("cluster_file", metavar="CLUSTER.yaml")
-@click.option("--json", "as_json", is_flag=True, help="Print the cluster file as one JSON document.")
+@json_option
 def show(cluster_file: str, *, as_json: bool) -> None:
     """Check a cluster file and show its nodes, ranks, links and racks.
 
     CLUSTER.yaml is a cluster file, AutoDist's resource_spec.yml, or the name of a cluster that ships with autosync.
+    With --json the output is the cluster file itself, every node written out.
     """
-    from autosync import documents
     from autosync.specs.cluster import describe
     from autosync.specs.cluster_file import dump_cluster, load_cluster
 
     spec = load_cluster(cluster_file)
-    click.echo(documents.format_json(dump_cluster(spec)) if as_json else describe(spec))
+    if as_json:
+        print_json(dump_cluster(spec))
+    else:
+        print(describe(spec))

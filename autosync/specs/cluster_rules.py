@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from autosync.errors import Path, Problem, did_you_mean
@@ -178,6 +177,8 @@ def _in_classes(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> Iterat
 
 def _in_launcher(launcher: str) -> Iterator[Problem]:
     if launcher not in LAUNCHERS:
+        from importlib import metadata
+
         added = {entry.name for entry in metadata.entry_points(group="autosync.launchers")}
         if launcher not in added:
             yield unknown_name("launcher", launcher, [*LAUNCHERS, *sorted(added)], ("launcher",))

@@ -77,21 +77,27 @@ def test_fingerprint_is_of_what_plans_depend_on() -> None:
         (
             (_node("a b", host="a"),),
             {},
-            "nodes[0].name: 'a b' is no node name"
-            " (a name is made of letters, digits and _ : . % - and does not begin with . % or -)",
+            (
+                "nodes[0].name: 'a b' is no node name"
+                " (a name is made of letters, digits and _ : . % - and does not begin with . % or -)"
+            ),
         ),
         ((_node("a", host="-v"),), {}, "nodes[0].host: '-v' is no host (a host is a name or an address)"),
         (
             (_node("a"), _node("b", host="a")),
             {"launcher": "ssh"},
-            "nodes[1].host: 'a' is the host of 'a' too"
-            " (each node has a host of its own, for it has one network interface)",
+            (
+                "nodes[1].host: 'a' is the host of 'a' too"
+                " (each node has a host of its own, for it has one network interface)"
+            ),
         ),
         (
             (_node("a"), _node("s", role="server")),
             {},
-            "nodes[1].devices: a server-only node has no devices, not 1"
-            " (devices is 0 or left out where the role is server)",
+            (
+                "nodes[1].devices: a server-only node has no devices, not 1"
+                " (devices is 0 or left out where the role is server)"
+            ),
         ),
         (
             (_node("a", devices=0),),
@@ -140,14 +146,18 @@ def test_fingerprint_is_of_what_plans_depend_on() -> None:
         (
             (),
             {"alike": (("a", "b"), ("b",))},
-            "alike[1][0]: 'b' is in a class already"
-            " (a node is named in one class, once; nodes that are counted are a class already)",
+            (
+                "alike[1][0]: 'b' is in a class already"
+                " (a node is named in one class, once; nodes that are counted are a class already)"
+            ),
         ),
         (
             (_node("a"), _node("b", devices=2, bandwidth_out=5.0)),
             {"alike": (("a", "b"),)},
-            "alike[0][1]: 'b' is not like 'a': they differ in devices, bandwidth_out"
-            " (alike nodes agree in role, devices, rates, rack and memory)",
+            (
+                "alike[0][1]: 'b' is not like 'a': they differ in devices, bandwidth_out"
+                " (alike nodes agree in role, devices, rates, rack and memory)"
+            ),
         ),
         (
             (_node("a", rack="r"), _node("b", rack="q")),
@@ -155,14 +165,18 @@ def test_fingerprint_is_of_what_plans_depend_on() -> None:
                 "alike": (("a", "b"),),
                 "racks": tuple(Rack(name=name, uplink_out=1.0, uplink_in=1.0) for name in "rq"),
             },
-            "alike[0][1]: 'b' is not like 'a': they differ in rack"
-            " (alike nodes agree in role, devices, rates, rack and memory)",
+            (
+                "alike[0][1]: 'b' is not like 'a': they differ in rack"
+                " (alike nodes agree in role, devices, rates, rack and memory)"
+            ),
         ),
         (
             (),
             {"launcher": "slrum"},
-            "launcher: unknown launcher 'slrum' (known: local, testbed, ssh, slurm, ray, kubernetes);"
-            " did you mean 'slurm'?",
+            (
+                "launcher: unknown launcher 'slrum' (known: local, testbed, ssh, slurm, ray, kubernetes);"
+                " did you mean 'slurm'?"
+            ),
         ),
         ((), {"name": " "}, "name: ' ' names no cluster (a name is one line of 1 to 100 signs)"),
     ],

@@ -128,30 +128,38 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
         (
             "nodes:\n- {name: a, bandwith: 1 Gbit/s}",
             [
-                "lab.yaml:3: nodes[0].bandwith: unknown key"
-                " (known: name, host, hosts, count, role, devices, bandwidth, bandwidth_out, bandwidth_in,"
-                " intra_bandwidth, rack, memory); did you mean 'bandwidth'?"
+                (
+                    "lab.yaml:3: nodes[0].bandwith: unknown key"
+                    " (known: name, host, hosts, count, role, devices, bandwidth, bandwidth_out, bandwidth_in,"
+                    " intra_bandwidth, rack, memory); did you mean 'bandwidth'?"
+                )
             ],
         ),
         (
             "nodes:\n- name: a",
             [
-                "lab.yaml:3: nodes[0].bandwidth: is missing"
-                " (bandwidth for both directions, or bandwidth_out and bandwidth_in)"
+                (
+                    "lab.yaml:3: nodes[0].bandwidth: is missing"
+                    " (bandwidth for both directions, or bandwidth_out and bandwidth_in)"
+                )
             ],
         ),
         (
             "nodes:\n- name: a\n  bandwidth_out: 1 Gbit/s",
             [
-                "lab.yaml:3: nodes[0].bandwidth_in: is missing"
-                " (bandwidth for both directions, or bandwidth_out and bandwidth_in)"
+                (
+                    "lab.yaml:3: nodes[0].bandwidth_in: is missing"
+                    " (bandwidth for both directions, or bandwidth_out and bandwidth_in)"
+                )
             ],
         ),
         (
             "nodes:\n- name: a\n  bandwidth: 1 Gbit/s\n  bandwidth_in: 2 Gbit/s",
             [
-                "lab.yaml:5: nodes[0].bandwidth_in: given beside bandwidth"
-                " (bandwidth for both directions, or bandwidth_out and bandwidth_in)"
+                (
+                    "lab.yaml:5: nodes[0].bandwidth_in: given beside bandwidth"
+                    " (bandwidth for both directions, or bandwidth_out and bandwidth_in)"
+                )
             ],
         ),
         (
@@ -180,8 +188,10 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
         (
             "nodes:\n- name: h\n  hosts: [a]\n  bandwidth: 1 Gbit/s",
             [
-                "lab.yaml:4: nodes[0].hosts: a list of hosts for one node"
-                " (hosts goes with count, host with a single node)"
+                (
+                    "lab.yaml:4: nodes[0].hosts: a list of hosts for one node"
+                    " (hosts goes with count, host with a single node)"
+                )
             ],
         ),
         (
@@ -199,15 +209,19 @@ def test_a_count_of_one_is_one_node_in_no_class() -> None:
         (
             "nodes:\n- {name: h, count: 2, bandwidth: 1 Gbit/s}\n- {name: a, bandwidth: 1 Gbit/s}\nalike:\n- [a, h-0]",
             [
-                "lab.yaml:6: alike[0][1]: 'h-0' is in a class already"
-                " (a node is named in one class, once; nodes that are counted are a class already)"
+                (
+                    "lab.yaml:6: alike[0][1]: 'h-0' is in a class already"
+                    " (a node is named in one class, once; nodes that are counted are a class already)"
+                )
             ],
         ),
         (
             "nodes:\n- {name: a, bandwidth: 1 Gbit/s}\n- {name: b, bandwidth: 2 Gbit/s}\nalike:\n- [a, b]",
             [
-                "lab.yaml:6: alike[0][1]: 'b' is not like 'a': they differ in bandwidth_out, bandwidth_in"
-                " (alike nodes agree in role, devices, rates, rack and memory)"
+                (
+                    "lab.yaml:6: alike[0][1]: 'b' is not like 'a': they differ in bandwidth_out, bandwidth_in"
+                    " (alike nodes agree in role, devices, rates, rack and memory)"
+                )
             ],
         ),
         (

@@ -90,20 +90,26 @@ def test_addresses_may_be_ipv6() -> None:
         (
             "    chief: true\n",
             "",
-            "resource_spec.yml:2: nodes[0].ssh_config: is missing"
-            " (every node but the chief names an entry of the ssh section)",
+            (
+                "resource_spec.yml:2: nodes[0].ssh_config: is missing"
+                " (every node but the chief names an entry of the ssh section)"
+            ),
         ),
         (
             "ssh_config: two",
             "ssh_config: twoo",
-            "resource_spec.yml:13: nodes[2].ssh_config: unknown ssh config 'twoo' (known: one, two);"
-            " did you mean 'two'?",
+            (
+                "resource_spec.yml:13: nodes[2].ssh_config: unknown ssh config 'twoo' (known: one, two);"
+                " did you mean 'two'?"
+            ),
         ),
         (
             "    ssh_config: two\n",
             "",
-            "resource_spec.yml:11: nodes[2].ssh_config: is missing"
-            " (every node but the chief names an entry of the ssh section)",
+            (
+                "resource_spec.yml:11: nodes[2].ssh_config: is missing"
+                " (every node but the chief names an entry of the ssh section)"
+            ),
         ),
         (
             "    cpus: [0, 1]",
@@ -113,8 +119,10 @@ def test_addresses_may_be_ipv6() -> None:
         (
             "10.0.0.2",
             "127.0.0.1",
-            "resource_spec.yml:7: nodes[1].address: '127.0.0.1' is a loopback address"
-            " (with several nodes each is known to the others by its address)",
+            (
+                "resource_spec.yml:7: nodes[1].address: '127.0.0.1' is a loopback address"
+                " (with several nodes each is known to the others by its address)"
+            ),
         ),
         (
             "10.0.0.2",
@@ -124,8 +132,10 @@ def test_addresses_may_be_ipv6() -> None:
         (
             "gpus: [0, 1]",
             "gpus: [0, 0]",
-            "resource_spec.yml:8: nodes[1].gpus[1]: 0 is given twice"
-            " (indexes of devices are 0 or more, each given once)",
+            (
+                "resource_spec.yml:8: nodes[1].gpus[1]: 0 is given twice"
+                " (indexes of devices are 0 or more, each given once)"
+            ),
         ),
         (
             "gpus: [0, 1]",
@@ -135,14 +145,18 @@ def test_addresses_may_be_ipv6() -> None:
         (
             "network_bandwidth: 25",
             "network_bandwidth: 0",
-            "resource_spec.yml:6: nodes[0].network_bandwidth: 0 Gbit/s is no bandwidth"
-            " (network_bandwidth is in Gbit/s and above 0)",
+            (
+                "resource_spec.yml:6: nodes[0].network_bandwidth: 0 Gbit/s is no bandwidth"
+                " (network_bandwidth is in Gbit/s and above 0)"
+            ),
         ),
         (
             "network_bandwidth: 25",
             "network_bandwith: 25",
-            "resource_spec.yml:6: nodes[0].network_bandwith: unknown key"
-            " (known: address, gpus, cpus, chief, ssh_config, network_bandwidth); did you mean 'network_bandwidth'?",
+            (
+                "resource_spec.yml:6: nodes[0].network_bandwith: unknown key"
+                " (known: address, gpus, cpus, chief, ssh_config, network_bandwidth); did you mean 'network_bandwidth'?"
+            ),
         ),
         ("port: 12345", "port: 123456", "resource_spec.yml:21: ssh.two.port: 123456 is no port (1 to 65535)"),
     ],
@@ -155,8 +169,10 @@ def test_each_mistake_has_its_line(old: str, new: str, message: str) -> None:
 def test_several_nodes_need_a_chief() -> None:
     text = FULL.replace("    chief: true\n", "    ssh_config: one\n")
     assert _mistakes(text) == [
-        "resource_spec.yml:1: nodes: no node is the chief"
-        " (exactly one node has chief: true, the one that the program is started on)"
+        (
+            "resource_spec.yml:1: nodes: no node is the chief"
+            " (exactly one node has chief: true, the one that the program is started on)"
+        )
     ]
 
 
