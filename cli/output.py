@@ -1,9 +1,8 @@
-"""What commands share: common options, one JSON document on stdout, tables, and files that are not overwritten."""
+"""What commands share: common options, one JSON document on stdout, and files that are not overwritten."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +33,3 @@ def refuse_overwrite(path: Path | None, *, force: bool) -> None:
         raise InputError(f"{path} is a folder", rule="the output is a file")
     if path.exists() and not force:
         raise InputError(f"{path} exists", rule="no file is replaced unasked", hint="--force replaces it")
-
-
-def format_table(rows: Sequence[Sequence[str]], *, header: Sequence[str], right: Sequence[str] = ()) -> str:
-    """Columns of plain text; those named in `right` are flushed right."""
-    if not rows:
-        return ""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.rjust(width) if name in right else cell.ljust(width)
-            for cell, width, name in zip(row, widths, header, strict=True)
-        ]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(line(row) for row in (header, *rows))

@@ -1,0 +1,246 @@
+"""A strategy in words and as a table, for people; its totals as plain values, for programs.
+
+Sizes are those of the dense gradients, so they are known only where the model is. What crosses which link is the
+plan's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autosync import units
+from autosync.specs.model import ModelSpec, variables_by_name
+from autosync.strategy.parts import all_parts
+from autosync.strategy.representation import (
+    AllReduce,
+    Message,
+    ParameterServer,
+    PartName,
+    Periodic,
+    Sharded,
+    SparseGather,
+    Strategy,
+    SufficientFactors,
+)
+from autosync.strategy.wording import abbreviated, count, format_table, runs, settings, spread
+
+MAX_ROWS = 24
+_KIND_WORDS = {"embedding": "embedding", "linear": "fully connected layer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a synchroniser, or a server, has to do: bytes are None where the model is not known."""
+
+    num_messages: int
+    num_variables: int
+    num_parts: int
+    num_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The totals of a strategy."""
+
+    name: str
+    classes: tuple[str, ...]
+    overlap: str
+    num_lanes: int
+    total: Totals
+    by_synchroniser: dict[str, Totals]
+    by_server: dict[str, Totals]
+
+
+def summarise(strategy: Strategy, model: ModelSpec | None = None) -> Summary:
+    """The totals of a strategy; with bytes if the model, for which it must be legal, is given."""
+    sizes = _sizes(strategy, model)
+    kinds: dict[str, list[Message]] = {}
+    servers: dict[str, list[Message]] = {}
+    for message in strategy.messages:
+        kinds.setdefault(message.synchroniser.kind, []).append(message)
+        if isinstance(message.synchroniser, ParameterServer):
+            servers.setdefault(message.synchroniser.server, []).append(message)
+    return Summary(
+        name=strategy.name,
+        classes=tuple(sorted(strategy.classes)),
+        overlap=strategy.overlap,
+        num_lanes=len({message.lane for message in strategy.messages}),
+        total=_totals(strategy.messages, sizes),
+        by_synchroniser={kind: _totals(messages, sizes) for kind, messages in kinds.items()},
+        by_server={name: _totals(servers[name], sizes) for name in sorted(servers, key=_natural)},
+    )
+
+
+def describe(strategy: Strategy, model: ModelSpec | None = None, *, full: bool = False) -> str:
+    """A strategy for people: in a sentence, by synchroniser, by server, and message by message (all if `full`)."""
+    summary = summarise(strategy, model)
+    blocks = [
+        f"{strategy.name or 'strategy'}: {in_words(strategy, model)}",
+        _schedule(strategy, summary),
+        _totals_table("synchroniser", {**summary.by_synchroniser, "total": summary.total}),
+        _totals_table("server", summary.by_server) if summary.by_server else "",
+        _message_table(strategy, model, full=full),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
+    """Who is synchronised how, in a sentence; the largest of several groups comes last, as the rest."""
+    groups: dict[str, list[Message]] = {}
+    for message in strategy.messages:
+        groups.setdefault(_manner(message), []).append(message)
+    ordered = sorted(groups.values(), key=lambda messages: len(_variables(messages)))
+    clauses: list[str] = []
+    for position, messages in enumerate(ordered):
+        is_rest = position == len(ordered) - 1
+        if is_rest and len(ordered) == 1:
+            who, is_plural = "all variables", True
+        elif is_rest:
+            who, is_plural = "the rest", False
+        else:
+            who, is_plural = _who(_variables(messages), model)
+        clauses.append(_clause(who, messages, is_plural=is_plural))
+    return "; ".join(clauses)
+
+
+def _manner(message: Message) -> str:
+    """Messages of one manner are told of together: all that differs among them is place, size and order."""
+    synchroniser = message.synchroniser
+    kind = f"sparse {synchroniser.kind}" if getattr(synchroniser, "sparse", False) else synchroniser.kind
+    return f"{kind} {message.codec.kind if message.codec else ''}"
+
+
+def _who(variables: Sequence[str], model: ModelSpec | None) -> tuple[str, bool]:
+    """Some variables in a noun phrase, and whether it is a plural."""
+    if len(variables) == 1:
+        return variables[0], False
+    noun = "variable"
+    if model is not None:
+        known = variables_by_name(model)
+        kinds = {known[name].kind if name in known else "dense" for name in variables}
+        noun = _KIND_WORDS.get(kinds.pop(), noun) if len(kinds) == 1 else noun
+    return f"{count(len(variables), noun)} ({abbreviated(variables)})", True
+
+
+def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
+    parts = list(_cut(messages).values())
+    pieces = f" in {spread(parts)} parts each" if min(parts) > 1 else " in part cut" if max(parts) > 1 else ""
+    encoded = f" as {messages[0].codec.kind}" if messages[0].codec else ""
+    verb = _verb(messages, is_plural=is_plural)
+    return f"{who} {verb}{pieces}{encoded} in {count(len(messages), 'message')}"
+
+
+def _verb(messages: Sequence[Message], *, is_plural: bool) -> str:
+    be = "are" if is_plural else "is"
+    match messages[0].synchroniser:
+        case ParameterServer(sparse=sparse):
+            names = sorted({str(getattr(m.synchroniser, "server", "")) for m in messages}, key=_natural)
+            go = (
+                ("send touched rows" if is_plural else "sends touched rows")
+                if sparse
+                else "go"
+                if is_plural
+                else "goes"
+            )
+            return f"{go} to {'a server' if len(names) == 1 else 'servers'} on {runs(names)}"
+        case AllReduce():
+            hierarchical = all(getattr(m.synchroniser, "hierarchical", False) for m in messages)
+            return f"{be} all-reduced" + (" within nodes and then between them" if hierarchical else "")
+        case Sharded():
+            return f"{be} reduce-scattered, updated by shard and all-gathered"
+        case SparseGather():
+            return f"{'gather' if is_plural else 'gathers'} touched rows"
+        case SufficientFactors():
+            return f"{'gather' if is_plural else 'gathers'} the factors of gradients"
+        case Periodic():
+            steps = spread([m.synchroniser.every for m in messages if isinstance(m.synchroniser, Periodic)])
+            return f"{be} averaged every {steps} steps"
+    raise AssertionError(messages[0].synchroniser)
+
+
+def _schedule(strategy: Strategy, summary: Summary) -> str:
+    until = "until backward returns" if strategy.overlap == "backward" else "until the next use of each parameter"
+    facts = [f"class: {', '.join(summary.classes)}", f"transfers may last {until}", count(summary.num_lanes, "lane")]
+    priorities = {message.priority for message in strategy.messages}
+    if len(priorities) > 1:
+        facts.append(f"priorities {min(priorities)} to {max(priorities)}")
+    num_sliced = sum(message.slice_bytes is not None for message in strategy.messages)
+    if num_sliced:
+        facts.append(f"{count(num_sliced, 'message')} in slices")
+    return "; ".join(facts)
+
+
+def _totals_table(what: str, totals: dict[str, Totals]) -> str:
+    header = (what, "bytes", "variables", "parts", "messages")
+    rows = [
+        (name, _size(t.num_bytes), str(t.num_variables), str(t.num_parts), str(t.num_messages))
+        for name, t in totals.items()
+    ]
+    return format_table(rows, header=header, right=header[1:])
+
+
+def _message_table(strategy: Strategy, model: ModelSpec | None, *, full: bool) -> str:
+    sizes = _sizes(strategy, model)
+    shown = len(strategy.messages) if full or len(strategy.messages) <= MAX_ROWS else MAX_ROWS - 4
+    rows = [_row(index, message, sizes) for index, message in enumerate(strategy.messages[:shown])]
+    header = ("message", "bytes", "synchroniser", "codec", "slices", "lane", "priority", "parts")
+    table = format_table(rows, header=header, right=("message", "bytes", "lane", "priority"))
+    left_out = len(strategy.messages) - shown
+    return f"{table}\n… and {count(left_out, 'message')} more (--full shows all)" if left_out else table
+
+
+def _row(index: int, message: Message, sizes: dict[str, int] | None) -> tuple[str, ...]:
+    return (
+        str(index),
+        _size(_bytes([message], sizes)),
+        settings(message.synchroniser),
+        "" if message.codec is None else settings(message.codec),
+        "" if message.slice_bytes is None else units.exact_size(message.slice_bytes),
+        str(message.lane),
+        str(message.priority),
+        abbreviated(message.parts, most=2),
+    )
+
+
+def _size(num_bytes: int | None) -> str:
+    return "" if num_bytes is None else units.format_size(num_bytes)
+
+
+def _totals(messages: Sequence[Message], sizes: dict[str, int] | None) -> Totals:
+    return Totals(
+        num_messages=len(messages),
+        num_variables=len(_variables(messages)),
+        num_parts=sum(len(message.parts) for message in messages),
+        num_bytes=_bytes(messages, sizes),
+    )
+
+
+def _variables(messages: Sequence[Message]) -> list[str]:
+    return list(_cut(messages))
+
+
+def _cut(messages: Sequence[Message]) -> dict[str, int]:
+    """The number of parts of each variable in these messages."""
+    found: dict[str, int] = {}
+    for message in messages:
+        for name in message.parts:
+            variable = PartName.parse(name).variable
+            found[variable] = found.get(variable, 0) + 1
+    return found
+
+
+def _bytes(messages: Sequence[Message], sizes: dict[str, int] | None) -> int | None:
+    return None if sizes is None else sum(sizes[name] for message in messages for name in message.parts)
+
+
+def _sizes(strategy: Strategy, model: ModelSpec | None) -> dict[str, int] | None:
+    """Bytes of each part."""
+    return None if model is None else {name: part.num_bytes for name, part in all_parts(strategy, model).items()}
+
+
+def _natural(name: str) -> list[Any]:
+    """Sorts node-10 after node-9."""
+    stem = name.rstrip("0123456789")
+    return [stem, int(name[len(stem) :] or -1)]

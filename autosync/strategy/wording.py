@@ -1,0 +1,81 @@
+"""Words and tables in which strategies are shown to people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from autosync.documents import to_plain
+
+_NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>0|[1-9][0-9]*)")
+
+
+def count(number: int, what: str) -> str:
+    """`1 message`, `3 messages`, `2 classes`."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what}es" if what.endswith("s") else f"{number} {what}s"
+
+
+def abbreviated(names: Sequence[str], *, most: int = 3) -> str:
+    """`a, b, c and 4 more`; a single name more is named as well."""
+    if len(names) <= most + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def runs(names: Sequence[str]) -> str:
+    """Names that count up, drawn together: `node-0..2, big`."""
+    found: list[tuple[str, int | None, int | None]] = []
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        stem, number = (match["stem"], int(match["number"])) if match else (name, None)
+        if found and number is not None and found[-1][0] == stem and found[-1][2] == number - 1:
+            found[-1] = (stem, found[-1][1], number)
+        else:
+            found.append((stem, number, number))
+    return ", ".join(_run(stem, first, last) for stem, first, last in found)
+
+
+def _run(stem: str, first: int | None, last: int | None) -> str:
+    if first is None:
+        return stem
+    return f"{stem}{first}" if first == last else f"{stem}{first}..{last}"
+
+
+def spread(numbers: Sequence[int]) -> str:
+    """`4`, or `2 to 7`."""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def settings(value: Any) -> str:
+    """A synchroniser or codec in one phrase: its kind, then what is not at its default: `all_reduce topology=ring`."""
+    plain = to_plain(value)
+    return " ".join([plain.pop("kind"), *_assignments(plain)])
+
+
+def _assignments(plain: dict[str, Any]) -> list[str]:
+    words: list[str] = []
+    for key, item in plain.items():
+        if isinstance(item, dict):
+            words.append(f"{key}({' '.join(_assignments(item))})")
+        elif isinstance(item, bool):
+            words.append(key if item else f"{key}=false")
+        else:
+            words.append(f"{key}={item}")
+    return words
+
+
+def format_table(rows: Sequence[Sequence[str]], *, header: Sequence[str], right: Sequence[str] = ()) -> str:
+    """Columns of plain text under a header, those named in `right` flushed right; empty columns are left out."""
+    columns = [(name, [row[index] for row in rows]) for index, name in enumerate(header)]
+    lines = [""] * (len(rows) + 1)
+    for name, cells in columns:
+        if not any(cells):
+            continue
+        width = max(map(len, (name, *cells)))
+        for index, cell in enumerate((name, *cells)):
+            lines[index] += (cell.rjust(width) if name in right else cell.ljust(width)) + "  "
+    return "\n".join(line.rstrip() for line in lines)

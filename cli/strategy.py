@@ -1,0 +1,225 @@
+"""`autosync strategy`: build, show, check and compare strategy files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.errors import InputError
+
+if TYPE_CHECKING:
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.specs.model import ModelSpec
+    from autosync.strategy.representation import Strategy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MODEL_HELP = "A model spec, the name of a shipped one, or a task (FILE.py)."
+_CLUSTER_HELP = "A cluster file, or the name of a shipped one."
+
+
+def _context_options(command: F) -> F:
+    """`--model` and `--cluster`: what a strategy is for."""
+    model = click.option("--model", "model_target", metavar="MODEL", help=_MODEL_HELP)
+    cluster = click.option("--cluster", "cluster_target", metavar="CLUSTER", help=_CLUSTER_HELP)
+    return model(cluster(command))
+
+
+@click.group()
+def strategy() -> None:
+    """Build, show, check and compare strategies.
+
+    Wherever a strategy file S is asked for, a bundle written by `autosync tune` will do.
+    """
+
+
+@strategy.command(epilog="\b\nExample:\n  autosync strategy presets --json")
+@json_option
+def presets(*, as_json: bool) -> None:
+    """List the presets: builders of known hand-designed strategies."""
+    from autosync.strategy.presets import preset_names, preset_options, preset_summary
+    from autosync.strategy.wording import format_table
+
+    found = [(name, preset_summary(name), preset_options(name)) for name in preset_names()]
+    if as_json:
+        print_json([{"name": name, "summary": text, "options": dict(options)} for name, text, options in found])
+        return
+    rows = [(name, " ".join(f"{key}={_written(value)}" for key, value in o.items()), text) for name, text, o in found]
+    print(format_table(rows, header=("preset", "options", "what it does")))
+
+
+@strategy.command(
+    epilog="""\b
+Examples:
+  autosync strategy build ddp resnet50 --cluster 4-hosts
+  autosync strategy build ddp_cap model.py --cluster cluster.yaml --option cap_bytes="4 MB" -o ddp.yaml"""
+)
+@click.argument("preset")
+@click.argument("model_target", metavar="MODEL")
+@click.option("--cluster", "cluster_target", metavar="CLUSTER", required=True, help=_CLUSTER_HELP)
+@click.option("--option", "assignments", metavar="NAME=VALUE", multiple=True, help="An option of the preset.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="S.yaml", help="Write the strategy here.")
+@force_option
+@json_option
+def build(
+    *,
+    preset: str,
+    model_target: str,
+    cluster_target: str,
+    assignments: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Build the strategy of a preset for MODEL on a cluster.
+
+    MODEL is a model spec, the name of a shipped one, or a task (FILE.py). Without -o the strategy is printed.
+    """
+    from autosync import documents
+    from autosync.strategy.describe import in_words
+    from autosync.strategy.files import dump_strategy, save_strategy
+    from autosync.strategy.presets import PRESETS, build_preset
+
+    refuse_overwrite(output, force=force)
+    options = _options(assignments)
+    PRESETS.get(preset)  # a misspelt name is told before a task is profiled
+    model, cluster = _context(model_target, cluster_target)
+    built = build_preset(preset, model, cluster, **options)
+    if output is not None:
+        save_strategy(output, built)
+        note(f"wrote {output}: {in_words(built, model)}")
+    if as_json:
+        print_json(dump_strategy(built))
+    elif output is None:
+        print(documents.format_yaml(dump_strategy(built)), end="")
+
+
+@strategy.command(
+    epilog="""\b
+Examples:
+  autosync strategy show best.yaml
+  autosync strategy show ddp.yaml --model resnet50 --cluster 4-hosts --full"""
+)
+@click.argument("path", metavar="S", type=click.Path(path_type=Path))
+@_context_options
+@click.option("--full", is_flag=True, help="Show every message, however many there are.")
+@json_option
+def show(*, path: Path, model_target: str | None, cluster_target: str | None, full: bool, as_json: bool) -> None:
+    """Show a strategy in words and as tables; with its model and cluster, its sizes and its plan too.
+
+    A bundle knows its model and cluster.
+    """
+    from autosync.documents import to_plain
+    from autosync.strategy.canonical import strategy_id
+    from autosync.strategy.describe import describe, summarise
+    from autosync.strategy.files import dump_strategy
+
+    found, model, cluster = _strategy(path, model_target, cluster_target)
+    if model is None or cluster is None:
+        if as_json:
+            print_json({"strategy": dump_strategy(found), "summary": to_plain(summarise(found))})
+        else:
+            print(describe(found, full=full))
+        return
+    identity = strategy_id(found, model, cluster)
+    if as_json:
+        summary = to_plain(summarise(found, model))
+        print_json({"strategy": dump_strategy(found), "strategy_id": identity, "summary": summary})
+    else:
+        print(f"{describe(found, model, full=full)}\n\nstrategy id: {identity}")
+
+
+@strategy.command(
+    epilog="""\b
+Examples:
+  autosync strategy validate ddp.yaml --model resnet50 --cluster 4-hosts
+  autosync strategy validate best.yaml"""
+)
+@click.argument("path", metavar="S", type=click.Path(path_type=Path))
+@_context_options
+@json_option
+def validate(*, path: Path, model_target: str | None, cluster_target: str | None, as_json: bool) -> None:
+    """Check a strategy against its model and cluster; each rule that it breaks is a line.
+
+    A bundle knows its model and cluster.
+    """
+    from autosync.strategy.canonical import strategy_id
+
+    found, model, cluster = _strategy(path, model_target, cluster_target)
+    if model is None or cluster is None:
+        rule = "whether a strategy is legal depends on its model and cluster"
+        raise InputError(f"{path} names no model and no cluster", rule=rule, hint="give --model and --cluster")
+    identity = strategy_id(found, model, cluster)
+    if as_json:
+        classes = sorted(found.classes)
+        print_json({"legal": True, "model": model.name, "cluster": cluster.name, "classes": classes, "id": identity})
+    else:
+        print(f"{path} is legal for {model.name} on {cluster.name}: {', '.join(sorted(found.classes))}; id {identity}")
+
+
+@strategy.command(epilog="\b\nExample:\n  autosync strategy diff ddp.yaml best.yaml")
+@click.argument("first", metavar="S1", type=click.Path(path_type=Path))
+@click.argument("second", metavar="S2", type=click.Path(path_type=Path))
+@json_option
+def diff(*, first: Path, second: Path, as_json: bool) -> None:
+    """Compare two strategies, part by part and aspect by aspect."""
+    from autosync.strategy.diff import diff as differences_of
+    from autosync.strategy.diff import format_diff
+    from autosync.strategy.files import load_strategy
+
+    differences = differences_of(load_strategy(first)[0], load_strategy(second)[0])
+    if as_json:
+        print_json(differences)
+    else:
+        print(format_diff(differences))
+
+
+def _context(model_target: str, cluster_target: str) -> tuple[ModelSpec, ClusterSpec]:
+    from autosync.specs.cluster_file import load_cluster
+    from autosync.specs.model_file import model_of
+
+    # The cluster first: a mistake in it is told before a task is profiled.
+    cluster = load_cluster(cluster_target)
+    return model_of(model_target), cluster
+
+
+def _strategy(
+    path: Path, model_target: str | None, cluster_target: str | None
+) -> tuple[Strategy, ModelSpec | None, ClusterSpec | None]:
+    """A strategy and what it is for: what the user names, else what the bundle says, else unknown."""
+    from autosync import documents
+    from autosync.strategy.bundle import load_bundle
+    from autosync.strategy.files import is_bundle, load_strategy, load_strategy_for
+
+    if model_target is not None and cluster_target is not None:
+        model, cluster = _context(model_target, cluster_target)
+        return load_strategy_for(path, model, cluster), model, cluster
+    if model_target is not None or cluster_target is not None:
+        missing = "--cluster" if cluster_target is None else "--model"
+        raise InputError(f"{missing} is missing", rule="--model and --cluster go together")
+    if is_bundle(documents.read_document(path)):
+        bundle = load_bundle(path)
+        return bundle.strategy, bundle.model, bundle.cluster
+    return load_strategy(path)[0], None, None
+
+
+def _options(assignments: Sequence[str]) -> dict[str, Any]:
+    """`cap_bytes=4 MB` as an option: true, false and whole numbers as such, all else as words."""
+    found: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"{text!r} is no option", rule="NAME=VALUE, such as cap_bytes=4MB")
+        if name in found:
+            raise InputError(f"the option {name} is given twice", rule="an option once")
+        is_number = value.removeprefix("-").isdecimal() and len(value) < 20
+        found[name] = {"true": True, "false": False}.get(value, int(value) if is_number else value)
+    return found
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
