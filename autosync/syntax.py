@@ -41,6 +41,17 @@ _YAML_WORDS = {
     "block sequence entries are not allowed in this context": ("a list item where none can stand", "look at the line"),
 }
 
+_JSON_WORDS = {
+    "Expecting value": ("no value where one must stand", "look at the brackets and commas"),
+    "Expecting property name enclosed in double quotes": ("no key where one must stand", "keys stand in double quotes"),
+    "Expecting ',' delimiter": ("a ',' is missing", "commas part items and fields"),
+    "Expecting ':' delimiter": ("a ':' is missing", '"KEY": VALUE'),
+    "Extra data": ("more than one value", "one value a file"),
+    "Unterminated string starting at": ("a quote that is never closed", "quotes come in pairs"),
+    "Invalid control character at": ("a control character within quotes", r"write \n, \t or \u0000"),
+    "Unexpected UTF-8 BOM (decode using utf-8-sig)": ("a second byte order mark", "one at most"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -80,7 +91,8 @@ def parse_json(text: str, *, file: str) -> Parsed:
     try:
         json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        _refuse(f"no JSON: {error.msg}", "JSON, RFC 8259", file, min(error.lineno, _num_lines(text)))
+        what, rule = _JSON_WORDS.get(error.msg, (error.msg, "JSON, RFC 8259"))
+        _refuse(f"no JSON: {what}", rule, file, min(error.lineno, _num_lines(text)))
     except _ConstantError as error:
         line = next((line for token, line in tokens if token == str(error)), 1)
         _refuse(f"no JSON: {error}", "JSON has finite numbers only", file, line)

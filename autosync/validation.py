@@ -117,10 +117,7 @@ class _Reader:
             yield from map(self._problem, inside)
             return
         each = [self._problem(finding) for finding in group]
-        rules = [
-            each[0].rule,
-            *(problem.rule.removeprefix("expected ").removeprefix("known: ") for problem in each[1:]),
-        ]
+        others = [problem.rule.removeprefix("expected ").removeprefix("known: ") for problem in each[1:]]
         what = f"{self._show(group[0])} is not allowed here"
         yield Problem(what=what, rule=" or ".join(dict.fromkeys((each[0].rule, *others))), path=each[0].path)
 

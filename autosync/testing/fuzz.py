@@ -1,8 +1,8 @@
 """Files as no user means to write them: random mutations of a YAML or JSON text.
 
 Whatever becomes of a text, reading it must end in a value or in a `DocumentError` whose problems name file and line.
-Tests of every kind of file we read draw their mutants from here. A mutant may hold half a surrogate pair: as a file it is
-`mutations(text, rng).encode("utf-8", "surrogatepass")`.
+Tests of every kind of file we read draw their mutants from here. A mutant may hold half a surrogate pair: the bytes of
+its file are `mutations(text, rng).encode("utf-8", "surrogatepass")`.
 """
 
 from __future__ import annotations
