@@ -117,31 +117,32 @@ class AllReduceTemplate(Template):
             return self._average(piece, wire, b.workers, (edge,))
         wire = dense_wire(b, self.index, self.codec, piece)
         if synchroniser.hierarchical:
-            edge = self._hierarchical(wire, synchroniser)
-        else:
-            edge = b.transfer(
-                self.index, 0, "all_reduce", synchroniser.topology, b.workers, wire.regions, wire.after, **wire.size()
-            )
+            return self._average(piece, wire, b.workers, self._hierarchical(wire, synchroniser))
+        edge = b.transfer(
+            self.index, 0, "all_reduce", synchroniser.topology, b.workers, wire.regions, wire.after, **wire.size()
+        )
         return self._average(piece, wire, b.workers, (edge,))
 
-    def _hierarchical(self, wire: Wire, synchroniser: AllReduce) -> Edge:
-        """Within nodes, between them, within them again. Unequal nodes meet through one rank each, equal ones share the work."""
+    def _hierarchical(self, wire: Wire, synchroniser: AllReduce) -> tuple[Edge, ...]:
+        """Within nodes, between them, within them again. Equal nodes share the work, unequal ones meet through one rank each."""
         b, topology = self.builder, synchroniser.topology
         inner: Groups = tuple(group for group in b.nodes if len(group) > 1)
-        here: Algorithm = "native" if topology == "native" else "ring"
         if len({len(group) for group in b.nodes}) == 1:
+            here: Algorithm = "native" if topology == "native" else "ring"
             across: Groups = tuple(zip(*b.nodes, strict=True))
-            edge = b.transfer(self.index, 0, "reduce_scatter", here, inner, wire.regions, wire.after, **wire.size())
-            edge = b.transfer(
-                self.index, 1, "all_reduce", topology, across, wire.regions, (edge,), within=inner, **wire.size()
+            shared = b.transfer(self.index, 0, "reduce_scatter", here, inner, wire.regions, wire.after, **wire.size())
+            met = b.transfer(
+                self.index, 1, "all_reduce", topology, across, wire.regions, (shared,), within=inner, **wire.size()
             )
-            return b.transfer(self.index, 2, "all_gather", here, inner, wire.regions, (edge,), **wire.size())
-        leaders: Groups = (tuple(group[0] for group in b.nodes),)
+            return (b.transfer(self.index, 2, "all_gather", here, inner, wire.regions, (met,), **wire.size()),)
         there: Algorithm = "native" if topology == "native" else "tree"
-        edge = b.transfer(self.index, 0, "reduce", there, inner, wire.regions, wire.after, **wire.size())
-        after = (*wire.after, edge)
-        edge = b.transfer(self.index, 1, "all_reduce", topology, leaders, wire.regions, after, **wire.size())
-        return b.transfer(self.index, 2, "broadcast", there, inner, wire.regions, (*after, edge), **wire.size())
+        leaders: Groups = (tuple(group[0] for group in b.nodes),)
+        reduced = b.transfer(self.index, 0, "reduce", there, inner, wire.regions, wire.after, **wire.size())
+        after = (*wire.after, reduced)
+        met = b.transfer(self.index, 1, "all_reduce", topology, leaders, wire.regions, after, **wire.size())
+        after = (*after, met)
+        home = b.transfer(self.index, 2, "broadcast", there, inner, wire.regions, after, **wire.size())
+        return (reduced, met, home)
 
 
 class ServerTemplate(Template):

@@ -68,4 +68,4 @@ def _adam(value: Array, gradient: Array, state: State, step: int) -> Array:  # n
 
 
 def _normalised(value: Array, gradient: Array, state: State, step: int) -> Array:  # noqa: ARG001 - as above
-    return -LEARNING_RATE * gradient / (np.sqrt(np.sum(gradient**2)) + 1e-3)
+    return np.asarray(-LEARNING_RATE * gradient / (np.sqrt(np.sum(gradient**2)) + 1e-3), dtype=np.float64)

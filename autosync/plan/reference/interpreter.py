@@ -1,0 +1,144 @@
+"""The interpreter: all ranks' compute, lanes and local work, advanced in any random legal order.
+
+Each rank goes through its steps: it uses variables (waiting at their gates), makes gradients in ready order, returns from backward,
+calls and returns from `step()`. A transfer takes place in a group once it heads its lane on every member and every member's edges
+are met; a local as soon as its rank's edges are met. Passes over all that could go on, in random order, go on until all
+is done; a pass in which nothing moved is a deadlock, reported with what each rank waits for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autosync.errors import DeadlockError
+from autosync.plan.reference.compute import Compute
+from autosync.plan.reference.moving import Mover, Sent
+from autosync.plan.reference.optimizers import reference_optimizer
+from autosync.plan.reference.progress import Progress
+from autosync.plan.reference.store import Store
+from autosync.plan.reference.work import Worker
+from autosync.plan.reference.workload import Array, Workload
+from autosync.plan.types import Local, Plan, Transfer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of it: each worker's parameters after the last step, when all transfers are done, and every transfer that took place."""
+
+    parameters: Sequence[dict[str, Array]]
+    sent: Sequence[Sent]
+
+
+def interpret(plan: Plan, workload: Workload, *, num_steps: int, rng: random.Random) -> Outcome:
+    """Run a plan for some steps in a random legal order."""
+    return _Run(plan, workload, num_steps, rng).run()
+
+
+class _Run:
+    def __init__(self, plan: Plan, workload: Workload, num_steps: int, rng: random.Random) -> None:
+        self._plan = plan
+        self._rng = rng
+        self._num_steps = num_steps
+        store = Store(plan)
+        self._progress = Progress(plan)
+        self._worker = Worker(plan, store, reference_optimizer(workload.model.optimizer))
+        self._mover = Mover(plan, store)
+        self._compute = Compute(plan, workload, store, self._progress, num_steps)
+        self._lanes: dict[tuple[int, int], deque[tuple[int, int]]] = {}
+        self._locals: list[list[tuple[int, int]]] = [[] for _ in plan.ranks]
+        self._begun = [0] * len(plan.ranks)
+
+    def run(self) -> Outcome:
+        while not self._is_done():
+            self._begin_steps()
+            agents = [*self._agents()]
+            self._rng.shuffle(agents)
+            moved = [self._advance(kind, rank, lane) for kind, rank, lane in agents]
+            if not any(moved):
+                raise DeadlockError(f"nothing can go on:\n{self._stuck()}")
+        return Outcome(parameters=self._compute.parameters(), sent=self._mover.sent)
+
+    def _agents(self) -> Iterator[tuple[str, int, int]]:
+        for rank in self._plan.ranks:
+            if not self._compute.is_done(rank.index):
+                yield "compute", rank.index, 0
+            if self._locals[rank.index]:
+                yield "local", rank.index, 0
+        for (rank_index, lane), queue in self._lanes.items():
+            if queue:
+                yield "lane", rank_index, lane
+
+    def _is_done(self) -> bool:
+        computed = all(self._compute.is_done(rank.index) for rank in self._plan.ranks)
+        return computed and not any(self._locals) and not any(self._lanes.values())
+
+    def _begin_steps(self) -> None:
+        """Hand a rank the operations of the steps it has come to; a server, which computes nothing, has come to all."""
+        for rank in self._plan.ranks:
+            while self._begun[rank.index] < min(self._num_steps, self._compute.step_of(rank.index) + 1):
+                self._begin(rank.index, self._begun[rank.index])
+                self._begun[rank.index] += 1
+
+    def _begin(self, rank: int, step: int) -> None:
+        for index in self._progress.operations_of(rank):
+            operation = self._plan.operations[index]
+            if not self._progress.happens(index, step):
+                continue
+            if isinstance(operation, Transfer):
+                self._lanes.setdefault((rank, operation.lane), deque()).append((step, index))
+            else:
+                self._locals[rank].append((step, index))
+
+    def _advance(self, kind: str, rank: int, lane: int) -> bool:
+        if kind == "compute":
+            return self._compute.advance(rank, self._rng.randint(1, 4))
+        if kind == "local":
+            return self._work(rank)
+        return self._transfer(rank, lane)
+
+    def _work(self, rank: int) -> bool:
+        """One local operation of the rank, whichever of those that may."""
+        pending = self._locals[rank]
+        start = self._rng.randrange(len(pending)) if pending else 0
+        for offset in range(len(pending)):
+            position = (start + offset) % len(pending)
+            step, index = pending[position]
+            operation = self._plan.operations[index]
+            assert isinstance(operation, Local), "transfers wait in lanes"
+            if self._progress.may(operation.after, rank, step):
+                self._worker.do(operation, rank, step)
+                self._progress.done(index, rank, step)
+                pending.pop(position)
+                return True
+        return False
+
+    def _transfer(self, rank: int, lane: int) -> bool:
+        queue = self._lanes[rank, lane]
+        if not queue:
+            return False
+        step, index = queue[0]
+        operation = self._plan.operations[index]
+        group = self._progress.group_of(index, rank)
+        queues = [self._lanes.get((member, lane)) for member in group]
+        if not all(heads and heads[0] == (step, index) for heads in queues):
+            return False
+        if not all(self._progress.may(operation.after, member, step) for member in group):
+            return False
+        self._mover.move(index, group, step)
+        for member in group:
+            self._lanes[member, lane].popleft()
+            self._progress.done(index, member, step)
+        return True
+
+    def _stuck(self) -> str:
+        """What each rank waits for, for the error."""
+        lines = [f"  {self._compute.describe(rank.index)}" for rank in self._plan.ranks]
+        for (rank_index, lane), queue in sorted(self._lanes.items()):
+            if queue:
+                lines.append(f"  rank {rank_index} lane {lane}: operation {queue[0][1]} of step {queue[0][0]}")
+        for rank_index, pending in enumerate(self._locals):
+            lines.extend(f"  rank {rank_index}: local operation {index} of step {step}" for step, index in pending[:3])
+        return "\n".join(lines)

@@ -1,0 +1,130 @@
+"""What transfers do: the moves of their expansion, round by round, with every byte counted."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
+from autosync.plan.reference.store import Store, content_bytes
+from autosync.plan.reference.workload import Array
+from autosync.plan.types import Plan, Transfer
+
+CONTENT_KINDS = ("rows", "new_rows", "factors")
+
+
+class Sent(NamedTuple):
+    """One transfer as it took place in one group: the bytes from rank to rank, and what each member contributed to a gather."""
+
+    operation: int
+    step: int
+    group: tuple[int, ...]
+    contributions: tuple[int, ...]
+    links: dict[tuple[int, int], int]
+
+
+class Mover:
+    """Carries out transfers between the buffers of a store."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan = plan
+        self._store = store
+        self.sent: list[Sent] = []
+
+    def move(self, operation: int, group: tuple[int, ...], step: int) -> None:
+        """One transfer in one of its groups."""
+        transfer = self._plan.operations[operation]
+        assert isinstance(transfer, Transfer), "locals are not moved"
+        if self._has_contents(transfer):
+            links, contributions = self._move_contents(transfer, group, step)
+        else:
+            links, contributions = self._move_numbers(transfer, group, step), ()
+        self.sent.append(Sent(operation, step, group, contributions, links))
+
+    def _has_contents(self, transfer: Transfer) -> bool:
+        region = self._plan.regions[transfer.regions[0]]
+        return region.kind in CONTENT_KINDS or (region.kind == "encoded" and region.dtype == "uint8")
+
+    def _move_numbers(self, transfer: Transfer, group: tuple[int, ...], step: int) -> dict[tuple[int, int], int]:
+        whole = [self._store.joined(transfer.regions, rank, step) for rank in group]
+        windows = [self._window(transfer, rank, len(values)) for rank, values in zip(group, whole, strict=True)]
+        buffers = [values[window] for values, window in zip(whole, windows, strict=True)]
+        bounds = chunk_bounds(len(buffers[0]), num_chunks(transfer.collective, len(group)))
+        links: dict[tuple[int, int], int] = {}
+        for _, moves in itertools.groupby(
+            expand(transfer.collective, transfer.algorithm, len(group)), lambda m: m.round
+        ):
+            self._round(list(moves), buffers, bounds)
+        for move in expand(transfer.collective, transfer.algorithm, len(group)):
+            size = (bounds[move.last] - bounds[move.first]) * transfer.item_bytes
+            _count(links, group, move, size)
+        self._poison(transfer, buffers, bounds)
+        for rank, values in zip(group, whole, strict=True):
+            self._store.spread(transfer.regions, rank, step, values)
+        return links
+
+    def _window(self, transfer: Transfer, rank: int, num_elements: int) -> slice:
+        if not transfer.within:
+            return slice(0, num_elements)
+        outer = next(outer for outer in transfer.within if rank in outer)
+        bounds = chunk_bounds(num_elements, len(outer))
+        return slice(bounds[outer.index(rank)], bounds[outer.index(rank) + 1])
+
+    def _round(self, moves: list[Move], buffers: list[Array], bounds: tuple[int, ...]) -> None:
+        """All of a round read before any of it writes."""
+        carried = [buffers[m.source][bounds[m.first] : bounds[m.last]].copy() for m in moves]
+        for move, values in zip(moves, carried, strict=True):
+            target = buffers[move.destination][bounds[move.first] : bounds[move.last]]
+            if move.adds:
+                target += values
+            else:
+                target[...] = values
+
+    def _poison(self, transfer: Transfer, buffers: list[Array], bounds: tuple[int, ...]) -> None:
+        """What a member is left with by the way of an algorithm is nothing to build on."""
+        if transfer.collective == "reduce":
+            for values in buffers[1:]:
+                values[...] = np.nan
+        if transfer.collective == "reduce_scatter":
+            for member, values in enumerate(buffers):
+                values[: bounds[member]] = np.nan
+                values[bounds[member + 1] :] = np.nan
+
+    def _move_contents(
+        self, transfer: Transfer, group: tuple[int, ...], step: int
+    ) -> tuple[dict[tuple[int, int], int], tuple[int, ...]]:
+        """Contents of contributions: gathered from all members, or broadcast from the root."""
+        links: dict[tuple[int, int], int] = {}
+        sizes = tuple(self._contribution(transfer, rank, step) for rank in group)
+        for move in expand(transfer.collective, transfer.algorithm, len(group)):
+            first = 0 if transfer.collective == "broadcast" else move.first
+            _count(links, group, move, sizes[first])
+        for region in transfer.regions:
+            if transfer.collective == "broadcast":
+                content = self._store.content(region, group[0], step)
+                for rank in group[1:]:
+                    self._store.put_content(region, rank, step, content)
+                continue
+            contents = [
+                self._store.content(region, rank, step) for rank in group if self._store.has_content(region, rank, step)
+            ]
+            for rank in group[:1] if transfer.collective == "gather_v" else group:
+                self._store.put_content(region, rank, step, contents)
+        return links, sizes
+
+    def _contribution(self, transfer: Transfer, rank: int, step: int) -> int:
+        """Bytes that a rank brings: nothing, where it is a server that only collects or a receiver."""
+        if not self._store.has_content(transfer.regions[0], rank, step):
+            return 0
+        region = self._plan.regions[transfer.regions[0]]
+        if region.kind == "encoded":
+            return transfer.num_bytes
+        content: Any = self._store.content(transfer.regions[0], rank, step)
+        return 0 if isinstance(content, list) else content_bytes(self._plan, region, content)
+
+
+def _count(links: dict[tuple[int, int], int], group: tuple[int, ...], move: Move, num_bytes: int) -> None:
+    link = (group[move.source], group[move.destination])
+    links[link] = links.get(link, 0) + num_bytes

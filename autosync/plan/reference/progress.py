@@ -1,0 +1,58 @@
+"""Who has done what: the state that edges and gates are checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autosync.plan.types import Edge, Plan
+
+
+class Progress:
+    """What each rank has come to, and whether edges are met there."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._done: set[tuple[int, int, int]] = set()
+        self._grads: set[tuple[int, int, int]] = set()
+        self._steps_called = [0] * len(plan.ranks)
+        self._groups = [{rank: group for group in o.groups for rank in group} for o in plan.operations]
+        self._operations_of = [
+            [index for index, groups in enumerate(self._groups) if rank.index in groups] for rank in plan.ranks
+        ]
+
+    def operations_of(self, rank: int) -> Sequence[int]:
+        """The operations that a rank takes part in, in order."""
+        return self._operations_of[rank]
+
+    def group_of(self, operation: int, rank: int) -> tuple[int, ...]:
+        """The group in which a rank takes part in an operation."""
+        return self._groups[operation][rank]
+
+    def happens(self, operation: int, step: int) -> bool:
+        """Whether an operation takes place in a step."""
+        return (step + 1) % self._plan.operations[operation].every == 0
+
+    def done(self, operation: int, rank: int, step: int) -> None:
+        self._done.add((operation, rank, step))
+
+    def gradient_ready(self, variable: int, rank: int, step: int) -> None:
+        self._grads.add((variable, rank, step))
+
+    def step_called(self, rank: int) -> None:
+        self._steps_called[rank] += 1
+
+    def may(self, edges: Sequence[Edge], rank: int, step: int) -> bool:
+        """Whether all edges are met on a rank."""
+        return all(self._met(edge, rank, step - edge.lag) for edge in edges)
+
+    def _met(self, edge: Edge, rank: int, step: int) -> bool:
+        if step < 0:
+            return True
+        is_server = self._plan.ranks[rank].role == "server"
+        if edge.event == "step_called":
+            return self._steps_called[0 if is_server else rank] > step
+        if edge.event == "grad_ready":
+            return is_server or (edge.target, rank, step) in self._grads
+        if rank not in self._groups[edge.target] or not self.happens(edge.target, step):
+            return True
+        return (edge.target, rank, step) in self._done

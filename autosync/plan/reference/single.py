@@ -1,0 +1,45 @@
+"""What a plan must come to: the same training in one process, with all workers' gradients averaged, no plan at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autosync.plan.reference.optimizers import reference_optimizer
+from autosync.plan.reference.work import clip_coefficient
+from autosync.plan.reference.workload import Array, Workload
+
+
+def single_process(
+    workload: Workload, *, num_workers: int, num_steps: int, delays: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """The parameters after some steps. A delayed variable is used as it was so many updates ago (bounded staleness at its bound)."""
+    delays = delays or {}
+    model = workload.model
+    optimizer = reference_optimizer(model.optimizer)
+    history = {variable.name: [workload.initial(variable)] for variable in model.variables}
+    states = {v.name: (np.zeros(v.shape), np.zeros(v.shape)) for v in model.variables}
+    for step in range(num_steps):
+        gradients: dict[str, Array] = {}
+        for variable in model.variables:
+            versions = history[variable.name]
+            used = versions[max(0, len(versions) - 1 - delays.get(variable.name, 0))]
+            total = sum(workload.gradient(variable, rank, step, used).dense for rank in range(num_workers))
+            gradients[variable.name] = np.asarray(total) / num_workers
+        coefficient = 1.0
+        if model.clip_norm is not None:
+            total_squares = float(sum(np.sum(gradient**2) for gradient in gradients.values()))
+            coefficient = clip_coefficient(total_squares, model.clip_norm)
+        for variable in model.variables:
+            value = history[variable.name][-1].copy()
+            # At least one axis, so that an optimizer can update a scalar in place.
+            state = tuple(np.atleast_1d(slot) for slot in states[variable.name])
+            optimizer.update(
+                np.atleast_1d(value),
+                np.atleast_1d(gradients[variable.name] * coefficient),
+                (state[0], state[1]),
+                step + 1,
+            )
+            history[variable.name].append(value)
+    return {name: versions[-1] for name, versions in history.items()}

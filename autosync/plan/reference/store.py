@@ -1,0 +1,78 @@
+"""The buffers of all ranks: dense ones by part, contents of the wire by region; lasting ones and those of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from autosync.plan.reference.workload import Array
+from autosync.plan.types import Plan, Region
+from autosync.specs.model import ITEM_BYTES
+
+LASTING = ("param", "master", "anchor")
+CONTENT = ("rows", "new_rows", "factors")
+
+Key: TypeAlias = tuple[str, int, int, int]
+
+
+class Store:
+    """Every rank's buffers. What was never written reads as NaN (a server's gradient and the norm as zero), so mistakes show."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._dense: dict[Key, Array] = {}
+        self._content: dict[Key, Any] = {}
+        self._sizes = [part.num_elements for part in plan.parts]
+
+    def dense(self, region: Region, rank: int, step: int) -> Array:
+        """The rank's elements of a region: a view, to be read and written."""
+        key = (region.kind, region.part, rank, -1 if region.kind in LASTING else step)
+        if region.kind in ("left", "right"):
+            key = (region.kind, region.part, rank, step)
+        array = self._dense.get(key)
+        if array is None:
+            array = self._dense[key] = self._fresh(region, rank)
+        return array[region.start : region.stop]
+
+    def _fresh(self, region: Region, rank: int) -> Array:
+        if region.kind == "norm":
+            return np.zeros(1)
+        size = region.stop if region.kind in ("left", "right") else self._sizes[region.part]
+        contributes = self._plan.ranks[rank].role == "worker"
+        return np.full(size, np.nan if contributes else 0.0)
+
+    def content(self, region: int, rank: int, step: int) -> Any:
+        """What the rank has of a region whose content is no array."""
+        return self._content[self._content_key(region, rank, step)]
+
+    def has_content(self, region: int, rank: int, step: int) -> bool:
+        return self._content_key(region, rank, step) in self._content
+
+    def put_content(self, region: int, rank: int, step: int, value: Any) -> None:
+        self._content[self._content_key(region, rank, step)] = value
+
+    def _content_key(self, region: int, rank: int, step: int) -> Key:
+        return ("content", region, rank, step)
+
+    def joined(self, regions: Sequence[int], rank: int, step: int) -> Array:
+        """The rank's elements of several regions, one behind the other: a copy."""
+        return np.concatenate([self.dense(self._plan.regions[index], rank, step) for index in regions])
+
+    def spread(self, regions: Sequence[int], rank: int, step: int, values: Array) -> None:
+        """Write joined elements back to their regions."""
+        position = 0
+        for index in regions:
+            target = self.dense(self._plan.regions[index], rank, step)
+            target[...] = values[position : position + len(target)]
+            position += len(target)
+
+
+def content_bytes(plan: Plan, region: Region, content: Any) -> int:
+    """Bytes of one contribution on the wire."""
+    part = plan.parts[region.part]
+    if region.kind in ("rows", "new_rows"):
+        return len(content[0]) * part.row_bytes
+    assert region.kind == "factors", "encoded contents have a fixed size"
+    return int(sum(matrix.size for matrix in content)) * ITEM_BYTES[part.variable.dtype]

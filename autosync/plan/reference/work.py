@@ -1,0 +1,254 @@
+"""What local operations do, on one rank in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from autosync.plan.expansion import chunk_bounds
+from autosync.plan.reference.codecs import decode, encode, orthogonal
+from autosync.plan.reference.optimizers import ReferenceOptimizer, State
+from autosync.plan.reference.store import Store
+from autosync.plan.reference.workload import Array
+from autosync.plan.types import Local, Plan
+from autosync.strategy.representation import Cast, OuterOptimizer, PowerSGD
+
+
+class Worker:
+    """Does local operations; keeps what outlives a step beside the parameters: optimizer states, residuals, right factors."""
+
+    def __init__(self, plan: Plan, store: Store, optimizer: ReferenceOptimizer) -> None:
+        self._plan = plan
+        self._store = store
+        self._optimizer = optimizer
+        self._states: dict[tuple[str, int, int], State] = {}
+        self._residuals: dict[tuple[int, int], Array] = {}
+        self._rights: dict[tuple[int, int], Array] = {}
+        self._momenta: dict[tuple[int, int], Array] = {}
+        self._work: dict[str, Callable[[Local, int, int], None]] = {
+            "average": self._average,
+            "encode": self._encode,
+            "project": self._project,
+            "decode": self._decode,
+            "merge_rows": self._merge_rows,
+            "rebuild": self._rebuild,
+            "norm": self._norm,
+            "update": self._update,
+            "copy": self._copy,
+            "take": self._take,
+            "read_rows": self._read_rows,
+            "write_rows": self._write_rows,
+            "outer": self._outer,
+        }
+
+    def do(self, operation: Local, rank: int, step: int) -> None:
+        """Do one operation."""
+        self._work[operation.kind](operation, rank, step)
+
+    def _mine(self, operation: Local, rank: int, num_elements: int) -> slice:
+        """The elements that the rank works on: all, or its shard."""
+        if not operation.sharded:
+            return slice(0, num_elements)
+        group = next(group for group in operation.groups if rank in group)
+        bounds = chunk_bounds(num_elements, len(group))
+        return slice(bounds[group.index(rank)], bounds[group.index(rank) + 1])
+
+    def _average(self, operation: Local, rank: int, step: int) -> None:
+        values = self._store.joined(operation.inputs, rank, step)
+        values[self._mine(operation, rank, len(values))] /= self._plan.num_workers
+        self._store.spread(operation.outputs, rank, step, values)
+
+    def _encode(self, operation: Local, rank: int, step: int) -> None:
+        codec = operation.settings
+        assert codec is not None, "encoding has a codec"
+        assert not isinstance(codec, OuterOptimizer), "encoding has a codec"
+        for source, target in zip(operation.inputs, operation.outputs, strict=True):
+            region = self._plan.regions[source]
+            values = self._store.dense(region, rank, step).copy()
+            residual = self._residual(source, rank, len(values))
+            if codec.error_feedback:
+                values += residual
+            if isinstance(codec, PowerSGD):
+                self._store.dense(region, rank, step)[...] = values
+                left = self._matrix(region.part, values) @ self._right(region.part, rank, codec)
+                self._store.dense(self._plan.regions[target], rank, step)[...] = left.reshape(-1)
+                continue
+            content = encode(codec, values)
+            residual[...] = values - decode(codec, content, len(values))
+            if isinstance(codec, Cast):
+                self._store.dense(self._plan.regions[target], rank, step)[...] = content
+            else:
+                self._store.put_content(target, rank, step, content)
+
+    def _project(self, operation: Local, rank: int, step: int) -> None:
+        for position in range(len(operation.inputs) // 2):
+            grad = self._plan.regions[operation.inputs[position]]
+            left = self._store.dense(self._plan.regions[operation.outputs[position]], rank, step)
+            right = self._plan.regions[operation.outputs[len(operation.inputs) // 2 + position]]
+            matrix = self._matrix(grad.part, self._store.dense(grad, rank, step))
+            basis = orthogonal(left.reshape(matrix.shape[0], -1))
+            left[...] = basis.reshape(-1)
+            self._store.dense(right, rank, step)[...] = (matrix.T @ basis).reshape(-1)
+
+    def _decode(self, operation: Local, rank: int, step: int) -> None:
+        codec = operation.settings
+        assert codec is not None, "decoding has a codec"
+        assert not isinstance(codec, OuterOptimizer), "decoding has a codec"
+        if isinstance(codec, PowerSGD):
+            self._decode_factors(operation, rank, step, codec)
+        elif isinstance(codec, Cast):
+            values = self._store.joined(operation.inputs, rank, step) / self._plan.num_workers
+            mine = self._mine(operation, rank, len(values))
+            result = np.full(len(values), np.nan)
+            result[mine] = values[mine]
+            self._store.spread(operation.outputs, rank, step, result)
+        else:
+            for source, target in zip(operation.inputs, operation.outputs, strict=True):
+                out = self._store.dense(self._plan.regions[target], rank, step)
+                contents = self._store.content(source, rank, step)
+                out[...] = sum(decode(codec, c, len(out)) for c in contents) / self._plan.num_workers
+
+    def _decode_factors(self, operation: Local, rank: int, step: int, codec: PowerSGD) -> None:
+        count = len(operation.outputs)
+        for position, target in enumerate(operation.outputs):
+            grad = self._store.dense(self._plan.regions[target], rank, step)
+            basis = self._store.dense(self._plan.regions[operation.inputs[position]], rank, step)
+            right = self._store.dense(self._plan.regions[operation.inputs[count + position]], rank, step)
+            part = self._plan.regions[target].part
+            rows = self._matrix(part, grad).shape[0]
+            mean = right.reshape(-1, codec.rank) / self._plan.num_workers
+            approximation = (basis.reshape(rows, codec.rank) @ mean.T).reshape(-1)
+            self._residual(target, rank, len(grad))[...] = grad - approximation
+            self._rights[rank, part] = mean
+            grad[...] = approximation
+
+    def _residual(self, region: int, rank: int, size: int) -> Array:
+        return self._residuals.setdefault((rank, region), np.zeros(size))
+
+    def _right(self, part: int, rank: int, codec: PowerSGD) -> Array:
+        columns = self._matrix(part, np.empty(self._plan.parts[part].num_elements)).shape[1]
+        start = np.random.default_rng(part).standard_normal((columns, codec.rank))
+        return self._rights.setdefault((rank, part), start)
+
+    def _matrix(self, part: int, values: Array) -> Array:
+        return values.reshape(self._plan.parts[part].shape[0], -1)
+
+    def _merge_rows(self, operation: Local, rank: int, step: int) -> None:
+        (region,) = operation.inputs
+        contributions = self._store.content(region, rank, step)
+        rows = np.concatenate([c[0] for c in contributions])
+        values = np.concatenate([c[1] for c in contributions])
+        unique, where = np.unique(rows, return_inverse=True)
+        merged = np.zeros((len(unique), values.shape[1]))
+        np.add.at(merged, where, values)
+        self._store.put_content(operation.outputs[0], rank, step, (unique, merged / self._plan.num_workers))
+
+    def _rebuild(self, operation: Local, rank: int, step: int) -> None:
+        contributions = self._store.content(operation.inputs[0], rank, step)
+        total = sum(outputs.T @ inputs for outputs, inputs in contributions) / self._plan.num_workers
+        self._store.spread(operation.outputs, rank, step, total.reshape(-1))
+
+    def _norm(self, operation: Local, rank: int, step: int) -> None:
+        values = self._store.joined(operation.inputs, rank, step)
+        mine = values[self._mine(operation, rank, len(values))]
+        self._store.dense(self._plan.regions[operation.outputs[0]], rank, step)[...] += np.sum(mine**2)
+
+    def _coefficient(self, rank: int, step: int) -> float:
+        """What clipping multiplies gradients by."""
+        if self._plan.clip_norm is None:
+            return 1.0
+        norm = next((region for region in self._plan.regions if region.kind == "norm"), None)
+        if norm is None:
+            return 1.0
+        return clip_coefficient(float(self._store.dense(norm, rank, step)[0]), self._plan.clip_norm)
+
+    def _update(self, operation: Local, rank: int, step: int) -> None:
+        first = self._plan.regions[operation.inputs[0]]
+        if first.kind == "rows":
+            self._update_rows(operation, rank, step)
+            return
+        gradient = self._store.joined(operation.inputs, rank, step) * self._coefficient(rank, step)
+        mine = self._mine(operation, rank, len(gradient))
+        position = 0
+        for index, size in self._joined_by_part(operation.outputs):
+            start, stop = max(position, mine.start), min(position + size, mine.stop)
+            if start < stop:
+                region = self._plan.regions[index]._replace(stop=self._plan.regions[index].start + size)
+                inner = slice(start - position, stop - position)
+                value = self._store.dense(region, rank, step)[inner]
+                state = self._state(region.kind, region.part, rank)
+                slots = tuple(slot[region.start : region.stop][inner] for slot in state)
+                self._optimizer.update(value, gradient[start:stop], (slots[0], slots[1]), step + 1)
+            position += size
+
+    def _joined_by_part(self, regions: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Regions with their sizes, those that continue one another taken as one: an optimizer may need whole variables."""
+        joined: list[tuple[int, int]] = []
+        for index in regions:
+            region = self._plan.regions[index]
+            if joined:
+                first, size = joined[-1]
+                before = self._plan.regions[first]
+                if (before.part, before.start + size) == (region.part, region.start):
+                    joined[-1] = (first, size + region.num_elements)
+                    continue
+            joined.append((index, region.num_elements))
+        return joined
+
+    def _state(self, kind: str, part: int, rank: int) -> State:
+        size = self._plan.parts[part].num_elements
+        return self._states.setdefault((kind, part, rank), (np.zeros(size), np.zeros(size)))
+
+    def _update_rows(self, operation: Local, rank: int, step: int) -> None:
+        rows, gradient = self._store.content(operation.inputs[0], rank, step)
+        region = self._plan.regions[operation.outputs[0]]
+        value = self._matrix(region.part, self._store.dense(region, rank, step))
+        state = tuple(self._matrix(region.part, slot) for slot in self._state(region.kind, region.part, rank))
+        slots = (state[0][rows], state[1][rows])
+        new = value[rows]
+        self._optimizer.update(new, gradient, slots, step + 1)
+        value[rows], state[0][rows], state[1][rows] = new, slots[0], slots[1]
+
+    def _copy(self, operation: Local, rank: int, step: int) -> None:
+        values = self._store.joined(operation.inputs, rank, step)
+        self._store.spread(operation.outputs, rank, step, values)
+
+    def _take(self, operation: Local, rank: int, step: int) -> None:
+        sent = step - max(edge.lag for edge in operation.after if edge.event == "operation")
+        if sent >= 0:
+            self._store.spread(operation.outputs, rank, step, self._store.joined(operation.inputs, rank, sent))
+
+    def _read_rows(self, operation: Local, rank: int, step: int) -> None:
+        rows, _ = self._store.content(operation.inputs[0], rank, step)
+        region = self._plan.regions[operation.inputs[1]]
+        value = self._matrix(region.part, self._store.dense(region, rank, step))
+        self._store.put_content(operation.outputs[0], rank, step, (rows, value[rows]))
+
+    def _write_rows(self, operation: Local, rank: int, step: int) -> None:
+        rows, new = self._store.content(operation.inputs[0], rank, step)
+        region = self._plan.regions[operation.outputs[0]]
+        self._matrix(region.part, self._store.dense(region, rank, step))[rows] = new
+
+    def _outer(self, operation: Local, rank: int, step: int) -> None:
+        settings: Any = operation.settings
+        half = len(operation.inputs) // 2
+        for param_index, anchor_index in zip(operation.inputs[:half], operation.inputs[half:], strict=True):
+            param = self._store.dense(self._plan.regions[param_index], rank, step)
+            anchor = self._store.dense(self._plan.regions[anchor_index], rank, step)
+            momentum = self._momenta.setdefault((rank, param_index), np.zeros(len(param)))
+            outer_step(param, anchor, momentum, settings)
+
+
+def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:
+    """torch's clip_grad_norm_."""
+    return min(1.0, clip_norm / (float(np.sqrt(sum_of_squares)) + 1e-6))
+
+
+def outer_step(param: Array, anchor: Array, momentum: Array, settings: OuterOptimizer) -> None:
+    """Nesterov's step on the change since the anchor; parameter, anchor and momentum in place."""
+    change = anchor - param
+    momentum[...] = settings.momentum * momentum + change
+    param[...] = anchor - settings.learning_rate * (change + settings.momentum * momentum)
+    anchor[...] = param

@@ -1,0 +1,280 @@
+"""Bytes on every link: what transfers and whole plans send over each node's interface, within nodes and between racks.
+
+Sizes come in by the closed forms of `flows`, never by expanding rounds. n chunks of E elements are q = E // n long, the first
+r = E mod n of them one longer; so what a transfer puts on a link is q times the chunks that pass it, plus the long ones among them. Both
+are worked out once for each arrangement of members on nodes. `expanded_traffic` says the same by
+summing over the moves of `expansion`: a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.plan.expansion import chunk_bounds, expand
+from autosync.plan.flows import Flow, Integers, flow
+from autosync.plan.types import Algorithm, Collective, Groups, Plan, Transfer
+from autosync.specs.cluster import ClusterSpec
+
+Vector = npt.NDArray[np.float64]
+Contributions = Mapping[int, int]
+"""How many elements each rank really contributed to a transfer whose size is known at run time only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """Bytes by node and by rack, in the order of the cluster's. Whole numbers but where they are amortised.
+
+    `node_out` and `node_in` pass the node's interface, `node_within` stays inside; `rack_out` and `rack_in` pass a rack's uplink.
+    """
+
+    node_out: Vector
+    node_in: Vector
+    node_within: Vector
+    rack_out: Vector
+    rack_in: Vector
+
+    @property
+    def links(self) -> Vector:
+        """All of them in one row."""
+        return np.concatenate((self.node_out, self.node_in, self.node_within, self.rack_out, self.rack_in))
+
+
+def transfer_traffic(
+    transfer: Transfer, cluster: ClusterSpec, *, contributions: Contributions | None = None
+) -> Traffic:
+    """What one occurrence of a transfer puts on each link: as planned, or with what ranks really contributed."""
+    return _sum(cluster, [(transfer, 1.0, contributions)])
+
+
+def plan_traffic(
+    plan: Plan,
+    cluster: ClusterSpec,
+    *,
+    iteration: int | None = None,
+    contributions: Mapping[int, Contributions] | None = None,
+) -> Traffic:
+    """What one occurrence of every transfer puts on each link; of those that take place in `iteration`, if one is given.
+
+    `contributions` are by the transfer's position in the plan's operations.
+    """
+    known = contributions or {}
+    return _sum(
+        cluster,
+        (
+            (operation, 1.0, known.get(position))
+            for position, operation in enumerate(plan.operations)
+            if isinstance(operation, Transfer) and (iteration is None or (iteration + 1) % operation.every == 0)
+        ),
+    )
+
+
+def amortised_traffic(plan: Plan, cluster: ClusterSpec) -> Traffic:
+    """What a step puts on each link in the long run: a transfer of every k-th step counts for a k-th."""
+    transfers = (operation for operation in plan.operations if isinstance(operation, Transfer))
+    return _sum(cluster, ((transfer, 1.0 / transfer.every, None) for transfer in transfers))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where ranks are. Links are numbered: nodes' out, nodes' in, within nodes, racks' out, racks' in."""
+
+    node_of_rank: Integers
+    rack_of_node: Integers
+    num_nodes: int
+    num_racks: int
+
+    @property
+    def num_links(self) -> int:
+        return 3 * self.num_nodes + 2 * self.num_racks
+
+    def links(self, source: Integers, destination: Integers) -> tuple[Integers, Integers]:
+        """The links between pairs of ranks, as pairs (position of the pair, link)."""
+        start, end = self.node_of_rank[source], self.node_of_rank[destination]
+        leaves = start != end
+        start_rack, end_rack = self.rack_of_node[start], self.rack_of_node[end]
+        crosses = start_rack != end_rack
+        racks_out, racks_in = crosses & (start_rack >= 0), crosses & (end_rack >= 0)
+        after_nodes = 3 * self.num_nodes
+        found = (
+            (leaves, start),
+            (leaves, self.num_nodes + end),
+            (~leaves, 2 * self.num_nodes + start),
+            (racks_out, after_nodes + start_rack),
+            (racks_in, after_nodes + self.num_racks + end_rack),
+        )
+        pairs = np.concatenate([np.flatnonzero(where) for where, _ in found])
+        return pairs, np.concatenate([link[where] for where, link in found])
+
+    def traffic(self, link_bytes: Vector) -> Traffic:
+        cuts = np.cumsum([self.num_nodes, self.num_nodes, self.num_nodes, self.num_racks])
+        node_out, node_in, node_within, rack_out, rack_in = np.split(link_bytes, cuts)
+        return Traffic(node_out=node_out, node_in=node_in, node_within=node_within, rack_out=rack_out, rack_in=rack_in)
+
+
+@functools.lru_cache(maxsize=64)
+def _places(cluster: ClusterSpec) -> _Places:
+    rack_index = {rack.name: index for index, rack in enumerate(cluster.racks)}
+    return _Places(
+        np.array([rank.node for rank in cluster.ranks]),
+        np.array([-1 if node.rack is None else rack_index[node.rack] for node in cluster.nodes]),
+        len(cluster.nodes),
+        len(cluster.racks),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Arrangement:
+    """Groups of one length on their places, each of which moves chunk `outer_index` of `outer_count` of the buffer."""
+
+    flow: Flow
+    outer_count: int
+    outer_index: int
+    pairs: Integers
+    links: Integers
+    num_links: int
+    chunks: Vector
+    long_chunks: dict[int, Vector] = field(default_factory=dict)
+
+    def divide(self, transfer: Transfer) -> tuple[int, int]:
+        """The length of a chunk, and how many are one longer."""
+        size = _chunk(transfer.num_elements, self.outer_count, self.outer_index)
+        if transfer.collective in ("gather_v", "all_gather_v"):
+            return size, 0
+        return divmod(size, self.flow.num_chunks)
+
+    def num_long(self, rest: int) -> Vector:
+        """On each link, how many of the chunks that pass are among the first `rest`."""
+        found = self.long_chunks.get(rest)
+        if found is None:
+            bounds = np.minimum(np.arange(self.flow.num_chunks + 1), rest)
+            found = self.long_chunks[rest] = self.on_links(bounds)
+        return found
+
+    def on_links(self, bounds: Integers) -> Vector:
+        """Elements on each link, the chunks beginning at `bounds`."""
+        return _count(self.flow.num_elements(bounds), self.pairs, self.links, self.num_links)
+
+
+def _count(amounts: Integers, pairs: Integers, links: Integers, num_links: int) -> Vector:
+    """Sums by link; one amount a term, and as many times the terms as there are groups."""
+    return np.bincount(links, weights=amounts[pairs % len(amounts)] if len(amounts) else None, minlength=num_links)
+
+
+def _chunk(num_elements: int, count: int, index: int) -> int:
+    """The length of chunk `index` of `count`."""
+    size, rest = divmod(num_elements, count)
+    return size + (index < rest)
+
+
+@functools.lru_cache(maxsize=1024)
+def _arrangements(
+    collective: Collective, algorithm: Algorithm, groups: Groups, within: Groups, places: _Places
+) -> tuple[_Arrangement, ...]:
+    alike: dict[tuple[int, int, int], list[tuple[int, ...]]] = defaultdict(list)
+    outer = {rank: (len(group), index) for group in within for index, rank in enumerate(group)}
+    for group in groups:
+        shares = {outer.get(rank, (1, 0)) for rank in group}
+        assert len(shares) == 1, "the members of a group own the same chunk"
+        if len(group) > 1:
+            alike[len(group), *shares.pop()].append(group)
+    return tuple(
+        _arrange(flow(collective, algorithm, length), chosen, count, index, places)
+        for (length, count, index), chosen in alike.items()
+    )
+
+
+def _arrange(terms: Flow, groups: Sequence[tuple[int, ...]], count: int, index: int, places: _Places) -> _Arrangement:
+    ranks = np.array(groups)
+    pairs, links = places.links(ranks[:, terms.source].ravel(), ranks[:, terms.destination].ravel())
+    amounts = terms.num_elements(np.arange(terms.num_chunks + 1))
+    chunks = _count(amounts, pairs, links, places.num_links)
+    return _Arrangement(terms, count, index, pairs, links, places.num_links, chunks)
+
+
+def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contributions | None]]) -> Traffic:
+    """The traffic of transfers, each with a weight, that are in use until this returns."""
+    places = _places(cluster)
+    total = np.zeros(places.num_links)
+    lengths: dict[_Arrangement, float] = defaultdict(float)
+    long_ones: dict[tuple[_Arrangement, int], float] = defaultdict(float)
+    known: dict[tuple[Collective, Algorithm, int, int], tuple[_Arrangement, ...]] = {}
+    for transfer, weight, contributions in transfers:
+        if contributions is not None:
+            total += weight * _contributed(transfer, contributions, places)
+            continue
+        # Groups are shared by the operations of a plan: hashing a thousand ranks once for each of them would take longest.
+        key = (transfer.collective, transfer.algorithm, id(transfer.groups), id(transfer.within))
+        found = known.get(key)
+        if found is None:
+            found = known[key] = _arrangements(
+                transfer.collective, transfer.algorithm, transfer.groups, transfer.within, places
+            )
+        for arrangement in found:
+            size, rest = arrangement.divide(transfer)
+            lengths[arrangement] += weight * size * transfer.item_bytes
+            if rest:
+                long_ones[arrangement, rest] += weight * transfer.item_bytes
+    for arrangement, num_bytes in lengths.items():
+        total += num_bytes * arrangement.chunks
+    for (arrangement, rest), num_bytes in long_ones.items():
+        total += num_bytes * arrangement.num_long(rest)
+    return places.traffic(total)
+
+
+def _contributed(transfer: Transfer, contributions: Contributions, places: _Places) -> Vector:
+    """The traffic of a transfer with the sizes it had at run time: each member's, or the root's where only the root sends."""
+    assert not transfer.within, "what is split has a size that is known"
+    total = np.zeros(places.num_links)
+    for group in transfer.groups:
+        terms = flow(transfer.collective, transfer.algorithm, len(group))
+        sizes = _contributed_sizes(transfer.collective, contributions, group)
+        arrangement = _arrange(terms, [group], 1, 0, places)
+        total += transfer.item_bytes * arrangement.on_links(np.cumsum([0, *sizes]))
+    return total
+
+
+def _contributed_sizes(collective: Collective, contributions: Contributions, group: tuple[int, ...]) -> list[int]:
+    if collective in ("gather_v", "all_gather_v"):
+        return [contributions[rank] for rank in group]
+    if collective == "broadcast":
+        return [contributions[group[0]]]
+    raise ValueError(f"{collective} has no contributions (gather_v, all_gather_v and broadcast have)")
+
+
+def expanded_traffic(
+    transfer: Transfer, cluster: ClusterSpec, *, contributions: Contributions | None = None
+) -> Traffic:
+    """The same as `transfer_traffic`, by summing over the moves of every group."""
+    places = _places(cluster)
+    link_bytes = np.zeros(places.num_links)
+    for group in transfer.groups:
+        bounds = _bounds(transfer, group, contributions)
+        for move in expand(transfer.collective, transfer.algorithm, len(group)):
+            num_bytes = (bounds[move.last] - bounds[move.first]) * transfer.item_bytes
+            ends = np.array([[group[move.source]], [group[move.destination]]])
+            _, links = places.links(*ends)
+            link_bytes[links] += num_bytes
+    return places.traffic(link_bytes)
+
+
+def _bounds(transfer: Transfer, group: tuple[int, ...], contributions: Contributions | None) -> Sequence[int]:
+    """Where the chunks that moves speak of begin, in one group's buffer."""
+    if contributions is not None:
+        sizes = _contributed_sizes(transfer.collective, contributions, group)
+        return [sum(sizes[:end]) for end in range(len(sizes) + 1)]
+    start, stop = 0, transfer.num_elements
+    for outer in transfer.within:
+        if group[0] in outer:
+            index = outer.index(group[0])
+            start, stop = chunk_bounds(transfer.num_elements, len(outer))[index : index + 2]
+    if transfer.collective in ("gather_v", "all_gather_v"):
+        return [transfer.num_elements * end for end in range(len(group) + 1)]
+    if transfer.collective in ("reduce", "broadcast"):
+        return [0, stop - start]
+    return chunk_bounds(stop - start, len(group))
