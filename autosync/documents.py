@@ -30,6 +30,7 @@ STRICT: Any = {"extra": "forbid", "strict": True}
 
 _VERSION = re.compile(r"[0-9]{1,9}")
 MAX_BYTES = 32 * 2**20
+_MAX_LIST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,5 +209,12 @@ def _represent_float(dumper: Any, number: float) -> Any:
     return dumper.represent_scalar("tag:yaml.org,2002:float", repr(number))
 
 
+def _represent_list(dumper: Any, items: list[Any]) -> Any:
+    # Names that do not fit on one line are read, and compared by other tools, one a line; numbers may wrap.
+    is_long = all(isinstance(item, str) for item in items) and sum(len(item) + 2 for item in items) > _MAX_LIST
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=False if is_long else None)
+
+
 _Dumper.add_representer(float, _represent_float)
+_Dumper.add_representer(list, _represent_list)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", syntax.FLOAT, list("-+.0123456789"))

@@ -13,7 +13,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -64,7 +64,7 @@ def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None 
     hashable: Any = into
     try:
         # By way of JSON, whose strict mode lets a list be a tuple and nothing else be anything else.
-        text = json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError([Problem(what=f"no plain value: {error}", rule="plain values only")]) from None
     try:
@@ -72,7 +72,7 @@ def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None 
     except ValidationError as error:
         findings = [_found(finding, into) for finding in error.errors(include_url=False)]
     reader = _Reader(spellings or {})
-    raise InputError(problem for group in _groups(findings) for problem in reader.problems(group))
+    raise InputError(dict.fromkeys(reader.problem(group) for group in _groups(findings)))
 
 
 @functools.cache
@@ -106,20 +106,14 @@ class _Reader:
     def __init__(self, spellings: Mapping[Path, str]) -> None:
         self._spellings = spellings
 
-    def problems(self, group: Sequence[_Finding]) -> Iterator[Problem]:
-        """One problem for each finding; one for all types of a choice if the value is like none of them."""
-        if len(group) == 1 or group[0].choice is None:
-            yield from map(self._problem, group)
-            return
-        # A value that is a mapping with a kind, or that has mistakes inside it, was meant as that type.
-        inside = [f for f in group if f.path != f.choice or f.kind.startswith("union_tag")]
-        if inside:
-            yield from map(self._problem, inside)
-            return
+    def problem(self, group: Sequence[_Finding]) -> Problem:
+        """The problem that a finding is; of several, that a value is of none of the types that it may have."""
         each = [self._problem(finding) for finding in group]
+        if len(each) == 1:
+            return each[0]
         others = [problem.rule.removeprefix("expected ").removeprefix("known: ") for problem in each[1:]]
         what = f"{self._show(group[0])} is not allowed here"
-        yield Problem(what=what, rule=" or ".join(dict.fromkeys((each[0].rule, *others))), path=each[0].path)
+        return Problem(what=what, rule=" or ".join(dict.fromkeys((each[0].rule, *others))), path=each[0].path)
 
     def _problem(self, finding: _Finding) -> Problem:
         path = finding.path
@@ -213,13 +207,18 @@ def _discriminator(finding: _Finding) -> str:
     return str(finding.context["discriminator"]).strip("'")
 
 
-def _groups(findings: Sequence[_Finding]) -> Iterator[list[_Finding]]:
-    """Findings of one choice together, all others alone, in order."""
+def _groups(findings: Sequence[_Finding]) -> list[list[_Finding]]:
+    """The findings one by one, and those of a value that is like no type of its choice together, in order."""
+    # A value with mistakes inside it, or with a kind, was meant as that type: that it is no other is no mistake.
+    meant = {f.path[:length] for f in findings for length in range(len(f.path))}
+    meant |= {f.path for f in findings if f.kind.startswith("union_tag")}
     groups: dict[Any, list[_Finding]] = {}
     for position, finding in enumerate(findings):
-        key = position if finding.choice is None else finding.choice
-        groups.setdefault(key, []).append(finding)
-    yield from groups.values()
+        of_a_choice = finding.choice == finding.path and not finding.kind.startswith("union_tag")
+        if of_a_choice and finding.path in meant:
+            continue
+        groups.setdefault(finding.path if of_a_choice else position, []).append(finding)
+    return list(groups.values())
 
 
 def _found(finding: Any, into: Any) -> _Finding:
@@ -288,7 +287,8 @@ def _is_called(member: Any, label: Any) -> bool:
         return typing.get_origin(member) is typing.Literal
     if word == "tagged-union" or word.startswith("function-"):
         return typing.get_origin(member) is typing.Annotated
-    return word == getattr(member, "__name__", "")
+    bare = typing.get_args(member)[0] if typing.get_origin(member) is typing.Annotated else member
+    return word == getattr(bare, "__name__", "")
 
 
 def _item(hint: Any, step: Any) -> Any:

@@ -132,7 +132,7 @@ class TestReading:
         with pytest.raises(DocumentError, match=r"^hosts\[0\]: 5 is not allowed here \(expected a mapping with name"):
             documents.from_plain({"hosts": [5]}, into=Park)
 
-    @pytest.mark.parametrize("value", [{1, 2}, math.nan, object(), {"a": 1j}])
+    @pytest.mark.parametrize("value", [{1, 2}, math.nan, object(), {"a": 1j}, "\ud800"])
     def test_what_no_file_could_hold(self, value: object) -> None:
         with pytest.raises(DocumentError, match="no plain value"):
             documents.from_plain({"hosts": value}, into=Park)
