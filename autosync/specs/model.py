@@ -1,8 +1,8 @@
 """The model spec: what is known of a model without its code.
 
-Its variables (what must be synchronised, and in which order they come and go) and the compute timeline of one step. Plans depend
-on the variables alone, whose orders are integers; the timeline's seconds serve simulators and replay. So two
-profiles of one model on different devices make the same plans.
+Its variables (what must be synchronised, and in which order they come and go) and the compute timeline of one step.
+Plans depend on the variables alone, whose orders are integers; the timeline's seconds serve simulators and replay. So
+two profiles of one model on different devices make the same plans.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ ITEM_BYTES: Mapping[str, int] = {
 class Variable:
     """One trainable parameter that gets a gradient.
 
-    `use` is the position of its first use in the forward pass and `ready` the position at which its gradient is complete in the
-    backward pass, counted over all variables; variables of one module have the same `use`. A tied weight is one variable: ready at its last contribution, used at its first use;
-    `aliases` are its other names, and it has no factors. `kind` says what its gradient is made of: anything (`dense`), the rows
-    of a batch (`embedding`, with the mean and the largest number of distinct rows that one rank touches in a step), or
-    a product of two factors with `factor_rows` rows (`linear`; the gradient is outputsᵀ · inputs).
+    `use` is the position of its first use in the forward pass and `ready` the position at which its gradient is
+    complete in the backward pass, counted over all variables; variables of one module have the same `use`. A tied
+    weight is one variable: ready at its last contribution, used at its first use; `aliases` are its other names, and
+    it has no factors. `kind` says what its gradient is made of: anything (`dense`), the rows of a batch (`embedding`,
+    with the mean and the largest number of distinct rows that one rank touches in a step), or a product of two
+    factors with `factor_rows` rows (`linear`; the gradient is outputsᵀ · inputs).
     """
 
     __pydantic_config__ = STRICT
@@ -64,13 +65,15 @@ class Variable:
             raise ValueError("use and ready are positions (0 or more)")
         if self.kind == "embedding" and not self._embedding_is_complete():
             raise ValueError(
-                "an embedding needs two axes and 0 <= touched_rows <= max_touched_rows <= rows (touched rows are counted per rank and step)"
+                "an embedding needs two axes and 0 <= touched_rows <= max_touched_rows <= rows "
+                "(touched rows are counted per rank and step)"
             )
         if self.kind == "linear" and (
             len(self.shape) != 2 or not self.factor_rows or self.factor_rows < 1 or self.aliases
         ):
             raise ValueError(
-                "a linear variable needs two axes, factor_rows of 1 or more and no aliases (factors of a tied weight do not add up)"
+                "a linear variable needs two axes, factor_rows of 1 or more and no aliases "
+                "(factors of a tied weight do not add up)"
             )
 
     def _embedding_is_complete(self) -> bool:
@@ -89,7 +92,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untrained:
-    """A parameter that is not synchronised, and why: `frozen` needs no gradient, `unused` got none in the profiled steps."""
+    """A parameter that is not synchronised: `frozen` needs no gradient, `unused` got none in the profiled steps."""
 
     __pydantic_config__ = STRICT
 
@@ -103,8 +106,8 @@ class Untrained:
 class Segment:
     """A stretch of compute in one module: forward, backward or optimizer.
 
-    `variables` are those it uses (forward), whose gradients are complete at its end (backward), or that it updates (optimizer).
-    A module that is called twice has two segments.
+    `variables` are those it uses (forward), whose gradients are complete at its end (backward), or that it updates
+    (optimizer). A module that is called twice has two segments.
     """
 
     __pydantic_config__ = STRICT
@@ -152,8 +155,8 @@ class Timeline:
 class OptimizerSpec:
     """What a plan must know of the optimizer.
 
-    `elementwise`: each element's update depends on that element alone (SGD, Adam, AdamW …), so parts and shards can be updated
-    apart. `sparse`: it takes sparse gradients. `state_slots`: tensors of state it keeps for each parameter.
+    `elementwise`: each element's update depends on that element alone (SGD, Adam, AdamW …), so parts and shards can
+    be updated apart. `sparse`: it takes sparse gradients. `state_slots`: tensors of state it keeps for each parameter.
     """
 
     __pydantic_config__ = STRICT
@@ -203,8 +206,9 @@ class ModelSpec:
         for segment in (*timeline.forward, *timeline.backward, *timeline.optimizer):
             unknown = set(segment.variables) - names
             if unknown:
+                name = min(unknown)
                 raise ValueError(
-                    f"the timeline names {sorted(unknown)[0]!r} in {segment.module!r} (segments name the spec's variables)"
+                    f"the timeline names {name!r} in {segment.module!r} (segments name the spec's variables)"
                 )
 
     @property

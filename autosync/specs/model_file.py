@@ -1,7 +1,7 @@
 """Model specs in files: reading and writing them, the specs that ship with autosync, and slow motion.
 
-`load_model` takes what users hand in as MODEL: a spec file, or the name of a shipped one, either with `@x4` behind it for
-compute four times as long. `model_of` takes a task as well and profiles it on the spot.
+`load_model` takes what users hand in as MODEL: a spec file, or the name of a shipped one, either with `@x4` behind it
+for compute four times as long. `model_of` takes a task as well and profiles it on the spot.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def format_model(model: ModelSpec) -> str:
 
 
 def split_dilation(target: str) -> tuple[str, float | None]:
-    """`resnet50@x4` -> `("resnet50", 4.0)`; without a dilation, or where a file has that very name, `(target, None)`."""
+    """`resnet50@x4` -> `("resnet50", 4.0)`; without a dilation, or where a file has that name, `(target, None)`."""
     match = _DILATION.fullmatch(target)
     if match is None or Path(target).exists():
         return target, None

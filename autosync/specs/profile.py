@@ -1,8 +1,8 @@
 """Profiling: run a task's real model and write down what synchronisation depends on.
 
-`profile` runs a few steps on the device at hand and measures them, or, where there is none, on no device at all, and computes
-the times from operation counts at a named device's rate. Variables, kinds and orders come out alike either way. See
-docs/task.md for where each figure comes from.
+`profile` runs a few steps on the device at hand and measures them, or, where there is none, on no device at all, and
+computes the times from operation counts at a named device's rate. Variables, kinds and orders come out alike either
+way. See docs/task.md for where each figure comes from.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def _measure(task: Task, device: torch.device, steps: int, seed: int, tell: Prog
     optimizer = task_run.build_optimizer(task, [p for p in model.parameters() if p.requires_grad])
     recorder = Recorder(structure=structure, clock=clock)
     done = []
+    sparse: frozenset[str] = frozenset()
     with recorder.attached():
         for number in range(WARM_UP_STEPS + steps):
             tell(f"step {number + 1} of {WARM_UP_STEPS + steps}{' (warm-up)' if number < WARM_UP_STEPS else ''}")
@@ -169,7 +170,7 @@ _UPDATE_NOTE = "the update as a whole, split over modules by the elements that i
 def _step(
     microsteps: list[Microstep], update_seconds: float, rows_of: Callable[[Uses, str], torch.Tensor | int]
 ) -> Step:
-    """A step with the distinct rows that its microsteps touched together, for what was used as an embedding in all of them."""
+    """A step with the distinct rows that its microsteps touched together, for all that only embeddings used."""
     touched: dict[str, int] = {}
     for name in {name for microstep in microsteps for name in microstep.uses}:
         uses = [microstep.uses[name] for microstep in microsteps if name in microstep.uses]
@@ -205,7 +206,7 @@ def _sparse_gradients(structure: Structure) -> frozenset[str]:
 def _update_bytes(
     task: Task, structure: Structure, optimizer: OptimizerSpec, step: Step, sparse: frozenset[str]
 ) -> float:
-    """Bytes that an update in one pass moves: gradient read, parameter and state read and written; clipping does it again."""
+    """Bytes of an update: gradient read, parameter and state read and written. Clipping goes over it before."""
     passes = 3 + 2 * optimizer.state_slots + (3 if task.clip_norm is not None else 0)
     total = 0.0
     for name, parameter in structure.parameters.items():

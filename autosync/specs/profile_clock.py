@@ -1,11 +1,12 @@
 """Clocks for profiling: the host's for the CPU, the device's own events for CUDA.
 
-A clock marks moments and afterwards tells the time between them, for a GPU's moments are known only once it has got there.
-`autosync.specs.profile_computed` has a third clock, which computes its time.
+A clock marks moments and afterwards tells the time between them, for a GPU's moments are known only once it has got
+there. `autosync.specs.profile_computed` has a third clock, which computes its time.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ class HostClock:
         return time.perf_counter()
 
     def seconds(self, marks: Sequence[float]) -> list[float]:
-        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+        return [end - start for start, end in itertools.pairwise(marks)]
 
 
 class CudaClock:
@@ -40,12 +41,12 @@ class CudaClock:
         self._device = device
 
     def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def seconds(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
         if marks:
-            marks[-1].synchronize()  # type: ignore[no-untyped-call]
-        pairs = zip(marks, marks[1:], strict=False)
-        return [start.elapsed_time(end) / 1e3 for start, end in pairs]  # type: ignore[no-untyped-call]
+            marks[-1].synchronize()
+        pairs = itertools.pairwise(marks)
+        return [start.elapsed_time(end) / 1e3 for start, end in pairs]

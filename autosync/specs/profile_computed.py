@@ -1,14 +1,15 @@
 """A clock that computes its time: the model runs on torch's `meta` device, where tensors have shapes and no values.
 
-Each operation that reaches the device adds its computed time, forward and backward alike. So the same recorder that measures a
-real device tells, without one, which module would take how long; orders come out as on any device.
+Each operation that reaches the device adds its computed time, forward and backward alike. So the same recorder that
+measures a real device tells, without one, which module would take how long; orders come out as on any device.
 
-Values are gone on `meta`, but which rows an embedding touches depends on values. Integers are few: beside each integer tensor
-the clock keeps a shadow with its values and does each operation on integers there too.
+Values are gone on `meta`, but which rows an embedding touches depends on values. Integers are few: beside each
+integer tensor the clock keeps a shadow with its values and does each operation on integers there too.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -28,11 +29,11 @@ _LOOKUPS = {"aten::embedding", "aten::_embedding_bag", "aten::index_select", "at
 _FREE = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::detach", "aten::_unsafe_view"}
 
 
-class ComputedClock(TorchDispatchMode):
+class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the time of all operations while it is entered."""
 
     def __init__(self, rate: DeviceRate) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._rate = rate
         self._now = 0.0
         self._shadows: Any = WeakIdKeyDictionary()
@@ -41,7 +42,7 @@ class ComputedClock(TorchDispatchMode):
         return self._now
 
     def seconds(self, marks: Sequence[float]) -> list[float]:
-        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+        return [end - start for start, end in itertools.pairwise(marks)]
 
     def to_meta(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor without its values; the clock remembers those of integers."""

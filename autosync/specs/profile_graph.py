@@ -43,7 +43,7 @@ class Uses:
 def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, Uses]:
     """The uses of each parameter, by name. `names` maps the `id` of a parameter to its name.
 
-    A parameter whose use hides inside a custom autograd function (reentrant checkpointing, a compiled graph) is left out.
+    Left out are those whose use hides inside a custom autograd function (reentrant checkpointing, a compiled graph).
     """
     users = _users(loss.grad_fn)
     uses = {}
@@ -54,10 +54,15 @@ def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, Uses]:
         final = [user for node in direct for user in _final_users(node, users)]
         uses[names[id(parameter)]] = Uses(
             operations=tuple(sorted(user.name() for user in final)),
-            first_sequence=min(user._sequence_nr() for user in direct),  # noqa: SLF001 - autograd has no public name for it
+            first_sequence=min(sequence_of(user) for user in direct),
             ids=tuple(_ids(user) for user in final if user.name() in _EMBEDDINGS),
         )
     return uses
+
+
+def sequence_of(node: Any) -> int:
+    """Autograd numbers what it records, in order."""
+    return int(node._sequence_nr())  # noqa: SLF001 - autograd has no public name for it
 
 
 def _users(root: Any) -> dict[Any, list[Any]]:
@@ -92,4 +97,5 @@ def distinct_rows(ids: tuple[tuple[torch.Tensor, int], ...]) -> torch.Tensor:
     """The distinct rows of several look-ups, padding left out."""
     rows = [torch.unique(values.detach().cpu()) for values, _ in ids]
     kept = [row[row != padding] for row, (_, padding) in zip(rows, ids, strict=True)]
-    return torch.unique(torch.cat(kept))
+    distinct: torch.Tensor = torch.unique(torch.cat(kept))
+    return distinct

@@ -1,4 +1,4 @@
-"""What a plan must know of an optimizer: does it update each element by itself, does it take sparse gradients, what does it keep."""
+"""What a plan must know of an optimizer: is it elementwise, does it take sparse gradients, what does it keep."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
 
 
 def probe_optimizer(task: Task, *, sparse: bool) -> OptimizerSpec:
-    """The facts of a task's optimizer from one step on a tiny parameter: where the real ones have no memory to step in."""
+    """The facts of a task's optimizer from one step on a tiny parameter, where the real ones have no memory."""
     parameter = nn.Parameter(torch.zeros(2, 3))
     optimizer = task_run.build_optimizer(task, [parameter])
     gradient = torch.ones(2, 3)

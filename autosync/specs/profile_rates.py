@@ -1,7 +1,7 @@
 """Devices by name: what their data sheets promise, and the share of it that training sustains.
 
-Times computed from these are no measurements, and every spec made from them says so. They serve where no device is at hand:
-the proportions between modules come from operation counts, the scale from the data sheet.
+Times computed from these are no measurements, and every spec made from them says so. They serve where no device is at
+hand: the proportions between modules come from operation counts, the scale from the data sheet.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class DeviceRate:
     def describe(self) -> str:
         """How times are computed, for a timeline's note."""
         return (
-            f"computed, not measured: per operation the larger of its floating-point operations at {self.operations_share:.0%} "
-            f"of {self.peak_operations / 1e12:g} TFLOP/s and its bytes at {self.bytes_share:.0%} of {self.peak_bytes / 1e9:g} GB/s"
+            "computed, not measured: per operation the larger of its floating-point operations at "
+            f"{self.operations_share:.0%} of {self.peak_operations / 1e12:g} TFLOP/s and its bytes at "
+            f"{self.bytes_share:.0%} of {self.peak_bytes / 1e9:g} GB/s"
         )
 
 

@@ -1,8 +1,8 @@
 """Running microsteps of a task and recording what happens: calls, uses, gradients becoming ready, and the time of each.
 
-Forward: a segment begins where a module that owns parameters is called and lasts until the next such call, so its parameters are
-needed at its beginning and the segments add up to the whole. Backward: a segment ends where a gradient becomes
-ready and begins where the one before did.
+Forward: a segment begins where a module that owns parameters is called and lasts until the next such call, so its
+parameters are needed at its beginning and the segments add up to the whole. Backward: a segment ends where a gradient
+becomes ready and begins where the one before did.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from autosync.specs import task_run
 from autosync.specs.profile_clock import Clock
-from autosync.specs.profile_graph import Uses, read_uses
+from autosync.specs.profile_graph import Uses, read_uses, sequence_of
 from autosync.specs.task import Task
 
 
@@ -105,7 +105,7 @@ class Recorder:
             handles.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
         for name, parameter in self.structure.parameters.items():
             if parameter.requires_grad:
-                handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(name)))
+                handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(name)))  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
@@ -166,8 +166,7 @@ def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _sequence_now() -> int:
-    """Autograd numbers what it records; a record of our own tells where it is."""
+    """A record of our own tells where autograd is."""
     with torch.enable_grad():
         probe = torch.zeros((), device="cpu", requires_grad=True) * 1
-    node: Any = probe.grad_fn
-    return int(node._sequence_nr())  # noqa: SLF001 - autograd has no public name for it
+    return sequence_of(probe.grad_fn)

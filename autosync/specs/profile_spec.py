@@ -9,6 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autosync.errors import Problem, TaskError
 from autosync.specs.model import ITEM_BYTES, ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
@@ -29,7 +30,8 @@ class Step:
 class Records:
     """All that was recorded of a task.
 
-    `facts` is the step in which autograd was asked for the order of uses; `sparse` names the gradients that were sparse tensors.
+    `facts` is the step in which autograd was asked for the order of uses; `sparse` names the gradients that were
+    sparse tensors.
     """
 
     structure: Structure
@@ -62,8 +64,8 @@ def assemble(task: Task, records: Records) -> ModelSpec:
     _describe_sharing(structure, microsteps[-1], variables, notes)
     if task.accumulation_steps > 1:
         notes.append(
-            f"gradients accumulate over {task.accumulation_steps} microsteps: forward and backward times are those of one, "
-            "touched rows and factor rows count all"
+            f"gradients accumulate over {task.accumulation_steps} microsteps: forward and backward times are those "
+            "of one, touched rows and factor rows count all"
         )
     return ModelSpec(
         name=task.name or "model",
@@ -93,7 +95,8 @@ def _ready_order(microsteps: Sequence[Microstep], notes: list[str]) -> list[str]
     if any(other != order for other in orders):
         num_same = sum(other == order for other in orders)
         notes.append(
-            f"the order in which gradients become ready changes: {num_same} of {len(orders)} microsteps had the one given here"
+            "the order in which gradients become ready changes: "
+            f"{num_same} of {len(orders)} microsteps had the one given here"
         )
     seen = dict.fromkeys(name for other in orders for name in other)
     late = [name for name in seen if name not in set(order)]
@@ -104,7 +107,7 @@ def _ready_order(microsteps: Sequence[Microstep], notes: list[str]) -> list[str]
 
 
 def _use_positions(records: Records, ready: Iterable[str]) -> dict[str, int]:
-    """The call at which each variable is first needed: of its own module, or an earlier one whose code reaches for it."""
+    """The call at which each variable is first needed: its own module's, or an earlier one that reaches for it."""
     microstep = records.facts.microsteps[-1]
     structure = records.structure
     first_call: dict[str, int] = {}
@@ -126,7 +129,7 @@ def _variable(records: Records, name: str, *, use: int, ready: int, notes: list[
     structure = records.structure
     parameter = structure.parameters[name]
     shape, dtype = tuple(parameter.shape), dtype_name(parameter.dtype)
-    facts = {
+    facts: dict[str, Any] = {
         "name": name,
         "shape": shape,
         "dtype": dtype,
@@ -164,7 +167,7 @@ def _is_embedding_weight(records: Records, name: str) -> bool:
 
 
 def _factor_rows(records: Records, name: str) -> int | None:
-    """Rows of the factors of a linear layer's weight that a step uses once in each microstep; None where it has no such factors."""
+    """Rows of the factors of a linear layer's weight, used once in each microstep; None where there are none."""
     structure = records.structure
     owner = structure.owners[name]
     if structure.aliases[name] or getattr(structure.modules[owner], "weight", None) is not structure.parameters[name]:

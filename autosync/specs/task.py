@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Task:
     """Model, batch, loss and optimizer of a training job.
 
-    `model` is called once on every rank after seeding, `batch` draws one rank's batch for one (micro)step from a generator
-    that differs by rank, `loss` is the model's mean loss on it. `accumulation_steps` microsteps make one optimizer step.
-    `clip_norm` and `loss_scaling` declare that the training clips the global gradient norm or scales the
-    loss, for then every gradient must be there before the first update.
+    `model` is called once on every rank after seeding, `batch` draws one rank's batch for one (micro)step from a
+    generator that differs by rank, `loss` is the model's mean loss on it. `accumulation_steps` microsteps make one
+    optimizer step. `clip_norm` and `loss_scaling` declare that the training clips the global gradient norm or scales
+    the loss, for then every gradient must be there before the first update.
     `source` is where the task was loaded from, `FILE.py:NAME`; `load_task` fills it in, and errors name it.
     """
 
@@ -50,7 +50,7 @@ def _problems(task: Task) -> Iterator[Problem]:
         if not callable(value) or _is_module(value):
             rule = f"{field} is a function: {signature}"
             yield Problem(
-                what=f"is {_describe(value)}", rule=rule, path=(field,), hint=f"write {field}=lambda {_LAMBDAS[field]}"
+                what=f"is {_describe(value)}", rule=rule, path=(field,), hint=f"write {field}={_LAMBDAS[field]}"
             )
     for field in ("batch_size", "accumulation_steps"):
         value = getattr(task, field)
@@ -59,12 +59,14 @@ def _problems(task: Task) -> Iterator[Problem]:
     clip = task.clip_norm
     if clip is not None and not (_is_number(clip, int | float) and math.isfinite(clip) and clip > 0):
         yield Problem(what=f"is {_describe(clip)}", rule="a finite number above 0, or None", path=("clip_norm",))
-    if not isinstance(task.loss_scaling, bool):
-        yield Problem(what=f"is {_describe(task.loss_scaling)}", rule="True or False", path=("loss_scaling",))
-    for field in ("name", "source"):
+    for field, kind, rule in (
+        ("loss_scaling", bool, "True or False"),
+        ("name", str, "a string"),
+        ("source", str, "a string"),
+    ):
         value = getattr(task, field)
-        if not isinstance(value, str):
-            yield Problem(what=f"is {_describe(value)}", rule="a string", path=(field,))
+        if not isinstance(value, kind):
+            yield Problem(what=f"is {_describe(value)}", rule=rule, path=(field,))
 
 
 _CALLABLES = {
@@ -74,10 +76,10 @@ _CALLABLES = {
     "optimizer": "(parameters) -> Optimizer",
 }
 _LAMBDAS = {
-    "model": ": …",
-    "batch": "generator: …",
-    "loss": "model, batch: …",
-    "optimizer": "parameters: …",
+    "model": "lambda: …",
+    "batch": "lambda generator: …",
+    "loss": "lambda model, batch: …",
+    "optimizer": "lambda parameters: …",
 }
 
 
@@ -94,4 +96,4 @@ def _is_module(value: object) -> bool:
 def _describe(value: object) -> str:
     if isinstance(value, bool | int | float | str | None):
         return repr(value)
-    return f"a {type(value).__name__}"
+    return f"of type {type(value).__name__}"

@@ -37,7 +37,8 @@ def is_task(target: str) -> bool:
 def load_task(target: str) -> Task:
     """The task that `FILE.py[:NAME]` names: a function of no arguments that returns a `Task`, or a `Task` itself.
 
-    The file's folder is on the import path while the file is loaded and the function runs. What the file prints goes to stderr.
+    The file's folder is on the import path while the file is loaded and the function runs. What the file prints goes
+    to stderr.
     """
     match = _TARGET.fullmatch(target)
     if match is None:
@@ -60,7 +61,8 @@ def load_task(target: str) -> Task:
 def _load_module(file: str) -> ModuleType:
     module_name = f"autosync_task_{next(_load_numbers)}_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
     spec = importlib.util.spec_from_file_location(module_name, Path(file).resolve())
-    assert spec is not None and spec.loader is not None, "a file whose name ends in .py has a loader"
+    assert spec is not None, "a file whose name ends in .py is a module"
+    assert spec.loader is not None, "a file whose name ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
@@ -84,7 +86,7 @@ def _take_task(module: ModuleType, file: str, name: str) -> Task:
         return value
     line = _line_of(value)
     if not callable(value):
-        raise _error(file, f"{name} is a {type(value).__name__}", rule=_RULE, line=line)
+        raise _error(file, f"{name} is of type {type(value).__name__}", rule=_RULE, line=line)
     with user_code(file, f"{name}()", line=line):
         task = value()
     if not isinstance(task, Task):
@@ -96,7 +98,7 @@ _RULE = "must be a function of no arguments that returns a Task, or a Task"
 
 
 def _describe_type(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def _candidates(module: ModuleType) -> list[str]:
@@ -131,7 +133,7 @@ def _import_path(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
-    """Around a call of the user's code: what it raises becomes a TaskError that names the innermost line of the user's file.
+    """Around the user's code: what it raises becomes a TaskError that names the innermost line of the user's file.
 
     `doing` says which call it was. `line` is named where no line of the user's file is on the stack.
     """
@@ -142,9 +144,10 @@ def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
     except InputError as error:
         raise error.located(file, _user_line(error, file) or line) from error
     except SyntaxError as error:
-        known = error.filename is not None and Path(error.filename).is_file()
-        where = _shown(error.filename, file) if known else file
-        at = error.lineno if known and error.lineno else _user_line(error, file) or line
+        # Source that the user's code made itself (`eval`) has no file; then the line that ran it is the place.
+        has_file = error.filename is not None and Path(error.filename).is_file()
+        where = _shown(error.filename or file, file) if has_file else file
+        at = error.lineno if has_file and error.lineno else _user_line(error, file) or line
         raise _error(where, f"no Python: {error.msg}", rule="a task file is Python", line=at) from error
     except (Exception, SystemExit) as error:
         at = _user_line(error, file)
@@ -156,7 +159,7 @@ def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
 
 
 def task_code(task: Task, doing: str, function: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """`user_code` for a function of a loaded task; for a task made in the running program, errors name the function's file."""
+    """`user_code` for a function of a task. If the task was made in the running program, errors name its file."""
     file, line = _place(task, function)
     return user_code(file, doing, line=line)
 

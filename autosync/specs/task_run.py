@@ -40,6 +40,7 @@ def build_optimizer(task: Task, parameters: Iterable[nn.Parameter]) -> torch.opt
     """The task's optimizer over the given parameters."""
     import torch
 
+    optimizer: Any
     with task_code(task, "optimizer(parameters)", task.optimizer):
         optimizer = task.optimizer(parameters)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -112,4 +113,4 @@ def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def _describe(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"

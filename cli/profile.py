@@ -1,0 +1,145 @@
+"""`autosync profile`: run a task's model and write down what synchronisation depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from autosync import units
+from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+
+if TYPE_CHECKING:
+    from autosync.specs.model import ModelSpec, Segment
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  autosync profile model.py -o model.yaml
+  autosync profile model.py:small_task --device cuda --steps 20 -o small.yaml
+  autosync profile model.py --times computed --rate T4 -o model.yaml"""
+)
+@click.argument("target", metavar="MODEL.py[:NAME]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the model spec here (.yaml or .json).")
+@click.option("--device", default="cpu", show_default=True, help="The device to measure on: cpu, cuda, cuda:1 …")
+@click.option("--steps", default=5, show_default=True, type=click.IntRange(1, 100_000), help="Steps after warm-up.")
+@click.option(
+    "--times",
+    type=click.Choice(["measured", "computed"]),
+    default="measured",
+    show_default=True,
+    help="Measure on the device, or compute from operation counts without one.",
+)
+@click.option("--rate", metavar="NAME", help="The device that computed times are for.  [default: NVIDIA T4]")
+@force_option
+@json_option
+def profile(
+    target: str,
+    *,
+    output: Path | None,
+    device: str,
+    steps: int,
+    times: Literal["measured", "computed"],
+    rate: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Run a task's model for a few steps and show its variables, their order and the times of a step.
+
+    MODEL.py holds a function task() that returns an autosync.Task; MODEL.py:NAME takes another function of the file.
+    With --output the model spec is written to a file, which other commands take in place of the task.
+    """
+    from autosync.specs.model_file import dump_model, save_model
+    from autosync.specs.profile_rates import DEFAULT_RATE, device_rate
+    from autosync.specs.task_file import load_task
+
+    if rate is not None and times == "measured":
+        raise click.UsageError("--rate is for computed times; add --times computed")
+    refuse_overwrite(output, force=force)
+    device_for_times = device_rate(rate or DEFAULT_RATE)
+    task = load_task(target)
+    # Loads torch, so it waits until all else is known to be right.
+    from autosync.specs.profile import profile as run_profile
+
+    model = run_profile(task, device=device, steps=steps, times=times, rate=device_for_times, progress=note)
+    if output is not None:
+        save_model(model, output)
+        note(f"wrote {output}")
+    if as_json:
+        print_json(dump_model(model))
+    else:
+        click.echo(describe(model))
+
+
+def describe(model: ModelSpec) -> str:
+    """A model spec for people: what there is to synchronise, and how long a step computes."""
+    head = (
+        f"{model.name}: {len(model.variables)} variables, {model.num_parameters:,} parameters, "
+        f"{units.format_size(model.num_bytes)} of gradients, batch size {model.batch_size}"
+    )
+    lines = [head, "", *_table([("kind", "variables", "bytes", ""), *_kind_rows(model)]), ""]
+    lines.append(f"{model.timeline.source} times of one step on {model.timeline.device}")
+    lines += [*_table([("", "time", "slowest module"), *_time_rows(model)]), ""]
+    lines.append(f"optimizer: {_optimizer_words(model)}")
+    if model.timeline.note:
+        lines.append(f"times: {model.timeline.note}")
+    lines += [f"note: {text}" for text in model.notes]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with the columns under one another: the first flushed left, numbers right, the last as it is."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        middle = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        lines.append("  ".join((row[0].ljust(widths[0]), *middle, row[-1])).rstrip())
+    return lines
+
+
+def _kind_rows(model: ModelSpec) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for kind in ("dense", "linear", "embedding"):
+        variables = [variable for variable in model.variables if variable.kind == kind]
+        if not variables:
+            continue
+        more = ""
+        if kind == "embedding":
+            touched = sum(v.touched_rows or 0 for v in variables)
+            more = f"{touched:,.0f} of {sum(v.shape[0] for v in variables):,} rows touched a step"
+        num_bytes = sum(variable.num_bytes for variable in variables)
+        rows.append((kind, str(len(variables)), units.format_size(num_bytes), more))
+    for reason in ("frozen", "unused"):
+        count = sum(parameter.reason == reason for parameter in model.untrained)
+        if count:
+            rows.append((reason, str(count), "", "not synchronised"))
+    return rows
+
+
+def _time_rows(model: ModelSpec) -> list[tuple[str, str, str]]:
+    timeline = model.timeline
+    parts = (("forward", timeline.forward), ("backward", timeline.backward), ("update", timeline.optimizer))
+    rows = [(name, units.format_time(sum(s.seconds for s in part)), _slowest(part)) for name, part in parts]
+    return [*rows, ("whole step", units.format_time(model.step_seconds), "")]
+
+
+def _slowest(segments: Sequence[Segment]) -> str:
+    if not segments:
+        return ""
+    slowest = max(segments, key=lambda segment: segment.seconds)
+    return f"{slowest.module} ({units.format_time(slowest.seconds)})"
+
+
+def _optimizer_words(model: ModelSpec) -> str:
+    optimizer = model.optimizer
+    return ", ".join(
+        [
+            optimizer.name,
+            "elementwise" if optimizer.elementwise else "not elementwise (its variables are updated whole)",
+            "takes sparse gradients" if optimizer.sparse else "dense gradients only",
+            f"{optimizer.state_slots} state tensors a parameter",
+        ]
+    )
