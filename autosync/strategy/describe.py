@@ -125,11 +125,14 @@ def _who(variables: Sequence[str], model: ModelSpec | None) -> tuple[str, bool]:
 
 
 def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
-    parts = list(_cut(messages).values())
-    pieces = f" in {spread(parts)} parts each" if min(parts) > 1 else " in part cut" if max(parts) > 1 else ""
+    cut = list(_cut(messages).values())
     encoded = f" as {messages[0].codec.kind}" if messages[0].codec else ""
-    verb = _verb(messages, is_plural=is_plural)
-    return f"{who} {verb}{pieces}{encoded} in {count(len(messages), 'message')}"
+    text = f"{who} {_verb(messages, is_plural=is_plural)}{encoded}"
+    if min(cut) > 1:
+        text += f" in {spread(cut)} parts each"
+    elif max(cut) > 1:
+        text += f", {sum(number > 1 for number in cut)} of them in parts,"
+    return text if len(cut) == len(messages) == 1 else f"{text} in {count(len(messages), 'message')}"
 
 
 def _verb(messages: Sequence[Message], *, is_plural: bool) -> str:

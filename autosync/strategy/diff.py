@@ -1,28 +1,34 @@
 """Two strategies compared, aspect by aspect.
 
 The order of messages and of their parts has no meaning, so the files themselves cannot be compared. Each strategy is
-spread out into one value for each part and aspect. A variable whose cut differs has no parts in common: the values
-of all its parts are compared as one. Equal changes are told once, for all parts that they hold for.
+spread out into one value for each part and aspect. A variable whose cut differs has no parts in common: the values of
+all its parts are compared as one. Merging is compared by groups: messages of the one strategy and messages of the other
+that have parts in common belong together. Equal changes are told once, for all parts that they hold for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from autosync import units
 from autosync.documents import to_plain
-from autosync.strategy.representation import Message, PartName, Strategy
-from autosync.strategy.wording import abbreviated, count
+from autosync.strategy.representation import Message, PartName, Strategy, Synchroniser
+from autosync.strategy.wording import abbreviated, count, spread
 
 WHOLE_STEP = "the whole step"
+MAX_PRIORITY_LINES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One aspect that differs, with its plain value in each strategy, and the parts (or variables) it differs for.
 
-    An aspect that a part does not have (a server, under all_reduce) is None.
+    An aspect that a part cannot have (a server, under all_reduce) is None. The aspect `messages` has lists of parts.
     """
 
     aspect: str
@@ -31,8 +37,12 @@ class Difference:
     places: tuple[str, ...]
 
     def __str__(self) -> str:
-        before, after = _worded(self.before), _worded(self.after)
-        return f"{abbreviated(self.places)}: {self.aspect.replace('_', ' ')}: {before} -> {after}"
+        places = abbreviated(self.places)
+        if self.aspect == "messages":
+            before, after = count(len(self.before), "message"), count(len(self.after), "message")
+            return f"{places}: {before} -> {after}{', grouped otherwise' if before == after else ''}"
+        worded = _WORDINGS.get(self.aspect, _worded)
+        return f"{places}: {self.aspect.replace('_', ' ')}: {worded(self.before)} -> {worded(self.after)}"
 
 
 def diff(a: Strategy, b: Strategy) -> list[Difference]:
@@ -42,14 +52,19 @@ def diff(a: Strategy, b: Strategy) -> list[Difference]:
         key = repr((aspect, before, after))
         places = found[key].places if key in found else ()
         found[key] = Difference(aspect=aspect, before=before, after=after, places=(*places, place))
-    return list(found.values())
+    return [*found.values(), *_regrouped(a, b)]
 
 
-def format_diff(differences: list[Difference]) -> str:
-    """Differences as lines for people."""
-    if not differences:
-        return "no difference"
-    return "\n".join(str(difference) for difference in differences)
+def format_diff(differences: Sequence[Difference]) -> str:
+    """Differences as lines for people; where most priorities differ, they are told in one line."""
+    priorities = [difference for difference in differences if difference.aspect == "priority"]
+    if len(priorities) > MAX_PRIORITY_LINES:
+        places = [place for difference in priorities for place in difference.places]
+        before, after = (_spread(getattr(d, side) for d in priorities) for side in ("before", "after"))
+        line = f"{abbreviated(places)}: priority: {before} -> {after}"
+        differences = [difference for difference in differences if difference.aspect != "priority"]
+        return "\n".join([*map(str, differences), line])
+    return "\n".join(map(str, differences)) or "no difference"
 
 
 def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]]:
@@ -71,7 +86,9 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
 
 def _changed(place: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
     for aspect in dict.fromkeys([*before, *after]):
-        if before.get(aspect) != after.get(aspect):
+        # What only one of two synchronisers has is no difference while it is at its default.
+        default = _DEFAULTS.get(aspect)
+        if before.get(aspect, default) != after.get(aspect, default):
             yield place, aspect, before.get(aspect), after.get(aspect)
 
 
@@ -86,12 +103,12 @@ def _by_variable(strategy: Strategy) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _aspects(message: Message) -> dict[str, Any]:
-    synchroniser = {name: getattr(message.synchroniser, name) for name in message.synchroniser.__dataclass_fields__}
+    synchroniser = message.synchroniser
+    settings = {field.name: to_plain(getattr(synchroniser, field.name)) for field in dataclasses.fields(synchroniser)}
     return {
-        "synchroniser": synchroniser.pop("kind"),
-        **{name: to_plain(value) for name, value in synchroniser.items()},
+        "synchroniser": settings.pop("kind"),
+        **settings,
         "codec": to_plain(message.codec),
-        "message": sorted(message.parts),
         "priority": message.priority,
         "lane": message.lane,
         "slice_bytes": message.slice_bytes,
@@ -99,15 +116,57 @@ def _aspects(message: Message) -> dict[str, Any]:
 
 
 def _together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The aspects of several parts as one: the common value, or a list. What travels together is said of parts only."""
+    """The aspects of several parts as one: the common value, or a list of all."""
     found: dict[str, Any] = {}
-    for aspects in parts.values():
-        for aspect, value in aspects.items():
-            values = found.setdefault(aspect, [])
-            if value not in values:
-                values.append(value)
-    found.pop("message", None)
-    return {aspect: values[0] if len(values) == 1 else values for aspect, values in found.items()}
+    for aspect in dict.fromkeys(aspect for aspects in parts.values() for aspect in aspects):
+        values = {repr(aspects.get(aspect)): aspects.get(aspect) for aspects in parts.values()}
+        found[aspect] = [values[key] for key in sorted(values)] if len(values) > 1 else next(iter(values.values()))
+    return found
+
+
+def _regrouped(a: Strategy, b: Strategy) -> Iterator[Difference]:
+    """Parts of both strategies whose messages differ, the messages that share them drawn together."""
+    before, after = _groups(a), _groups(b)
+    shared = before.keys() & after.keys()
+    done: set[str] = set()
+    for start in before:
+        if start not in shared or start in done:
+            continue
+        places = _connected(start, before, after, shared)
+        done.update(places)
+        sides = [_messages_of(places, groups) for groups in (before, after)]
+        if sides[0] != sides[1]:
+            yield Difference(aspect="messages", before=sides[0], after=sides[1], places=tuple(places))
+
+
+def _groups(strategy: Strategy) -> dict[str, tuple[str, ...]]:
+    """The parts of each part's message."""
+    return {name: message.parts for message in strategy.messages for name in message.parts}
+
+
+def _connected(
+    start: str, before: Mapping[str, tuple[str, ...]], after: Mapping[str, tuple[str, ...]], shared: AbstractSet[str]
+) -> list[str]:
+    """The shared parts that are reached from one by going from message to message."""
+    found = {start: None}
+    waiting = [start]
+    while waiting:
+        part = waiting.pop()
+        near = [name for name in (*before[part], *after[part]) if name in shared and name not in found]
+        found.update(dict.fromkeys(near))
+        waiting.extend(near)
+    return [name for name in before if name in found]
+
+
+def _messages_of(places: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
+    """The messages of some parts, of these parts alone, in one order for equal groupings."""
+    wanted = set(places)
+    return [list(names) for names in sorted({tuple(sorted(wanted.intersection(groups[place]))) for place in places})]
+
+
+def _spread(values: Iterable[Any]) -> str:
+    numbers = sorted({number for value in values for number in (value if isinstance(value, list) else [value])})
+    return spread(numbers)
 
 
 def _worded(value: Any) -> str:
@@ -118,8 +177,26 @@ def _worded(value: Any) -> str:
             return "yes" if value else "no"
         case dict():
             return " ".join(f"{key}={_worded(item)}" if key != "kind" else str(item) for key, item in value.items())
-        case [int(), *_] if len(value) > 4:
-            return f"{count(len(value), 'part')} of {min(value)} to {max(value)}"
         case list():
             return f"[{abbreviated([_worded(item) for item in value])}]"
     return str(value)
+
+
+def _worded_cut(value: Any) -> str:
+    if value is None:
+        return "whole"
+    pieces = f"{count(len(value['sizes']), 'part')} of {spread(value['sizes'])}"
+    return f"{pieces} along axis {value['axis']}" if "axis" in value else pieces
+
+
+def _worded_size(value: Any) -> str:
+    return units.exact_size(value) if isinstance(value, int) else _worded(value)
+
+
+_WORDINGS: Mapping[str, Callable[[Any], str]] = {"partition": _worded_cut, "slice_bytes": _worded_size}
+_DEFAULTS = {
+    field.name: field.default
+    for kind in typing.get_args(typing.get_args(Synchroniser)[0])
+    for field in dataclasses.fields(kind)
+    if field.name != "kind" and field.default is not dataclasses.MISSING
+}
