@@ -1,9 +1,9 @@
 """How many bytes each member of a collective sends to which other, in closed form.
 
-A `Flow` lists terms: from a source to a destination, `weight` times the elements of the chunks `first` to `last`. What several rounds
-carry over the same edge is one term or two, so a ring among n has 2n terms where its expansion has n(n-1) moves; "all but
-one chunk" is the whole and, with weight -1, the chunk. The formulas here know nothing of `expansion`, so that a test can hold
-the two against each other.
+A `Flow` lists terms: from a source to a destination, `weight` times the elements of the chunks `first` to `last`.
+What several rounds carry over one edge is a term or two, so a ring among n has 2n terms where its expansion has
+n(n-1) moves; "all but one chunk" is the whole and, with weight -1, the chunk. The formulas here know nothing of
+`expansion`, so that a test can hold the two against each other.
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ class Flow(NamedTuple):
 
     def then(self, other: Flow) -> Flow:
         """Both, one after the other."""
-        columns = (np.concatenate(pair) for pair in zip(self[:5], other[:5], strict=True))
-        return Flow(*columns, num_chunks=self.num_chunks)
+        return Flow(
+            np.concatenate((self.source, other.source)),
+            np.concatenate((self.destination, other.destination)),
+            np.concatenate((self.first, other.first)),
+            np.concatenate((self.last, other.last)),
+            np.concatenate((self.weight, other.weight)),
+            self.num_chunks,
+        )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -56,10 +62,9 @@ def _terms(
     source: npt.ArrayLike, destination: npt.ArrayLike, first: npt.ArrayLike, last: npt.ArrayLike, *, num_chunks: int
 ) -> Flow:
     """Terms of weight 1; a scalar stands for a column of it."""
-    columns = np.broadcast_arrays(
-        *(np.asarray(column, dtype=np.int64) for column in (source, destination, first, last))
-    )
-    return Flow(*columns, weight=np.ones(len(columns[0]), dtype=np.int64), num_chunks=num_chunks)
+    given = (np.asarray(column, dtype=np.int64) for column in (source, destination, first, last))
+    sources, destinations, firsts, lasts = np.broadcast_arrays(*given)
+    return Flow(sources, destinations, firsts, lasts, np.ones(len(sources), dtype=np.int64), num_chunks)
 
 
 def _ring(n: int, *, left_out: int) -> Flow:
@@ -75,14 +80,15 @@ def _tree(n: int, *, up: bool, num_chunks: int = 1) -> Flow:
     """Each member but the root is linked with the one that lacks its lowest bit, and everything passes once."""
     member = np.arange(1, n)
     parent = member & (member - 1)
-    ends = (member, parent) if up else (parent, member)
-    return _terms(*ends, 0, num_chunks, num_chunks=num_chunks)
+    source, destination = (member, parent) if up else (parent, member)
+    return _terms(source, destination, 0, num_chunks, num_chunks=num_chunks)
 
 
 def _star(n: int, *, up: bool) -> Flow:
     member = np.arange(1, n)
-    ends = (member, 0) if up else (0, member)
-    return _terms(*ends, 0, 1, num_chunks=1)
+    root = np.zeros_like(member)
+    source, destination = (member, root) if up else (root, member)
+    return _terms(source, destination, 0, 1, num_chunks=1)
 
 
 def _star_gather(n: int) -> Flow:
@@ -91,7 +97,7 @@ def _star_gather(n: int) -> Flow:
 
 
 def _exchange(n: int, *, halving: bool) -> Flow:
-    """Over each distance, a power of two below n, partners exchange a block of that length: the receiver's or the sender's."""
+    """Over each power of two below n as distance, partners exchange a block as long: the receiver's or the sender's."""
     distance = 1 << np.arange(n.bit_length() - 1)[:, None]
     member = np.broadcast_to(np.arange(n), (len(distance), n))
     partner = member ^ distance
@@ -106,7 +112,7 @@ def _power_of_two(n: int, *, halving: bool) -> Flow:
 
 
 def _folded(n: int) -> Flow:
-    """Halving and doubling among the largest power of two p; each of the others gives it all it has and is given the result."""
+    """Halving and doubling among the largest power of two p; the others give all they have and are given the result."""
     p = 1 << (n.bit_length() - 1)
     extra = np.arange(n - p)
     folds = _terms(p + extra, extra, 0, n, num_chunks=n).then(_terms(extra, p + extra, 0, n, num_chunks=n))

@@ -1,9 +1,9 @@
 """Bytes on every link: what transfers and whole plans send over each node's interface, within nodes and between racks.
 
-Sizes come in by the closed forms of `flows`, never by expanding rounds. n chunks of E elements are q = E // n long, the first
-r = E mod n of them one longer; so what a transfer puts on a link is q times the chunks that pass it, plus the long ones among them. Both
-are worked out once for each arrangement of members on nodes. `expanded_traffic` says the same by
-summing over the moves of `expansion`: a test holds the two equal.
+Sizes come in by the closed forms of `flows`, never by expanding rounds. n chunks of E elements are q = E // n long,
+the first r = E mod n of them one longer; so what a transfer puts on a link is q times the chunks that pass it, plus
+the long ones among them. Both are worked out once for each arrangement of members on nodes. `expanded_traffic` says the
+same by summing over the moves of `expansion`: a test holds the two equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Contributions = Mapping[int, int]
 class Traffic:
     """Bytes by node and by rack, in the order of the cluster's. Whole numbers but where they are amortised.
 
-    `node_out` and `node_in` pass the node's interface, `node_within` stays inside; `rack_out` and `rack_in` pass a rack's uplink.
+    `node_out` and `node_in` pass the node's interface, `node_within` stays inside, `rack_out` and `rack_in` pass a
+    rack's uplink.
     """
 
     node_out: Vector
@@ -59,7 +60,7 @@ def plan_traffic(
     iteration: int | None = None,
     contributions: Mapping[int, Contributions] | None = None,
 ) -> Traffic:
-    """What one occurrence of every transfer puts on each link; of those that take place in `iteration`, if one is given.
+    """What one occurrence of every transfer puts on each link; only of those that take place in `iteration`, if given.
 
     `contributions` are by the transfer's position in the plan's operations.
     """
@@ -163,7 +164,8 @@ class _Arrangement:
 
 def _count(amounts: Integers, pairs: Integers, links: Integers, num_links: int) -> Vector:
     """Sums by link; one amount a term, and as many times the terms as there are groups."""
-    return np.bincount(links, weights=amounts[pairs % len(amounts)] if len(amounts) else None, minlength=num_links)
+    weights = amounts[pairs % max(1, len(amounts))].astype(np.float64)
+    return np.bincount(links, weights=weights, minlength=num_links).astype(np.float64)
 
 
 def _chunk(num_elements: int, count: int, index: int) -> int:
@@ -208,7 +210,7 @@ def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contri
         if contributions is not None:
             total += weight * _contributed(transfer, contributions, places)
             continue
-        # Groups are shared by the operations of a plan: hashing a thousand ranks once for each of them would take longest.
+        # Groups are shared by the operations of a plan: hashing a thousand ranks for each of them would take longest.
         key = (transfer.collective, transfer.algorithm, id(transfer.groups), id(transfer.within))
         found = known.get(key)
         if found is None:
@@ -228,7 +230,7 @@ def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contri
 
 
 def _contributed(transfer: Transfer, contributions: Contributions, places: _Places) -> Vector:
-    """The traffic of a transfer with the sizes it had at run time: each member's, or the root's where only the root sends."""
+    """The traffic of a transfer with the sizes it had at run time: each member's, or the root's if only that sends."""
     assert not transfer.within, "what is split has a size that is known"
     total = np.zeros(places.num_links)
     for group in transfer.groups:
