@@ -22,7 +22,11 @@ from dataclasses import dataclass, replace
 Path = tuple[str | int, ...]
 
 MAX_PROBLEMS = 50
+
+# Where a name is thousands of characters long, its beginning is enough to find it.
 _MAX_STEP = 80
+_MAX_WHAT = 400
+_MAX_RULE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +44,8 @@ class Problem:
         """`FILE:LINE: PLACE: WHAT (RULE); HINT`, leaving out what is not known."""
         file_and_line = f"{self.file}:{self.line}: " if self.file else ""
         place = f"{format_path(self.path)}: " if self.path else ""
-        hint = f"; {self.hint}" if self.hint else ""
-        return _one_line(f"{file_and_line}{place}{self.what} ({self.rule}){hint}")
+        hint = f"; {_cut(self.hint, _MAX_WHAT)}" if self.hint else ""
+        return _one_line(f"{file_and_line}{place}{_cut(self.what, _MAX_WHAT)} ({_cut(self.rule, _MAX_RULE)}){hint}")
 
 
 def format_path(path: Sequence[str | int]) -> str:
@@ -51,8 +55,7 @@ def format_path(path: Sequence[str | int]) -> str:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            word = step if len(step) <= _MAX_STEP else step[: _MAX_STEP - 3] + "..."
-            text += ("." if text else "") + (word or "''")
+            text += ("." if text else "") + (_cut(step, _MAX_STEP) or "''")
     return text
 
 
@@ -65,6 +68,10 @@ def first_problems(problems: Sequence[Problem]) -> list[Problem]:
         what = f"and {num_left_out} more mistake{'s' if num_left_out > 1 else ''} in this file"
         shown.append(Problem(what=what, rule=f"the first {len(shown)} are shown", file=last.file, line=last.line))
     return shown
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _one_line(text: str) -> str:

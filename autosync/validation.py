@@ -51,7 +51,6 @@ _EXPECTED = {
 }
 _TRUTH = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
 _MAX_SHOWN = 60
-_MAX_WHAT = 400
 
 
 def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None = None) -> T:
@@ -186,12 +185,8 @@ def _split_rule(message: str) -> tuple[str, str]:
     for position in range(len(message) - 1, -1, -1) if message.endswith(")") else ():
         depth += {")": 1, "(": -1}.get(message[position], 0)
         if depth == 0:
-            return _cut(message[:position].strip()) or "not allowed", message[position + 1 : -1]
-    return _cut(message) or "not allowed", "must be valid"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_WHAT else text[: _MAX_WHAT - 3] + "..."
+            return message[:position].strip() or "not allowed", message[position + 1 : -1]
+    return message or "not allowed", "must be valid"
 
 
 def _from_message(message: str) -> str:

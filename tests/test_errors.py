@@ -54,6 +54,11 @@ def test_a_problem_is_one_line_that_no_terminal_obeys() -> None:
     assert str(problem) == r"k \x07y: a b c (d e\x1b[31m\ud800)"
 
 
+def test_a_problem_is_a_line_of_bounded_length() -> None:
+    problem = Problem(what="w" * 10_000, rule="r" * 10_000, hint="h" * 10_000, path=("k" * 10_000,))
+    assert str(problem) == f"{'k' * 77}...: {'w' * 397}... ({'r' * 997}...); {'h' * 397}..."
+
+
 def test_the_first_problems_and_how_many_more() -> None:
     problems = [Problem(what=f"mistake {n}", rule="none", file="f.yaml", line=n) for n in range(1, MAX_PROBLEMS + 3)]
     assert first_problems(problems[:MAX_PROBLEMS]) == problems[:MAX_PROBLEMS]

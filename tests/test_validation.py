@@ -1,6 +1,6 @@
 """pydantic's findings in our words: every kind of finding that strict dataclasses can make of plain values."""
 
-import datetime
+import datetime as dt
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -250,5 +250,5 @@ def test_a_value_that_is_right_is_taken_without_conversion() -> None:
 
 def test_a_finding_that_nobody_foresaw_keeps_its_words() -> None:
     with pytest.raises(InputError) as caught:
-        validation.validate("x", datetime.date)
+        validation.validate("x", dt.date)
     assert str(caught.value) == f"'x'{_NONE}(must be a valid date in the format YYYY-MM-DD, input is too short)"
