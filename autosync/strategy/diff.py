@@ -73,14 +73,15 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
     before, after = _by_variable(a), _by_variable(b)
     for variable in dict.fromkeys([*before, *after]):
         if variable not in before or variable not in after:
-            yield variable, "variable", *("present" if variable in side else "absent" for side in (before, after))
+            there = {True: "present", False: "absent"}
+            yield variable, "variable", there[variable in before], there[variable in after]
             continue
-        cuts = [to_plain(strategy.partitions.get(variable)) for strategy in (a, b)]
-        if cuts[0] == cuts[1] and before[variable].keys() == after[variable].keys():
+        cut_before, cut_after = (to_plain(strategy.partitions.get(variable)) for strategy in (a, b))
+        if cut_before == cut_after and before[variable].keys() == after[variable].keys():
             for part, aspects in before[variable].items():
                 yield from _changed(part, aspects, after[variable][part])
         else:
-            yield variable, "partition", *cuts
+            yield variable, "partition", cut_before, cut_after
             yield from _changed(variable, _together(before[variable]), _together(after[variable]))
 
 
