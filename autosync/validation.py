@@ -228,7 +228,7 @@ def _found(finding: Any, into: Any) -> _Finding:
         members, tagged = _members(here)
         if step == "[key]":
             # The step before was the key itself, of this mapping.
-            here = typing.get_args(around)[0]
+            here = (*typing.get_args(around), None)[0]
         elif len(members) > 1 and tagged:
             here = next((member for member in members if step in _kinds(member)), None)
         elif len(members) > 1:
@@ -239,13 +239,14 @@ def _found(finding: Any, into: Any) -> _Finding:
             owner = around if isinstance(around, type) and dataclasses.is_dataclass(around) else None
             here = _hints(owner).get(str(step)) if owner else _item(around, step)
             path.append(step)
+    members, _ = _members(here)
     return _Finding(
         kind=finding["type"],
         input=finding["input"],
         context=finding.get("ctx", {}),
         message=finding["msg"],
         path=tuple(path),
-        hint=_members(here)[0][0] if len(_members(here)[0]) == 1 else here,
+        hint=members[0] if len(members) == 1 else here,
         owner=owner,
         choice=choice,
     )
