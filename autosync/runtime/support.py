@@ -1,0 +1,43 @@
+"""What this engine runs. Everything else is refused before training starts; nothing is run as something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autosync.plan.types import Local, Plan, Transfer
+
+RUN_LOCALLY = frozenset({"average", "update", "norm"})
+
+
+def unsupported(plan: Plan) -> list[str]:
+    """Why the engine cannot run a plan; nothing if it can."""
+    return list(dict.fromkeys(_reasons(plan)))
+
+
+def _reasons(plan: Plan) -> Iterator[str]:
+    if plan.backend != "gloo":
+        yield f"the backend is {plan.backend}; the engine runs on gloo"
+    if any(rank.role == "server" for rank in plan.ranks):
+        yield "the cluster has nodes that only serve; the engine runs on workers"
+    if plan.overlap == "forward":
+        yield "transfers overlap the forward pass; the engine overlaps the backward pass"
+    for operation in plan.operations:
+        if isinstance(operation, Local):
+            if operation.kind not in RUN_LOCALLY:
+                yield f"{_where(plan, operation.message)} needs {operation.kind}, which the engine does not do"
+        else:
+            yield from _transfer_reasons(plan, operation)
+
+
+def _transfer_reasons(plan: Plan, transfer: Transfer) -> Iterator[str]:
+    place = _where(plan, transfer.message)
+    if transfer.every > 1:
+        yield f"{place} averages every {transfer.every} steps; the engine synchronises every step"
+    kinds = {plan.regions[index].kind for index in transfer.regions}
+    if not kinds <= {"grad", "param"}:
+        yield f"{place} moves {', '.join(sorted(kinds))}; the engine moves gradients and parameters"
+
+
+def _where(plan: Plan, message: int) -> str:
+    parts = plan.messages[message]
+    return f"the message of {parts[0]}" + (f" and {len(parts) - 1} more" if len(parts) > 1 else "")
