@@ -5,7 +5,8 @@ The lowering lowers the canonical form, so strategies with equal ids have equal 
 1.  averaging every step without an outer optimizer is an all-reduce of gradients (that is what `every: 1` means)
 2.  with one worker every synchroniser is a plain all-reduce that moves nothing
 3.  halving-doubling between two is a ring
-4.  hierarchical over a flat cluster (one rank a node, or one node) is not hierarchical; likewise a local proxy
+4.  hierarchical over a flat cluster (one rank a node, or one node) is not hierarchical; a local proxy is none
+    where each node has one rank, or where all workers are on the server's own node
 5.  a cut into one part, or into parts that lie side by side in the same message (no codec but a cast), is no cut
 6.  a slice not smaller than its message is no slice
 7.  lanes are numbered by first appearance; priorities by rank; with one lane there is nothing to give priority over
@@ -44,7 +45,12 @@ def strategy_id(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> s
 
 def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     """The canonical form of a legal strategy."""
-    messages = [_canonical_message(message, cluster) for message in strategy.messages]
+    forms = {message.synchroniser: message.synchroniser for message in strategy.messages}
+    forms = {synchroniser: canonical_synchroniser(synchroniser, cluster) for synchroniser in forms}
+    has_wire = cluster.num_workers > 1
+    messages = [
+        _canonical_message(message, forms[message.synchroniser], has_wire=has_wire) for message in strategy.messages
+    ]
     partitions, messages = _without_idle_cuts(strategy.partitions, messages)
     parts = all_parts(replace(strategy, partitions=partitions), model)
     messages = [_in_ready_order(_without_idle_slice(m, parts), parts) for m in messages]
@@ -57,24 +63,27 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
     )
 
 
-def _canonical_message(message: Message, cluster: ClusterSpec) -> Message:
-    synchroniser = _canonical_synchroniser(message.synchroniser, cluster)
-    if cluster.num_workers == 1:
+def _canonical_message(message: Message, synchroniser: Synchroniser, *, has_wire: bool) -> Message:
+    if not has_wire:
         return replace(message, synchroniser=synchroniser, codec=None, slice_bytes=None)
-    return replace(message, synchroniser=synchroniser)
+    return message if message.synchroniser == synchroniser else replace(message, synchroniser=synchroniser)
 
 
-def _canonical_synchroniser(synchroniser: Synchroniser, cluster: ClusterSpec) -> Synchroniser:
+def canonical_synchroniser(synchroniser: Synchroniser, cluster: ClusterSpec) -> Synchroniser:
+    """The synchroniser that does the same on this cluster and is written first (rules 1 to 4)."""
     groups = cluster.worker_groups()
-    is_flat = len(groups) == 1 or all(len(group) == 1 for group in groups)
+    is_alone = all(len(group) == 1 for group in groups)
+    is_flat = is_alone or len(groups) == 1
     if isinstance(synchroniser, Periodic) and synchroniser.every == 1 and synchroniser.outer is None:
         synchroniser = AllReduce(topology=synchroniser.topology)
     if cluster.num_workers == 1 and not isinstance(synchroniser, Periodic):
         return AllReduce()
     if isinstance(synchroniser, AllReduce) and synchroniser.hierarchical and is_flat:
         synchroniser = replace(synchroniser, hierarchical=False)
-    if isinstance(synchroniser, ParameterServer) and synchroniser.local_proxy and is_flat:
-        synchroniser = replace(synchroniser, local_proxy=False)
+    if isinstance(synchroniser, ParameterServer) and synchroniser.local_proxy:
+        nodes = {cluster.ranks[group[0]].node for group in groups}
+        if is_alone or nodes == {cluster.node_index(synchroniser.server)}:
+            synchroniser = replace(synchroniser, local_proxy=False)
     if isinstance(synchroniser, AllReduce | Sharded | Periodic) and synchroniser.topology == "halving_doubling":
         num_meeting = len(groups) if getattr(synchroniser, "hierarchical", False) else cluster.num_workers
         if num_meeting == 2:
@@ -116,18 +125,26 @@ def _with_joined(message: Message, joined: set[str]) -> Message:
 
 
 def _without_idle_slice(message: Message, parts: Mapping[str, Part]) -> Message:
-    num_bytes = sum(parts[name].num_bytes for name in message.parts)
-    if message.slice_bytes is not None and message.slice_bytes >= num_bytes:
-        return replace(message, slice_bytes=None)
-    return message
+    if message.slice_bytes is None or message.slice_bytes < sum(parts[name].num_bytes for name in message.parts):
+        return message
+    return replace(message, slice_bytes=None)
 
 
 def _in_ready_order(message: Message, parts: Mapping[str, Part]) -> Message:
-    return replace(message, parts=tuple(sorted(message.parts, key=lambda name: parts[name].order)))
+    if len(message.parts) == 1:
+        return message
+    ordered = tuple(sorted(message.parts, key=lambda name: parts[name].order))
+    return message if ordered == message.parts else replace(message, parts=ordered)
 
 
 def _renumbered(messages: list[Message]) -> list[Message]:
     lanes = {lane: index for index, lane in enumerate(dict.fromkeys(message.lane for message in messages))}
     levels = sorted({message.priority for message in messages}) if len(lanes) > 1 else []
     ranks = {priority: rank for rank, priority in enumerate(levels)}
-    return [replace(m, lane=lanes[m.lane], priority=ranks.get(m.priority, 0)) for m in messages]
+    return [_numbered(message, lanes[message.lane], ranks.get(message.priority, 0)) for message in messages]
+
+
+def _numbered(message: Message, lane: int, priority: int) -> Message:
+    if message.lane == lane and message.priority == priority:
+        return message
+    return replace(message, lane=lane, priority=priority)

@@ -7,13 +7,14 @@ messages, and what a message's synchroniser and codec need of its parts, of the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from autosync.errors import DoesNotApplyError, Path, Problem, did_you_mean
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
-from autosync.strategy.backends import BACKENDS, Backend
-from autosync.strategy.parts import Part, parts_of
+from autosync.strategy.backends import BACKENDS
+from autosync.strategy.parts import Part, all_parts
 from autosync.strategy.representation import (
     AllReduce,
     Cast,
@@ -45,19 +46,21 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
     cut = list(_partition_problems(strategy, model))
     if cut:
         return cut
-    parts = {
-        str(part.name): part
-        for variable in model.variables
-        for part in parts_of(variable, strategy.partitions.get(variable.name))
-    }
+    parts = all_parts(strategy, model)
     found = list(_distribution_problems(strategy, parts))
-    backend = BACKENDS[cluster.backend]
+    rules = _Rules(model, cluster)
     for position, message in enumerate(strategy.messages):
         known = [parts[name] for name in message.parts if name in parts]
         if known:
-            rules = _MessageRules(message, known, model, cluster, backend)
-            found.extend(rules.problems(("messages", position)))
+            found.extend(rules.problems(message, known, ("messages", position)))
     return found
+
+
+def message_problems(
+    message: Message, parts: Sequence[Part], model: ModelSpec, cluster: ClusterSpec, path: Path = ()
+) -> list[Problem]:
+    """Every rule that one message of these parts breaks by itself."""
+    return list(_Rules(model, cluster).problems(message, parts, path))
 
 
 def _partition_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
@@ -113,73 +116,76 @@ def _unknown(what: str, name: str, known: Sequence[str], path: Path) -> Problem:
     return Problem(what=what, rule=f"known: {listed}", path=path, hint=did_you_mean(name, known))
 
 
-class _MessageRules:
-    """The rules of one message."""
+_Finding = tuple[Path, str, str]
 
-    def __init__(
-        self, message: Message, parts: list[Part], model: ModelSpec, cluster: ClusterSpec, backend: Backend
-    ) -> None:
-        self.message = message
-        self.parts = parts
+
+class _Rules:
+    """The rules of single messages, with all that they ask of model, cluster and backend looked up once."""
+
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         self.model = model
-        self.cluster = cluster
-        self.backend = backend
+        self.backend = BACKENDS[cluster.backend]
         self.num_workers = cluster.num_workers
+        self.nodes = {node.name: node for node in cluster.nodes}
 
-    def problems(self, path: Path) -> Iterator[Problem]:
+    def problems(self, message: Message, parts: Sequence[Part], path: Path) -> Iterator[Problem]:
         """Every rule this message breaks."""
-        for place, what, rule in (*self._form(), *self._synchroniser(), *self._codec(), *self._transport()):
+        groups = (
+            self._form(parts),
+            self._synchroniser(message, parts),
+            self._codec(message, parts),
+            self._transport(message),
+        )
+        for place, what, rule in itertools.chain.from_iterable(groups):
             yield Problem(what=what, rule=rule, path=(*path, *place))
 
-    def _form(self) -> Iterator[tuple[Path, str, str]]:
-        dtypes = sorted({part.variable.dtype for part in self.parts})
+    def _form(self, parts: Sequence[Part]) -> Iterator[_Finding]:
+        dtypes = {part.variable.dtype for part in parts}
         if len(dtypes) > 1:
-            yield ("parts",), f"parts of {' and '.join(dtypes)}", "a message has one dtype"
+            yield ("parts",), f"parts of {' and '.join(sorted(dtypes))}", "a message has one dtype"
 
-    def _synchroniser(self) -> Iterator[tuple[Path, str, str]]:
+    def _synchroniser(self, message: Message, parts: Sequence[Part]) -> Iterator[_Finding]:
         place: Path = ("synchroniser",)
-        match self.message.synchroniser:
+        match message.synchroniser:
             case ParameterServer() as server:
-                yield from self._parameter_server(server, place)
+                yield from self._parameter_server(server, message, parts, place)
             case Sharded() as sharded:
                 yield from self._elementwise(place, "sharded updates")
                 if sharded.topology == "halving_doubling" and self.num_workers & (self.num_workers - 1):
                     rule = "reduce-scatter by halving needs a power of two"
                     yield (*place, "topology"), f"halving_doubling on {self.num_workers} workers", rule
             case SparseGather():
-                yield from self._rows(place)
+                yield from self._rows(message, parts, place)
             case SufficientFactors():
-                yield from self._factors(place)
-            case Periodic() as periodic:
-                if (self.model.clip_norm or self.model.loss_scaling) and periodic.every > 1:
-                    rule = "clipping and loss scaling need the gradients of all workers in every step"
-                    yield place, "periodic averaging in a task that clips or scales", rule
-            case AllReduce():
+                yield from self._factors(message, parts, place)
+            case AllReduce() | Periodic():
                 pass
 
-    def _parameter_server(self, server: ParameterServer, place: Path) -> Iterator[tuple[Path, str, str]]:
-        names = [node.name for node in self.cluster.nodes]
-        if server.server not in names:
-            near = did_you_mean(server.server, names)
-            rule = f"known: {', '.join(names)}" + (f"; {near}" if near else "")
+    def _parameter_server(
+        self, server: ParameterServer, message: Message, parts: Sequence[Part], place: Path
+    ) -> Iterator[_Finding]:
+        node = self.nodes.get(server.server)
+        if node is None:
+            near = did_you_mean(server.server, list(self.nodes))
+            rule = f"known: {', '.join(self.nodes)}" + (f"; {near}" if near else "")
             yield (*place, "server"), f"unknown node {server.server!r}", rule
-        elif not self.backend.serves_without_device and self.cluster.nodes[names.index(server.server)].role == "server":
+        elif not self.backend.serves_without_device and node.role == "server":
             yield (*place, "server"), f"{server.server} has no device", f"{self.backend.name} runs on devices only"
         if server.update == "server":
             yield from self._elementwise(place, "updates at a server")
         if server.sparse:
-            yield from self._rows(place)
+            yield from self._rows(message, parts, place)
         if server.staleness and (self.model.clip_norm or self.model.loss_scaling):
             rule = "clipping and loss scaling need every gradient of the step before the first update"
             yield (*place, "staleness"), "staleness in a task that clips or scales", rule
 
-    def _elementwise(self, place: Path, what: str) -> Iterator[tuple[Path, str, str]]:
+    def _elementwise(self, place: Path, what: str) -> Iterator[_Finding]:
         if not self.model.optimizer.elementwise:
             yield place, f"{what} with {self.model.optimizer.name}", "needs an elementwise optimizer"
 
-    def _rows(self, place: Path) -> Iterator[tuple[Path, str, str]]:
-        part = self.parts[0]
-        if len(self.parts) > 1:
+    def _rows(self, message: Message, parts: Sequence[Part], place: Path) -> Iterator[_Finding]:
+        part = parts[0]
+        if len(parts) > 1:
             yield ("parts",), "several parts travel as rows", "rows travel alone: one part in the message"
         if part.variable.kind != "embedding":
             yield place, f"{part.name} is {part.variable.kind}", "rows need an embedding"
@@ -187,27 +193,27 @@ class _MessageRules:
             yield place, f"rows with {self.model.optimizer.name}", "needs an optimizer that takes sparse gradients"
         if self.model.clip_norm or self.model.loss_scaling:
             yield place, "rows in a task that clips or scales", "clipping and scaling are for dense gradients"
-        if self.message.slice_bytes is not None:
+        if message.slice_bytes is not None:
             yield ("slice_bytes",), "rows in slices", "rows are not sliced: their number is known at run time only"
 
-    def _factors(self, place: Path) -> Iterator[tuple[Path, str, str]]:
-        part = self.parts[0]
-        if len(self.parts) > 1:
+    def _factors(self, message: Message, parts: Sequence[Part], place: Path) -> Iterator[_Finding]:
+        part = parts[0]
+        if len(parts) > 1:
             yield ("parts",), "several parts travel as factors", "factors travel alone: one part in the message"
         if part.variable.kind != "linear":
             rule = "factors need a linear variable: a matrix that is used once a step and not tied"
             yield place, f"{part.name} is {part.variable.kind}", rule
         if self.model.accumulation_steps > 1:
             yield place, "factors with gradient accumulation", "factors of several microsteps do not add up"
-        if self.message.slice_bytes is not None:
+        if message.slice_bytes is not None:
             yield ("slice_bytes",), "factors in slices", "factors are not sliced: both are needed to rebuild"
 
-    def _codec(self) -> Iterator[tuple[Path, str, str]]:
-        codec = self.message.codec
+    def _codec(self, message: Message, parts: Sequence[Part]) -> Iterator[_Finding]:
+        codec = message.codec
         if codec is None:
             return
         place: Path = ("codec",)
-        synchroniser = self.message.synchroniser
+        synchroniser = message.synchroniser
         plain_server = isinstance(synchroniser, ParameterServer) and not synchroniser.sparse
         if not (plain_server or isinstance(synchroniser, AllReduce | Sharded)):
             kind = "sparse parameter_server" if isinstance(synchroniser, ParameterServer) else synchroniser.kind
@@ -216,31 +222,27 @@ class _MessageRules:
         meets_within_node = getattr(synchroniser, "hierarchical", False) or getattr(synchroniser, "local_proxy", False)
         if not isinstance(codec, Cast) and (isinstance(synchroniser, Sharded) or meets_within_node):
             yield place, f"{codec.kind} where sums are passed on", SUMMABLE_ONLY
-        topology = getattr(synchroniser, "topology", "native")
-        if not isinstance(codec, Cast | PowerSGD) and topology not in ("native", "ring"):
-            rule = "what cannot be summed is gathered: native or ring"
-            yield ("synchroniser", "topology"), f"{topology} with {codec.kind}", rule
-        if isinstance(codec, Cast) and self.parts[0].variable.dtype not in ("float32", "float64"):
-            yield place, f"{self.parts[0].variable.dtype} cast to {codec.dtype}", "a cast must make numbers smaller"
+        if isinstance(codec, Cast) and parts[0].variable.dtype not in ("float32", "float64"):
+            yield place, f"{parts[0].variable.dtype} cast to {codec.dtype}", "a cast must make numbers smaller"
         if isinstance(codec, PowerSGD):
-            yield from self._power_sgd(codec, place)
+            yield from self._power_sgd(codec, message, parts, place)
 
-    def _power_sgd(self, codec: PowerSGD, place: Path) -> Iterator[tuple[Path, str, str]]:
-        if isinstance(self.message.synchroniser, ParameterServer):
+    def _power_sgd(self, codec: PowerSGD, message: Message, parts: Sequence[Part], place: Path) -> Iterator[_Finding]:
+        if isinstance(message.synchroniser, ParameterServer):
             yield place, "power_sgd with parameter_server", "its factors are summed by all: all_reduce only"
-        if self.message.slice_bytes is not None:
+        if message.slice_bytes is not None:
             yield ("slice_bytes",), "power_sgd in slices", "a factor needs its whole matrix"
-        for part in self.parts:
-            rows = part.shape[0] if part.shape else 1
-            if min(rows, part.num_elements // rows) <= codec.rank:
+        for part in parts:
+            if part.smaller_side <= codec.rank:
                 yield place, f"rank {codec.rank} for {part.name} of shape {list(part.shape)}", "rank below both sides"
 
-    def _transport(self) -> Iterator[tuple[Path, str, str]]:
-        topology = getattr(self.message.synchroniser, "topology", "native")
-        if topology != "native" and not self.backend.own_rounds:
-            yield ("synchroniser", "topology"), f"{topology} on {self.backend.name}", "native only: it has no tags"
-        if self.message.priority and not self.backend.overtakes:
+    def _transport(self, message: Message) -> Iterator[_Finding]:
+        backend = self.backend
+        topology = getattr(message.synchroniser, "topology", "native")
+        if topology != "native" and not backend.own_rounds:
+            yield ("synchroniser", "topology"), f"{topology} on {backend.name}", "native only: it has no tags"
+        if message.priority and not backend.overtakes:
             rule = "it runs a communicator in one static order: priority 0"
-            yield ("priority",), f"priority {self.message.priority} on {self.backend.name}", rule
-        if self.message.lane >= self.backend.max_lanes:
-            yield ("lane",), f"lane {self.message.lane} on {self.backend.name}", f"0 to {self.backend.max_lanes - 1}"
+            yield ("priority",), f"priority {message.priority} on {backend.name}", rule
+        if message.lane >= backend.max_lanes:
+            yield ("lane",), f"lane {message.lane} on {backend.name}", f"0 to {backend.max_lanes - 1}"

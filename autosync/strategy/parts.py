@@ -54,6 +54,13 @@ class Part:
         return 8 + self.shape[1] * ITEM_BYTES[self.variable.dtype]
 
     @property
+    def smaller_side(self) -> int:
+        """The smaller side of the matrix that PowerSGD makes of a part: its first axis against all others."""
+        shape = self.shape
+        rows = shape[0] if shape else 1
+        return min(rows, math.prod(shape) // rows)
+
+    @property
     def factor_bytes(self) -> int:
         """Bytes of the two factors of one rank's gradient of a linear variable's part."""
         assert self.variable.factor_rows is not None, "linear variables only"

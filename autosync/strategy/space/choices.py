@@ -1,0 +1,189 @@
+"""What a message can be: every synchroniser and codec that is legal here and within the limits, found once for a space.
+
+Legality is asked, not repeated: each candidate is put into a message and shown to the rules. Synchronisers that this
+cluster makes equal (a ring between two and halving-doubling between two) are one choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autosync.errors import DoesNotApplyError, Problem
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import DType, ModelSpec, Variable
+from autosync.strategy.backends import BACKENDS
+from autosync.strategy.canonical import canonical_synchroniser
+from autosync.strategy.legality import message_problems
+from autosync.strategy.parts import parts_of
+from autosync.strategy.representation import (
+    AllReduce,
+    Codec,
+    Message,
+    ParameterServer,
+    Periodic,
+    PowerSGD,
+    Sharded,
+    SparseGather,
+    SufficientFactors,
+    Synchroniser,
+)
+from autosync.strategy.space.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A synchroniser with a codec. `slices`: its messages may be cut. `rank`: each part needs sides above it."""
+
+    synchroniser: Synchroniser
+    codec: Codec | None
+    slices: bool
+    rank: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The synchroniser's kind."""
+        return self.synchroniser.kind
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it makes a strategy stale."""
+        synchroniser = self.synchroniser
+        return isinstance(synchroniser, Periodic) or getattr(synchroniser, "staleness", 0) > 0
+
+
+Variant = tuple[Setting, ...]
+"""One setting at each node that can serve it; a single one where there is no server."""
+
+KindTable = Mapping[str, Mapping[Codec | None, tuple[Variant, ...]]]
+"""Kind of synchroniser -> codec -> variants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """All settings: for messages of any parts of a dtype, and for messages of one part of an embedding or a linear."""
+
+    dense: Mapping[DType, tuple[Setting, ...]]
+    alone: Mapping[str, tuple[Setting, ...]]
+    dense_table: Mapping[DType, KindTable]
+    alone_table: Mapping[str, KindTable]
+    num_lanes: int
+    num_priorities: int
+    can_cut: bool
+    codecs: tuple[Codec | None, ...]
+
+
+def find_choices(model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> Choices:
+    """The choices of a space; a variable for which there is none is refused."""
+    synchronisers = _unique(_synchronisers(cluster, limits), cluster)
+    codecs: tuple[Codec | None, ...] = (None,)
+    if "lossy" in limits.allow and cluster.num_workers > 1:
+        codecs += limits.codecs
+    dense: dict[DType, tuple[Setting, ...]] = {}
+    for dtype in dict.fromkeys(variable.dtype for variable in model.variables):
+        # Rules of dense messages look at a part's dtype, and PowerSGD at its sides: this one is large enough for any.
+        probe = Variable(name="probe", shape=(2**40, 2**40), dtype=dtype, use=0, ready=0)
+        dense[dtype] = tuple(_legal_settings(probe, synchronisers, codecs, model, cluster))
+    alone: dict[str, tuple[Setting, ...]] = {"dense": ()}
+    for kind in ("embedding", "linear"):
+        sample = next((variable for variable in model.variables if variable.kind == kind), None)
+        travels_alone = [synchroniser for synchroniser in synchronisers if _travels_alone(synchroniser)]
+        alone[kind] = tuple(_legal_settings(sample, travels_alone, (None,), model, cluster)) if sample else ()
+    _refuse_hopeless(model, dense, alone)
+    backend = BACKENDS[cluster.backend]
+    return Choices(
+        dense=dense,
+        alone=alone,
+        dense_table={dtype: _table(settings) for dtype, settings in dense.items()},
+        alone_table={kind: _table(settings) for kind, settings in alone.items()},
+        num_lanes=min(limits.max_lanes, backend.max_lanes),
+        num_priorities=limits.max_priorities if backend.overtakes else 1,
+        can_cut=model.optimizer.elementwise and limits.max_parts > 1,
+        codecs=codecs,
+    )
+
+
+def _refuse_hopeless(
+    model: ModelSpec, dense: Mapping[DType, Sequence[Setting]], alone: Mapping[str, Sequence[Setting]]
+) -> None:
+    for variable in model.variables:
+        # A setting with a rank does not fit every shape, so it does not count.
+        if not any(setting.rank == 0 for setting in dense[variable.dtype]) and not alone[variable.kind]:
+            what = f"no synchroniser within the limits can carry {variable.name}"
+            rule = "each variable needs one; all_reduce over native carries any"
+            raise DoesNotApplyError([Problem(what=what, rule=rule, path=("limits",))])
+
+
+def _synchronisers(cluster: ClusterSpec, limits: Limits) -> Iterator[Synchroniser]:
+    exchange = [topology for topology in limits.topologies if topology != "tree"]
+    gather = [topology for topology in exchange if topology != "halving_doubling"]
+    kinds = limits.synchronisers
+    if "all_reduce" in kinds:
+        for hierarchical in (False, True) if limits.hierarchical else (False,):
+            yield from (AllReduce(topology=topology, hierarchical=hierarchical) for topology in limits.topologies)
+    if "parameter_server" in kinds:
+        yield from _servers(cluster, limits)
+    if "sharded" in kinds:
+        yield from (Sharded(topology=topology) for topology in exchange)
+    if "sparse_gather" in kinds:
+        yield from (SparseGather(topology=topology) for topology in gather)
+    if "sufficient_factors" in kinds:
+        yield from (SufficientFactors(topology=topology) for topology in gather)
+    if "periodic" in kinds and "stale" in limits.allow:
+        for every, outer in itertools.product(limits.periods, limits.outer_optimizers):
+            yield from (Periodic(every=every, topology=topology, outer=outer) for topology in limits.topologies)
+
+
+def _servers(cluster: ClusterSpec, limits: Limits) -> Iterator[Synchroniser]:
+    lags = (0, *limits.staleness) if "stale" in limits.allow else (0,)
+    proxies = (False, True) if limits.local_proxies else (False,)
+    for node, sparse, update, proxy, lag in itertools.product(
+        cluster.nodes, (False, True), limits.server_updates, proxies, lags
+    ):
+        if not (lag and update == "worker"):
+            yield ParameterServer(server=node.name, update=update, local_proxy=proxy, sparse=sparse, staleness=lag)
+
+
+def _unique(candidates: Iterable[Synchroniser], cluster: ClusterSpec) -> list[Synchroniser]:
+    found: dict[Synchroniser, Synchroniser] = {}
+    for candidate in candidates:
+        found.setdefault(canonical_synchroniser(candidate, cluster), candidate)
+    return list(found.values())
+
+
+def _travels_alone(synchroniser: Synchroniser) -> bool:
+    if isinstance(synchroniser, ParameterServer):
+        return synchroniser.sparse
+    return isinstance(synchroniser, SparseGather | SufficientFactors)
+
+
+def _legal_settings(
+    variable: Variable,
+    synchronisers: Iterable[Synchroniser],
+    codecs: Sequence[Codec | None],
+    model: ModelSpec,
+    cluster: ClusterSpec,
+) -> Iterator[Setting]:
+    parts = parts_of(variable, None)
+    for synchroniser, codec in itertools.product(synchronisers, codecs):
+        message = Message(parts=(variable.name,), synchroniser=synchroniser, codec=codec)
+        if not message_problems(message, parts, model, cluster):
+            sliced = replace(message, slice_bytes=1024)
+            slices = not message_problems(sliced, parts, model, cluster)
+            yield Setting(synchroniser, codec, slices, codec.rank if isinstance(codec, PowerSGD) else 0)
+
+
+def _table(settings: Iterable[Setting]) -> KindTable:
+    """The settings by kind, codec and variant; those that differ in the server only are one variant."""
+    variants: dict[str, dict[Codec | None, dict[Synchroniser, list[Setting]]]] = {}
+    for setting in settings:
+        synchroniser = setting.synchroniser
+        if isinstance(synchroniser, ParameterServer):
+            synchroniser = replace(synchroniser, server="")
+        by_codec = variants.setdefault(setting.kind, {})
+        by_codec.setdefault(setting.codec, {}).setdefault(synchroniser, []).append(setting)
+    return {
+        kind: {codec: tuple(map(tuple, found.values())) for codec, found in by_codec.items()}
+        for kind, by_codec in variants.items()
+    }

@@ -1,0 +1,163 @@
+"""Counting: how many strategies a space holds.
+
+Counted are representations: the overlap; for each variable no cut, or an axis and the sizes of two or more parts; for
+each way to distribute the parts over messages, and for each message, a synchroniser with a codec (those that the
+cluster makes equal once), no slices or one of the slice sizes, a lane and a priority. Not counted are names, the order
+of writing, cuts into one part, and (a lower bound) PowerSGD anywhere but in messages of one uncut variable.
+
+With n parts that may share messages and s settings a message, there are T_n(s) = sum_k S(n, k) s^k ways (S: Stirling
+numbers of the second kind; T: Touchard's polynomials). A part that may also travel alone, in b more ways, makes this an
+n-fold product of (x + b) in which x^j stands for T_j(s); a variable that can be cut into k parts in w_k ways makes it a
+product over variables of sum_k w_k (x + b)^k. By Dobinski's formula T_j(s) is the j-th moment of a Poisson variable
+with mean s, so the count is the mean of that product: one sum of positive terms, taken in logarithms.
+
+    count = sum_m  e^-s s^m / m!  *  product over variables v of  sum_k w_vk (m + b_v)^k
+
+Parts of different dtypes never share a message: their counts multiply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.legality import MAX_PARTS
+from autosync.strategy.parts import parts_of
+from autosync.strategy.space.choices import Choices, Setting
+from autosync.strategy.space.limits import Limits
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MAX_TERMS = 4096
+"""The sum is taken term by term up to this many terms, and beyond that as an integral over as many points."""
+
+NEGLIGIBLE = 60.0
+"""Terms smaller than the largest by this factor, as a logarithm, change no digit."""
+
+
+def log10_size(model: ModelSpec, limits: Limits, choices: Choices) -> float:
+    """The decimal logarithm of the number of strategies in a space."""
+    total = math.log(len(limits.overlaps))
+    for dtype, settings in choices.dense.items():
+        variables = [variable for variable in model.variables if variable.dtype == dtype]
+        total += _log_count(variables, settings, limits, choices)
+    return total / math.log(10)
+
+
+def _log_count(variables: Sequence[Variable], settings: Sequence[Setting], limits: Limits, choices: Choices) -> float:
+    orders = choices.num_lanes * choices.num_priorities
+    shared = sum(_num_ways(setting, limits) for setting in settings if not setting.rank) * orders
+    groups = Counter(_Factor.of(variable, settings, limits, choices, orders) for variable in variables)
+    factors = list(groups.items())
+    num_parts = sum(factor.max_parts * count for factor, count in factors)
+    return _log_poisson_mean(factors, shared, num_parts)
+
+
+def _num_ways(setting: Setting, limits: Limits) -> int:
+    return 1 + len(limits.slice_bytes) if setting.slices else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """One variable's factor of the product: `log_cuts[i]` is the logarithm of the ways to cut it into i + 2 parts."""
+
+    alone: int
+    alone_uncut: int
+    log_cuts: tuple[float, ...]
+
+    @classmethod
+    def of(cls, variable: Variable, dense: Sequence[Setting], limits: Limits, choices: Choices, orders: int) -> _Factor:
+        alone = sum(_num_ways(setting, limits) for setting in choices.alone[variable.kind]) * orders
+        side = parts_of(variable, None)[0].smaller_side
+        ranked = sum(_num_ways(setting, limits) for setting in dense if 0 < setting.rank < side) * orders
+        return cls(alone, alone + ranked, _log_cuts(variable, limits) if choices.can_cut else ())
+
+    @property
+    def max_parts(self) -> int:
+        return len(self.log_cuts) + 1
+
+    def log(self, points: Floats) -> Floats:
+        """The logarithm of the factor at each m."""
+        import numpy as np
+
+        base = np.log(points + self.alone)
+        total = np.log(points + self.alone_uncut)
+        for index, log_ways in enumerate(self.log_cuts):
+            total = np.logaddexp(total, log_ways + (index + 2) * base)
+        return np.asarray(total, dtype=np.float64)
+
+
+def _log_cuts(variable: Variable, limits: Limits) -> tuple[float, ...]:
+    most = min(limits.max_parts, MAX_PARTS, max(variable.shape, default=1))
+    found: list[float] = []
+    for num_parts in range(2, most + 1):
+        sizes = [size for size in variable.shape if size >= num_parts]
+        if limits.uneven_parts:
+            logs = [_log_binomial(size - 1, num_parts - 1) for size in sizes]
+            largest = max(logs)
+            found.append(largest + math.log(math.fsum(math.exp(value - largest) for value in logs)))
+        else:
+            found.append(math.log(len(sizes)))
+    return tuple(found)
+
+
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _log_poisson_mean(factors: Sequence[tuple[_Factor, int]], mean: int, num_parts: int) -> float:
+    """The logarithm of the mean of the product of all factors over a Poisson variable."""
+    import numpy as np
+
+    def log_terms(points: Floats) -> Floats:
+        with np.errstate(divide="ignore"):
+            total = np.zeros_like(points)
+            for factor, count in factors:
+                total = total + count * factor.log(points)
+        if not mean:
+            return total
+        return total + points * math.log(mean) - mean - _log_factorials(points)
+
+    if not mean:
+        return float(log_terms(np.zeros(1))[0])
+    low, high = _window(log_terms, mean, num_parts)
+    if high - low <= MAX_TERMS:
+        return float(np.logaddexp.reduce(log_terms(np.arange(low, high + 1, dtype=np.float64))))
+    points = np.linspace(low, high, MAX_TERMS + 1)
+    return float(np.logaddexp.reduce(log_terms(points))) + math.log((high - low) / MAX_TERMS)
+
+
+def _log_factorials(points: Floats) -> Floats:
+    import numpy as np
+
+    return np.array([math.lgamma(point + 1) for point in points.tolist()])
+
+
+def _window(log_terms: Callable[[Floats], Floats], mean: int, num_parts: int) -> tuple[int, int]:
+    """The stretch of m outside which every term is negligible."""
+    import numpy as np
+
+    high = 16
+    # From here on terms fall: the product grows no faster than m to the number of parts.
+    while high * math.log(max(high / mean, 1e-9)) <= num_parts:
+        high *= 2
+    high *= 4
+    low = 0
+    while high - low > MAX_TERMS:
+        points = np.unique(np.linspace(low, high, 513).round())
+        terms = log_terms(points)
+        kept = np.flatnonzero(terms > terms.max() - NEGLIGIBLE)
+        first, last = max(kept[0] - 1, 0), min(kept[-1] + 1, len(points) - 1)
+        narrower = int(points[first]), int(points[last])
+        if narrower[1] - narrower[0] > 0.75 * (high - low):
+            break
+        low, high = narrower
+    return low, high

@@ -1,0 +1,57 @@
+"""Cutting: how a variable is drawn into parts."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+from autosync.specs.model import Variable
+from autosync.strategy.legality import MAX_PARTS
+from autosync.strategy.representation import Partition
+from autosync.strategy.space.limits import Limits, even_sizes
+
+P_FIRST_AXIS = 0.8
+"""Parts along the first axis lie in one piece in memory; along another they must be gathered first."""
+
+P_BY_BANDWIDTH = 0.5
+"""Uneven parts whose sizes follow the nodes' bandwidths, rather than chance."""
+
+
+def axes_to_cut(variable: Variable) -> list[int]:
+    """The axes along which a variable can be cut."""
+    return [axis for axis, size in enumerate(variable.shape) if size > 1]
+
+
+def draw_partition(
+    rng: random.Random,
+    variable: Variable,
+    *,
+    wanted_parts: int,
+    p_uneven: float,
+    bandwidths: Sequence[float],
+    limits: Limits,
+) -> Partition:
+    """A cut of a variable (that has an axis to cut) into about `wanted_parts`, two at least."""
+    axes = axes_to_cut(variable)
+    axis = axes[0] if len(axes) == 1 or rng.random() < P_FIRST_AXIS else rng.choice(axes[1:])
+    size = variable.shape[axis]
+    num_parts = max(2, min(wanted_parts, limits.max_parts, MAX_PARTS, size))
+    if not (limits.uneven_parts and rng.random() < p_uneven):
+        return Partition(axis=axis, sizes=even_sizes(size, num_parts))
+    if rng.random() < P_BY_BANDWIDTH:
+        weights = [bandwidths[index % len(bandwidths)] for index in range(num_parts)]
+    else:
+        weights = [rng.uniform(0.25, 1.0) for _ in range(num_parts)]
+    return Partition(axis=axis, sizes=weighted_sizes(size, weights))
+
+
+def weighted_sizes(size: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """An axis cut in proportion to the weights, as nearly as whole numbers allow, and no part empty."""
+    free = size - len(weights)
+    exact = [free * weight / math.fsum(weights) for weight in weights]
+    sizes = [int(share) for share in exact]
+    by_rest = sorted(range(len(sizes)), key=lambda index: sizes[index] - exact[index])
+    for index in by_rest[: free - sum(sizes)]:
+        sizes[index] += 1
+    return tuple(1 + share for share in sizes)

@@ -1,0 +1,60 @@
+"""Drafts: messages while they are being drawn, with the few figures of their parts that the draws look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosync.specs.model import Variable
+from autosync.strategy.representation import Message, Partition
+from autosync.strategy.space.choices import Setting
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part's name, its size (for rows, those that are touched) and when its variable is ready and used next."""
+
+    name: str
+    num_bytes: float
+    ready: int
+    use: int
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message to be."""
+
+    pieces: list[Piece]
+    setting: Setting
+    lane: int = 0
+    priority: int = 0
+    slice_bytes: int | None = None
+
+    @property
+    def num_bytes(self) -> float:
+        """Bytes of all parts."""
+        return sum(piece.num_bytes for piece in self.pieces)
+
+    @property
+    def use(self) -> int:
+        """When the first of its parts is used next."""
+        return min(piece.use for piece in self.pieces)
+
+    def message(self) -> Message:
+        """The message."""
+        return Message(
+            parts=tuple(piece.name for piece in self.pieces),
+            synchroniser=self.setting.synchroniser,
+            codec=self.setting.codec,
+            priority=self.priority,
+            lane=self.lane,
+            slice_bytes=self.slice_bytes,
+        )
+
+
+def pieces_of(variable: Variable, partition: Partition | None, num_bytes: float) -> list[Piece]:
+    """The parts of one variable whose gradient (or whose touched rows) makes `num_bytes`."""
+    if partition is None:
+        return [Piece(variable.name, num_bytes, variable.ready, variable.use)]
+    per_index = num_bytes / variable.shape[partition.axis]
+    name, ready, use = variable.name, variable.ready, variable.use
+    return [Piece(f"{name}[{index}]", per_index * size, ready, use) for index, size in enumerate(partition.sizes)]

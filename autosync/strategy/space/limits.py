@@ -1,0 +1,187 @@
+"""Limits: which values of each aspect the space may use.
+
+Legality says what a model, a cluster and a backend can do at all; limits say what of that a user wants tried. By
+default every exact strategy is in, on a grid of slice sizes and with bounds on counts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from autosync.documents import STRICT
+from autosync.errors import Path, Problem
+from autosync.strategy.representation import (
+    AllReduce,
+    Cast,
+    Codec,
+    Int8,
+    OuterOptimizer,
+    Overlap,
+    ParameterServer,
+    Partition,
+    Periodic,
+    PowerSGD,
+    Sign,
+    Strategy,
+    Synchroniser,
+    TopK,
+    Topology,
+)
+from autosync.units import exact_size, parse_size
+
+SynchroniserKind = Literal[
+    "all_reduce", "parameter_server", "sharded", "sparse_gather", "sufficient_factors", "periodic"
+]
+InexactClass = Literal["lossy", "stale"]
+
+ALL_SYNCHRONISERS: tuple[SynchroniserKind, ...] = (
+    "all_reduce",
+    "parameter_server",
+    "sharded",
+    "sparse_gather",
+    "sufficient_factors",
+    "periodic",
+)
+ALL_CODECS: tuple[Codec, ...] = (
+    Cast(dtype="bfloat16"),
+    Cast(dtype="float16"),
+    Int8(error_feedback=True),
+    TopK(),
+    PowerSGD(),
+    Sign(),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the space may use of each aspect.
+
+    allow                the classes besides `exact`; default none, for lossy and stale strategies change training
+    overlaps             how far transfers may overlap compute; default both
+    synchronisers        default all (periodic comes in with `stale` only)
+    topologies           default all that the backend can run
+    hierarchical         all-reduce within nodes first; default yes
+    server_updates       where a server's optimizer may run; default both places
+    local_proxies        one rank speaks for its node to a server; default yes
+    staleness            steps that servers may lag, with `stale`; default 1, 2 and 4 (0 is always in)
+    periods              steps between two averages, with `stale`; default 2, 4, 8, 16 and 64
+    outer_optimizers     what is done with an average; default nothing, or DiLoCo's step
+    codecs               with `lossy`; default each kind at its usual setting
+    max_parts            parts of one variable; default 64
+    uneven_parts         sizes that differ by more than one; default yes
+    slice_bytes          besides whole messages; default 64 KiB to 16 MiB in powers of two
+    max_lanes            default 4
+    max_priorities       default 256 levels
+    """
+
+    __pydantic_config__ = STRICT
+
+    allow: tuple[InexactClass, ...] = ()
+    overlaps: tuple[Overlap, ...] = ("backward", "forward")
+    synchronisers: tuple[SynchroniserKind, ...] = ALL_SYNCHRONISERS
+    topologies: tuple[Topology, ...] = ("native", "ring", "tree", "halving_doubling")
+    hierarchical: bool = True
+    server_updates: tuple[Literal["server", "worker"], ...] = ("server", "worker")
+    local_proxies: bool = True
+    staleness: tuple[int, ...] = (1, 2, 4)
+    periods: tuple[int, ...] = (2, 4, 8, 16, 64)
+    outer_optimizers: tuple[OuterOptimizer | None, ...] = (None, OuterOptimizer())
+    codecs: tuple[Codec, ...] = ALL_CODECS
+    max_parts: int = 64
+    uneven_parts: bool = True
+    slice_bytes: tuple[Annotated[int, BeforeValidator(parse_size)], ...] = field(
+        default=tuple(2**exponent for exponent in range(16, 25)),
+        metadata={"write": lambda sizes: [exact_size(size) for size in sizes]},
+    )
+    max_lanes: int = 4
+    max_priorities: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("overlaps", "synchronisers", "topologies", "server_updates", "outer_optimizers"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} leaves no choice (at least one)")
+        for name in ("max_parts", "max_lanes", "max_priorities"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} leaves no choice (1 or more)")
+        if any(steps < 1 for steps in self.staleness) or any(steps < 1 for steps in self.periods):
+            raise ValueError("staleness and periods are numbers of steps (1 or more)")
+        if any(size < 1024 for size in self.slice_bytes):
+            raise ValueError("slices below 1 KiB are all overhead (1 KiB or more)")
+        for name in (limit.name for limit in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(set(value)) < len(value):
+                raise ValueError(f"{name} names a value twice (each value once)")
+
+    def problems(self, strategy: Strategy, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Problem]:
+        """Where a legal strategy leaves the limits; `shapes` are those of the variables."""
+        if strategy.overlap not in self.overlaps:
+            yield _outside(("overlap",), strategy.overlap, self.overlaps)
+        for name, partition in strategy.partitions.items():
+            yield from self._partition_problems(partition, shapes[name], ("partitions", name))
+        for position, message in enumerate(strategy.messages):
+            path: Path = ("messages", position)
+            yield from self._synchroniser_problems(message.synchroniser, (*path, "synchroniser"))
+            if message.codec is not None and "lossy" not in self.allow:
+                yield _outside((*path, "codec"), message.codec.kind, (None,))
+            elif message.codec is not None and message.codec not in self.codecs:
+                yield _outside((*path, "codec"), message.codec, self.codecs)
+            if message.slice_bytes is not None and message.slice_bytes not in self.slice_bytes:
+                yield _outside((*path, "slice_bytes"), message.slice_bytes, self.slice_bytes)
+            if message.lane >= self.max_lanes:
+                yield _outside((*path, "lane"), message.lane, (f"0 to {self.max_lanes - 1}",))
+            if message.priority >= self.max_priorities:
+                yield _outside((*path, "priority"), message.priority, (f"0 to {self.max_priorities - 1}",))
+
+    def _partition_problems(self, partition: Partition, shape: tuple[int, ...], path: Path) -> Iterator[Problem]:
+        sizes = partition.sizes
+        if len(sizes) > self.max_parts:
+            yield _outside((*path, "sizes"), f"{len(sizes)} parts", (f"up to {self.max_parts}",))
+        if not self.uneven_parts and sizes != even_sizes(shape[partition.axis], len(sizes)):
+            yield _outside((*path, "sizes"), "uneven parts", ("even parts, larger ones first",))
+
+    def _synchroniser_problems(self, synchroniser: Synchroniser, path: Path) -> Iterator[Problem]:
+        kind = synchroniser.kind
+        if kind not in self.synchronisers:
+            yield _outside(path, kind, self.synchronisers)
+        topology = getattr(synchroniser, "topology", None)
+        if topology is not None and topology not in self.topologies:
+            yield _outside((*path, "topology"), topology, self.topologies)
+        if isinstance(synchroniser, AllReduce) and synchroniser.hierarchical and not self.hierarchical:
+            yield _outside((*path, "hierarchical"), "true", ("false",))
+        if isinstance(synchroniser, ParameterServer):
+            yield from self._server_problems(synchroniser, path)
+        if isinstance(synchroniser, Periodic):
+            yield from self._periodic_problems(synchroniser, path)
+
+    def _server_problems(self, server: ParameterServer, path: Path) -> Iterator[Problem]:
+        if server.update not in self.server_updates:
+            yield _outside((*path, "update"), server.update, self.server_updates)
+        if server.local_proxy and not self.local_proxies:
+            yield _outside((*path, "local_proxy"), "true", ("false",))
+        lags = (0, *self.staleness) if "stale" in self.allow else (0,)
+        if server.staleness not in lags:
+            yield _outside((*path, "staleness"), server.staleness, lags)
+
+    def _periodic_problems(self, periodic: Periodic, path: Path) -> Iterator[Problem]:
+        if "stale" not in self.allow:
+            yield _outside(path, periodic.kind, ("with `stale` allowed only",))
+        if periodic.every not in self.periods:
+            yield _outside((*path, "every"), periodic.every, self.periods)
+        if periodic.outer not in self.outer_optimizers:
+            yield _outside((*path, "outer"), periodic.outer, self.outer_optimizers)
+
+
+def _outside(path: Path, value: object, allowed: Sequence[object]) -> Problem:
+    return Problem(what=f"{value} is outside the limits", rule=f"limits: {', '.join(map(str, allowed))}", path=path)
+
+
+@functools.lru_cache(maxsize=4096)
+def even_sizes(size: int, num_parts: int) -> tuple[int, ...]:
+    """An axis cut into parts that differ by one at most, larger ones first."""
+    quotient, rest = divmod(size, num_parts)
+    return (quotient + 1,) * rest + (quotient,) * (num_parts - rest)

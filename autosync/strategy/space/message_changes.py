@@ -1,0 +1,111 @@
+"""Changes of one aspect of one message. Each returns None where it does not apply."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autosync.strategy.representation import Message, ParameterServer, Strategy
+from autosync.strategy.space.choices import Setting
+from autosync.strategy.space.editing import Room, must_be_alone, with_message, with_setting
+
+
+def change_kind(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """One message is synchronised in another way; its codec stays where the new way takes it."""
+    position, message = _any(strategy, rng)
+    settings = [s for s in room.settings(message, strategy) if s.kind != message.synchroniser.kind]
+    same = [setting for setting in settings if setting.codec == message.codec]
+    found = same or [setting for setting in settings if setting.codec is None]
+    if not found:
+        return None
+    # A kind first: servers would drown the others by their number.
+    kind = rng.choice(list(dict.fromkeys(setting.kind for setting in found)))
+    chosen = rng.choice([setting for setting in found if setting.kind == kind])
+    return with_message(strategy, position, with_setting(message, chosen))
+
+
+def change_details(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """One message keeps its kind (and server) and gets another topology, update place, proxy, lag or period."""
+    position, message = _any(strategy, rng)
+    server = getattr(message.synchroniser, "server", None)
+    found = [
+        setting
+        for setting in room.settings(message, strategy)
+        if setting.kind == message.synchroniser.kind
+        and setting.codec == message.codec
+        and getattr(setting.synchroniser, "server", None) == server
+        and setting.synchroniser != message.synchroniser
+    ]
+    return _with_any(strategy, position, message, found, rng)
+
+
+def change_server(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """Another node serves one message."""
+    served = [p for p, m in enumerate(strategy.messages) if isinstance(m.synchroniser, ParameterServer)]
+    if not served:
+        return None
+    position = rng.choice(served)
+    message = strategy.messages[position]
+    here = message.synchroniser
+    assert isinstance(here, ParameterServer), "only served messages are drawn"
+    found = [
+        setting
+        for setting in room.settings(message, strategy)
+        if isinstance(setting.synchroniser, ParameterServer)
+        and setting.codec == message.codec
+        and setting.synchroniser != here
+        and replace(setting.synchroniser, server=here.server) == here
+    ]
+    return _with_any(strategy, position, message, found, rng)
+
+
+def change_codec(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """One message is encoded otherwise."""
+    position, message = _any(strategy, rng)
+    found = [
+        setting
+        for setting in room.settings(message, strategy)
+        if setting.synchroniser == message.synchroniser and setting.codec != message.codec
+    ]
+    return _with_any(strategy, position, message, found, rng)
+
+
+def change_slices(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """One message gets another slice size, or none."""
+    position, message = _any(strategy, rng)
+    if not can_be_sliced(message):
+        return None
+    sizes = [size for size in (None, *room.limits.slice_bytes) if size != message.slice_bytes]
+    return with_message(strategy, position, replace(message, slice_bytes=rng.choice(sizes))) if sizes else None
+
+
+def change_priority(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """One message gets another priority; the levels drawn from are as many as messages, and one more."""
+    position, message = _any(strategy, rng)
+    levels = min(room.choices.num_priorities, len(strategy.messages) + 1)
+    found = [priority for priority in range(levels) if priority != message.priority]
+    return with_message(strategy, position, replace(message, priority=rng.choice(found))) if found else None
+
+
+def change_lane(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
+    """One message goes to another lane."""
+    position, message = _any(strategy, rng)
+    found = [lane for lane in range(room.choices.num_lanes) if lane != message.lane]
+    return with_message(strategy, position, replace(message, lane=rng.choice(found))) if found else None
+
+
+def can_be_sliced(message: Message) -> bool:
+    """Whether slices of a message are legal; rows and factors travel whole, and so do PowerSGD's matrices."""
+    return not must_be_alone(message) and (message.codec is None or message.codec.kind != "power_sgd")
+
+
+def _any(strategy: Strategy, rng: random.Random) -> tuple[int, Message]:
+    position = rng.randrange(len(strategy.messages))
+    return position, strategy.messages[position]
+
+
+def _with_any(
+    strategy: Strategy, position: int, message: Message, found: Sequence[Setting], rng: random.Random
+) -> Strategy | None:
+    return with_message(strategy, position, with_setting(message, rng.choice(found))) if found else None

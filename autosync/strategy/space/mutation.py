@@ -1,0 +1,58 @@
+"""Mutation: one aspect of a strategy changes, of one message, of one variable or of the whole step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.canonical import canonical
+from autosync.strategy.representation import Strategy
+from autosync.strategy.space import message_changes, part_changes, step_changes
+from autosync.strategy.space.chance import draw_weighted
+from autosync.strategy.space.choices import Choices
+from autosync.strategy.space.editing import Room, make_room
+from autosync.strategy.space.limits import Limits
+from autosync.strategy.space.placement import bandwidths_of
+
+Change = Callable[[Room, Strategy, random.Random], Strategy | None]
+
+CHANGE_WEIGHTS: Mapping[Change, float] = {
+    message_changes.change_kind: 2.0,
+    message_changes.change_details: 1.0,
+    message_changes.change_server: 1.5,
+    message_changes.change_codec: 1.0,
+    message_changes.change_slices: 1.0,
+    message_changes.change_priority: 1.0,
+    message_changes.change_lane: 1.0,
+    part_changes.change_cut: 2.0,
+    part_changes.move_part: 1.0,
+    part_changes.join_messages: 1.5,
+    part_changes.split_message: 1.5,
+    step_changes.change_overlap: 1.0,
+    step_changes.slice_all: 0.5,
+    step_changes.prioritise_by_use: 0.5,
+    step_changes.deal_lanes: 0.5,
+    step_changes.reshape_all: 0.5,
+}
+
+MAX_TRIES = 64
+
+
+class Mutator:
+    """Changes strategies of one space."""
+
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, limits: Limits, choices: Choices) -> None:
+        self._model = model
+        self._cluster = cluster
+        self._room = make_room(model, bandwidths_of(cluster), limits, choices)
+
+    def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
+        """A strategy whose canonical form is another, or the same one after `MAX_TRIES` changes that made none."""
+        before = canonical(strategy, self._model, self._cluster)
+        for _ in range(MAX_TRIES):
+            changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)
+            if changed is not None and canonical(changed, self._model, self._cluster) != before:
+                return changed
+        return strategy

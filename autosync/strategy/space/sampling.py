@@ -1,0 +1,212 @@
+"""Sampling: a strategy is drawn aspect by aspect, under the priors that stand in these modules and in docs/space.md.
+
+Uniform over strategies would be nearly always maximal partitioning, in messages without any pattern. So the whole step
+first gets a style (mostly one kind of synchroniser, a size for parts, a number of messages, a codec), and variables and
+messages follow it with exceptions.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import DType, ModelSpec, Variable
+from autosync.strategy.parts import parts_of
+from autosync.strategy.representation import Codec, Partition, PowerSGD, Strategy
+from autosync.strategy.space.chance import draw_weighted
+from autosync.strategy.space.choices import Choices, KindTable, Variant
+from autosync.strategy.space.cutting import axes_to_cut, draw_partition
+from autosync.strategy.space.drafts import Draft, Piece, pieces_of
+from autosync.strategy.space.limits import Limits
+from autosync.strategy.space.merging import Merging
+from autosync.strategy.space.placement import Placement, bandwidths_of
+from autosync.strategy.space.scheduling import draw_lanes, draw_priorities, draw_slices
+
+KIND_WEIGHTS = {"all_reduce": 0.4, "parameter_server": 0.3, "sharded": 0.2, "periodic": 0.1}
+"""How often a kind is the main one of a step, among those that the space has for the dtype."""
+
+P_MIXED = 0.2
+"""Steps in which each variable draws its kind for itself."""
+
+P_ALONE_EMBEDDING = 0.85
+P_ALONE_LINEAR_STEPS = 0.25
+P_ALONE_LINEAR = 0.5
+"""Embeddings mostly travel as rows; in a quarter of the steps half of the linear variables travel as factors."""
+
+P_NEVER_CUT = 0.3
+P_COUNT_BY_SIZE = 0.8
+UNEVEN_WEIGHTS = {0.0: 0.6, 0.3: 0.2, 1.0: 0.2}
+SMALLEST_PART = 1 / 256
+"""The size that parts shall have is drawn between this share of the model and its largest variable (log-uniform)."""
+
+P_CODEC = 0.5
+P_CODEC_EVERYWHERE = 0.6
+P_SYNCHRONOUS = 0.5
+P_ONE_VARIANT = 0.7
+"""Steps in which messages of one kind share topology, update place, proxy and lag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Style:
+    """What holds for the whole step; a probability says how many variables or messages follow."""
+
+    main_kind: Mapping[DType, str]
+    is_mixed: bool
+    p_alone: Mapping[str, float]
+    target_part_bytes: float
+    p_cut: float
+    p_uneven: float
+    codec: Codec | None
+    p_codec: float
+    merging: Merging
+
+
+_Pool = tuple[DType, str, Codec | None]
+"""Parts that may share messages: dtype, kind of synchroniser, codec."""
+
+
+class Sampler:
+    """Draws strategies of one space."""
+
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, limits: Limits, choices: Choices) -> None:
+        self._limits = limits
+        self._choices = choices
+        self._bandwidths = bandwidths_of(cluster)
+        self._variables = sorted(model.variables, key=lambda variable: variable.ready)
+        self._num_bytes = [variable.num_bytes for variable in self._variables]
+        self._kind_weights = {
+            dtype: {kind: weight for kind, weight in KIND_WEIGHTS.items() if None in table.get(kind, ())}
+            for dtype, table in choices.dense_table.items()
+        }
+
+    def sample(self, rng: random.Random) -> Strategy:
+        """One strategy."""
+        style = self._style(rng)
+        variants = _Variants(rng)
+        placement = Placement(rng, self._bandwidths, sum(self._num_bytes))
+        partitions: dict[str, Partition] = {}
+        pools: dict[_Pool, list[Piece]] = {}
+        drafts: list[Draft] = []
+        for variable, num_bytes in zip(self._variables, self._num_bytes, strict=True):
+            partition = self._partition(rng, variable, num_bytes, style)
+            if partition is not None:
+                partitions[variable.name] = partition
+            if self._travels_alone(rng, variable, style):
+                table = self._choices.alone_table[variable.kind]
+                for piece in pieces_of(variable, partition, _touched_bytes(variable, num_bytes)):
+                    setting = placement.place(variants.draw_alone(variable.kind, table), piece.num_bytes)
+                    drafts.append(Draft([piece], setting))
+            else:
+                pool = self._pool(rng, variable, partition, style)
+                pools.setdefault(pool, []).extend(pieces_of(variable, partition, num_bytes))
+        for pool, pieces in pools.items():
+            dtype, kind, codec = pool
+            found = self._choices.dense_table[dtype][kind][codec]
+            for group in style.merging.merge(rng, pieces):
+                group_bytes = sum([piece.num_bytes for piece in group])
+                drafts.append(Draft(group, placement.place(variants.draw(pool, found), group_bytes)))
+        return self._scheduled(rng, drafts, partitions)
+
+    def _style(self, rng: random.Random) -> _Style:
+        total, largest = sum(self._num_bytes), max(self._num_bytes)
+        smallest = min(total * SMALLEST_PART, largest)
+        is_cut = self._choices.can_cut and rng.random() >= P_NEVER_CUT
+        lossy = [codec for codec in self._choices.codecs if codec is not None]
+        return _Style(
+            main_kind={dtype: draw_weighted(rng, weights) for dtype, weights in self._kind_weights.items() if weights},
+            is_mixed=rng.random() < P_MIXED,
+            p_alone={
+                "embedding": P_ALONE_EMBEDDING,
+                "linear": P_ALONE_LINEAR if rng.random() < P_ALONE_LINEAR_STEPS else 0.0,
+            },
+            target_part_bytes=math.exp(rng.uniform(math.log(smallest), math.log(largest))),
+            p_cut=rng.choice((0.5, 1.0)) if is_cut else 0.0,
+            p_uneven=draw_weighted(rng, UNEVEN_WEIGHTS),
+            codec=rng.choice(lossy) if lossy and rng.random() < P_CODEC else None,
+            p_codec=1.0 if rng.random() < P_CODEC_EVERYWHERE else 0.5,
+            merging=Merging.draw(rng),
+        )
+
+    def _partition(self, rng: random.Random, variable: Variable, num_bytes: int, style: _Style) -> Partition | None:
+        share = num_bytes / style.target_part_bytes
+        # The larger a variable, the likelier it is cut; those above the target always are (in a step that cuts all).
+        if not style.p_cut or rng.random() >= style.p_cut * min(1.0, share) or not axes_to_cut(variable):
+            return None
+        by_size = rng.random() < P_COUNT_BY_SIZE
+        return draw_partition(
+            rng,
+            variable,
+            wanted_parts=math.ceil(share) if by_size else rng.randint(2, max(2, self._limits.max_parts)),
+            p_uneven=style.p_uneven,
+            bandwidths=list(self._bandwidths.values()),
+            limits=self._limits,
+        )
+
+    def _travels_alone(self, rng: random.Random, variable: Variable, style: _Style) -> bool:
+        if not self._choices.alone[variable.kind]:
+            return False
+        return variable.dtype not in style.main_kind or rng.random() < style.p_alone[variable.kind]
+
+    def _pool(self, rng: random.Random, variable: Variable, partition: Partition | None, style: _Style) -> _Pool:
+        dtype = variable.dtype
+        kind = draw_weighted(rng, self._kind_weights[dtype]) if style.is_mixed else style.main_kind[dtype]
+        codec = style.codec
+        if codec is not None:
+            is_offered = codec in self._choices.dense_table[dtype][kind] and rng.random() < style.p_codec
+            if not (is_offered and _fits(codec, variable, partition)):
+                codec = None
+        return dtype, kind, codec
+
+    def _scheduled(self, rng: random.Random, drafts: list[Draft], partitions: dict[str, Partition]) -> Strategy:
+        drafts.sort(key=lambda draft: draft.pieces[0].ready)
+        draw_slices(rng, drafts, self._limits)
+        draw_lanes(rng, drafts, self._choices.num_lanes)
+        draw_priorities(rng, drafts, self._choices.num_priorities)
+        return Strategy(
+            overlap=rng.choice(self._limits.overlaps),
+            partitions=partitions,
+            messages=tuple([draft.message() for draft in drafts]),
+        )
+
+
+class _Variants:
+    """Draws the variants of one step: mostly one for all messages of a pool, sometimes each its own."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._is_pinned = rng.random() < P_ONE_VARIANT
+        self._is_synchronous = rng.random() < P_SYNCHRONOUS
+        self._pinned: dict[object, Variant] = {}
+
+    def draw(self, key: object, found: Sequence[Variant]) -> Variant:
+        """One of the variants found, the one drawn before for this key where the step keeps to one."""
+        variant = self._pinned.get(key)
+        if variant is None:
+            timely = [v for v in found if not v[0].is_stale] if self._is_synchronous else []
+            variant = self._rng.choice(timely or found)
+            if self._is_pinned:
+                self._pinned[key] = variant
+        return variant
+
+    def draw_alone(self, key: str, table: KindTable) -> Variant:
+        """A variant for a message of rows or factors: first its kind, then the variant."""
+        if key in self._pinned:
+            return self._pinned[key]
+        kind = self._rng.choice(list(table))
+        return self.draw(key, table[kind][None])
+
+
+def _touched_bytes(variable: Variable, num_bytes: int) -> float:
+    """What travels of an embedding as rows; of factors we take the dense size, for placement does not ask them."""
+    if variable.kind != "embedding" or variable.touched_rows is None:
+        return num_bytes
+    return num_bytes * variable.touched_rows / variable.shape[0]
+
+
+def _fits(codec: Codec, variable: Variable, partition: Partition | None) -> bool:
+    return not isinstance(codec, PowerSGD) or all(
+        part.smaller_side > codec.rank for part in parts_of(variable, partition)
+    )

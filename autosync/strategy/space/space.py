@@ -1,0 +1,86 @@
+"""The space itself: for one model on one cluster (whose backend counts too) under limits."""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import dataclass, field
+
+from autosync.errors import Problem
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.representation import Strategy
+from autosync.strategy.space.choices import Choices, find_choices
+from autosync.strategy.space.counting import log10_size
+from autosync.strategy.space.crossover import cross
+from autosync.strategy.space.limits import Limits
+from autosync.strategy.space.mutation import Mutator
+from autosync.strategy.space.sampling import Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """All strategies that are legal for a model on a cluster, within limits.
+
+    Every draw takes its chance from the generator it is given: the same seed makes the same strategy, in any process.
+    What is drawn is always legal and within the limits; `mutate` and `crossover` take any legal strategy, also one
+    outside the limits (a preset, say), and bring in nothing from outside.
+    """
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        # A space without any strategy is refused where it is made.
+        _ = self.choices
+
+    @functools.cached_property
+    def choices(self) -> Choices:
+        """Every synchroniser with every codec that messages may have."""
+        return find_choices(self.model, self.cluster, self.limits)
+
+    @functools.cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self.model, self.cluster, self.limits, self.choices)
+
+    @functools.cached_property
+    def _mutator(self) -> Mutator:
+        return Mutator(self.model, self.cluster, self.limits, self.choices)
+
+    @functools.cached_property
+    def _log10_size(self) -> float:
+        return log10_size(self.model, self.limits, self.choices)
+
+    def problems(self, strategy: Strategy) -> list[Problem]:
+        """Why a strategy is not in the space: the rules it breaks, or else the limits it leaves; none if it is in."""
+        found = legality.problems(strategy, self.model, self.cluster)
+        if found:
+            return found
+        shapes = {variable.name: variable.shape for variable in self.model.variables}
+        return list(self.limits.problems(strategy, shapes))
+
+    def contains(self, strategy: Strategy) -> bool:
+        """Whether a strategy is legal here and within the limits."""
+        return not self.problems(strategy)
+
+    def sample(self, rng: random.Random) -> Strategy:
+        """A strategy drawn aspect by aspect (docs/space.md has the priors)."""
+        return self._sampler.sample(rng)
+
+    def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
+        """A strategy that differs in one aspect of one message, of one variable or of the whole step.
+
+        Its `strategy_id` differs too, unless many tries found no such change (in a space of one strategy there is
+        none).
+        """
+        return self._mutator.mutate(strategy, rng)
+
+    def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
+        """A strategy that synchronises each variable as one of two parents does."""
+        return cross(first, second, self.model, rng)
+
+    def log10_size(self) -> float:
+        """The decimal logarithm of the number of strategies, counted as docs/space.md says."""
+        return self._log10_size
