@@ -1,0 +1,219 @@
+"""The bound: seconds of a step that no exact strategy for a model on a cluster can beat.
+
+A step of the long run, with transfers overlapping both passes and one step the next. The bound is the largest of
+terms, each of which holds for itself. All rest on what must pass an interface in any exact strategy of the
+representation, whoever sums, updates or answers, and wherever:
+
+- **dense**: of every element of a gradient, one number. Ranks of one node may add theirs up first, and a server that
+  adds up or updates sends one number as well.
+- **rows**, where the task allows them: the numbers of every row that was touched. In whatever form a part travels, as
+  rows, as new rows or dense, its touched rows are in it, so a table never costs less than its touched rows without
+  their indices, however it is cut. Of the rows that several ranks touch it is only sure that they are no fewer than
+  those of one rank: the union is larger the more evenly rows are drawn, and how evenly is not known.
+- **factors**, where the task allows them: those of one rank, for factors of several ranks do not add up. If parts of
+  a variable travel as factors and others dense, the sum lies between all dense and all as factors or above.
+
+So the least bytes of a variable, a group of ranks given, are `min(dense, ranks x factors)`, or its touched rows. Terms:
+
+- **compute**: a device runs forward and backward of one step after those of the last. The update is not part of it:
+  it may run elsewhere, or beside the next forward pass.
+- **node_out**, **node_in**: the others' new parameters depend on a node's gradients: the least bytes of its ranks
+  leave it. Its own depend on the others': the least bytes of their ranks enter it. A server among the workers sends
+  new parameters instead, which are no smaller. A node that holds all workers sends nothing.
+- **total**: n nodes must tell each other what each knows of an element. Until somebody (a worker or a server) knows
+  all, n-1 messages have been sent, and from then on each of the n-1 others must be sent one: 2(n-1). Of a row it is
+  the same among the nodes that touch it, (k-1) + (n-1), and over all rows nodes touch n times those of one rank. The
+  factors of each of the N ranks must reach n-1 nodes. All of it leaves some interface and enters another.
+- **rack_out**, **rack_in**: the workers of a rack against all others, as for a node.
+- **use_to_use**: a variable is used, its gradient is ready no sooner than compute allows, that gradient leaves node u
+  and what depends on it enters node w before w's next use. There and back again takes two steps: twice the compute
+  and the two transfers, each at the slower of its two ends. The pair of nodes for which this takes longest counts.
+
+Latency, overheads, the wires within nodes and the few bytes of a norm count as nothing. Rates are the cluster's, or
+those of `Rates`: where rates were measured, the upper ends of their confidence intervals.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
+from autosync.units import format_size, format_time
+
+TermKind = Literal["compute", "node_out", "node_in", "total", "rack_out", "rack_in", "use_to_use"]
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Bytes per second out of and into nodes and racks, by name, where better known than by the cluster spec."""
+
+    nodes: Mapping[str, Pair] = field(default_factory=dict)
+    racks: Mapping[str, Pair] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One reason why a step takes so long. `subject` is the node, rack or variable that it is about."""
+
+    kind: TermKind
+    subject: str
+    num_bytes: float
+    seconds: float
+
+    def __str__(self) -> str:
+        about = f" of {self.subject}" if self.subject else ""
+        size = f" ({format_size(self.num_bytes)})" if self.num_bytes else ""
+        return f"{format_time(self.seconds)}: {_WORDS[self.kind]}{about}{size}"
+
+
+_WORDS: Mapping[TermKind, str] = {
+    "compute": "forward and backward",
+    "node_out": "what must leave the interface",
+    "node_in": "what must enter the interface",
+    "total": "what must pass all interfaces together",
+    "rack_out": "what must leave the uplink",
+    "rack_in": "what must enter the uplink",
+    "use_to_use": "from use to next use",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The terms, in the order of their kinds; of equal ones the first is the largest."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def largest(self) -> Term:
+        return max(self.terms, key=lambda term: term.seconds)
+
+    @property
+    def seconds(self) -> float:
+        return self.largest.seconds
+
+
+def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None) -> Bound:
+    """What no exact strategy can beat, with all its reasons; each term is argued for at the top of this module."""
+    known = rates or Rates()
+    terms = [Term(kind="compute", subject="", num_bytes=0.0, seconds=_compute_seconds(model))]
+    nodes = [_rates_of_node(cluster, index, known) for index in range(len(cluster.nodes))]
+    workers = [index for index, node in enumerate(cluster.nodes) if node.role == "worker"]
+    if len(workers) > 1:
+        sizes = [_Sizes.of(variable, model) for variable in model.variables]
+        terms += _node_terms(cluster, nodes, workers, sizes)
+        terms.append(_total_term(cluster, nodes, len(workers), sizes))
+        terms += _rack_terms(cluster, known, sizes)
+        terms += _use_to_use_terms(model, _seconds_per_byte([nodes[index] for index in workers]), sizes)
+    return Bound(terms=tuple(terms))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The least bytes of a variable: what ranks have to say together, and, if not infinite, each for itself."""
+
+    together: float
+    each: float
+
+    @classmethod
+    def of(cls, variable: Variable, model: ModelSpec) -> _Sizes:
+        item_bytes = ITEM_BYTES[variable.dtype]
+        dense = float(variable.num_bytes)
+        if variable.kind == "embedding" and variable.touched_rows is not None and _rows_are_legal(model):
+            return cls(variable.touched_rows * variable.shape[1] * item_bytes, math.inf)
+        if variable.kind == "linear" and variable.factor_rows is not None and model.accumulation_steps == 1:
+            return cls(dense, float(variable.factor_rows * sum(variable.shape) * item_bytes))
+        return cls(dense, math.inf)
+
+    def least(self, num_ranks: int) -> float:
+        """The least bytes with which what so many ranks know can be told."""
+        return min(self.together, num_ranks * self.each)
+
+    def least_total(self, num_nodes: int, num_ranks: int) -> float:
+        """The least bytes with which all nodes can be told what all ranks know."""
+        return (num_nodes - 1) * min(2 * self.together, num_ranks * self.each)
+
+
+def _rows_are_legal(model: ModelSpec) -> bool:
+    return model.optimizer.sparse and model.clip_norm is None and not model.loss_scaling
+
+
+def _compute_seconds(model: ModelSpec) -> float:
+    microstep = sum(segment.seconds for segment in (*model.timeline.forward, *model.timeline.backward))
+    return model.accumulation_steps * microstep
+
+
+def _rates_of_node(cluster: ClusterSpec, index: int, rates: Rates) -> Pair:
+    node = cluster.nodes[index]
+    return rates.nodes.get(node.name, (node.bandwidth_out, node.bandwidth_in))
+
+
+def _least(sizes: list[_Sizes], num_ranks: int) -> float:
+    return sum(size.least(num_ranks) for size in sizes)
+
+
+def _node_terms(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], sizes: list[_Sizes]) -> Iterator[Term]:
+    by_devices = {
+        devices: (_least(sizes, devices), _least(sizes, cluster.num_workers - devices))
+        for devices in {cluster.nodes[index].devices for index in workers}
+    }
+    for index in workers:
+        out, into = by_devices[cluster.nodes[index].devices]
+        name, (rate_out, rate_in) = cluster.nodes[index].name, nodes[index]
+        yield Term(kind="node_out", subject=name, num_bytes=out, seconds=out / rate_out)
+        yield Term(kind="node_in", subject=name, num_bytes=into, seconds=into / rate_in)
+
+
+def _total_term(cluster: ClusterSpec, nodes: list[Pair], num_nodes: int, sizes: list[_Sizes]) -> Term:
+    """Servers' interfaces count too: they may send and receive for the workers."""
+    num_bytes = sum(size.least_total(num_nodes, cluster.num_workers) for size in sizes)
+    rate = min(sum(out for out, _ in nodes), sum(into for _, into in nodes))
+    return Term(kind="total", subject="", num_bytes=num_bytes, seconds=num_bytes / rate)
+
+
+def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iterator[Term]:
+    for rack in cluster.racks:
+        inside = sum(n.devices for n in cluster.nodes if n.rack == rack.name and n.role == "worker")
+        outside = cluster.num_workers - inside
+        if inside and outside:
+            rate_out, rate_in = rates.racks.get(rack.name, (rack.uplink_out, rack.uplink_in))
+            out, into = _least(sizes, inside), _least(sizes, outside)
+            yield Term(kind="rack_out", subject=rack.name, num_bytes=out, seconds=out / rate_out)
+            yield Term(kind="rack_in", subject=rack.name, num_bytes=into, seconds=into / rate_in)
+
+
+def _seconds_per_byte(workers: list[Pair]) -> float:
+    """A byte's way from one node to another and back, halved; of the two nodes for which it is longest."""
+    counts: dict[Pair, int] = {}
+    for pair in workers:
+        counts[pair] = counts.get(pair, 0) + 1
+    pairs = itertools.chain(
+        itertools.combinations(counts, 2), ((pair, pair) for pair, count in counts.items() if count > 1)
+    )
+    return max((1 / min(u[0], w[1]) + 1 / min(w[0], u[1])) / 2 for u, w in pairs)
+
+
+def _use_to_use_terms(model: ModelSpec, seconds_per_byte: float, sizes: list[_Sizes]) -> Iterator[Term]:
+    timeline = model.timeline
+    forward = sum(segment.seconds for segment in timeline.forward)
+    first_use, last_ready = dict[str, float](), dict[str, float]()
+    clock = 0.0
+    for segment in timeline.forward:
+        for name in segment.variables:
+            first_use.setdefault(name, clock)
+        clock += segment.seconds
+    for segment in timeline.backward:
+        clock += segment.seconds
+        last_ready.update(dict.fromkeys(segment.variables, clock))
+    earlier_microsteps = (model.accumulation_steps - 1) * clock
+    for variable, size in zip(model.variables, sizes, strict=True):
+        # A timeline may lack a pass: then the latest use or the earliest gradient that there could be.
+        compute = last_ready.get(variable.name, forward) - first_use.get(variable.name, forward) + earlier_microsteps
+        num_bytes = size.least(1)
+        seconds = compute + num_bytes * seconds_per_byte
+        yield Term(kind="use_to_use", subject=variable.name, num_bytes=num_bytes, seconds=seconds)

@@ -1,0 +1,305 @@
+"""The bound: its terms in numbers, and that no exact strategy moves fewer bytes than it says."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autosync.plan.bound import Bound, Rates, Term, bound
+from autosync.plan.lowering import lower
+from autosync.plan.traffic import plan_traffic
+from autosync.plan.types import Plan
+from autosync.specs.cluster import ClusterSpec, Node, Rack
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.representation import AllReduce, Message, ParameterServer, Sharded, Strategy
+from autosync.strategy.space import Space
+from autosync.testing.generate import clusters, models
+
+MEGABYTE = 1_000_000
+RATE = 1e8
+
+
+def worker(name: str, *, devices: int = 1, rate: float = RATE, into: float = 0, rack: str | None = None) -> Node:
+    return Node(name=name, host=name, devices=devices, bandwidth_out=rate, bandwidth_in=into or rate, rack=rack)
+
+
+def server(name: str, *, rate: float = RATE) -> Node:
+    return Node(name=name, host=name, role="server", devices=0, bandwidth_out=rate, bandwidth_in=rate)
+
+
+def cluster_of(*nodes: Node, racks: Sequence[Rack] = ()) -> ClusterSpec:
+    return ClusterSpec(name="test", nodes=nodes, racks=tuple(racks))
+
+
+def model_of(
+    *variables: Variable,
+    forward: Sequence[tuple[float, tuple[str, ...]]] = (),
+    backward: Sequence[tuple[float, tuple[str, ...]]] = (),
+    accumulation_steps: int = 1,
+    clip_norm: float | None = None,
+) -> ModelSpec:
+    def segments(given: Sequence[tuple[float, tuple[str, ...]]]) -> tuple[Segment, ...]:
+        return tuple(Segment(module="m", seconds=seconds, variables=names) for seconds, names in given)
+
+    return ModelSpec(
+        name="test",
+        accumulation_steps=accumulation_steps,
+        clip_norm=clip_norm,
+        optimizer=OptimizerSpec(name="SGD", sparse=True),
+        variables=variables,
+        timeline=Timeline(
+            device="none",
+            source="computed",
+            forward=segments(forward),
+            backward=segments(backward),
+            optimizer=(Segment(module="m", seconds=100.0),),
+        ),
+    )
+
+
+def dense(name: str = "w", num_elements: int = MEGABYTE, *, use: int = 0, ready: int = 0) -> Variable:
+    return Variable(name=name, shape=(num_elements,), use=use, ready=ready)
+
+
+def term(found: Bound, kind: str, subject: str = "") -> Term:
+    (chosen,) = [one for one in found.terms if one.kind == kind and one.subject == subject]
+    return chosen
+
+
+def test_equal_hosts_are_bound_by_all_interfaces_together() -> None:
+    cluster = cluster_of(*(worker(f"n{index}") for index in range(4)))
+    found = bound(model_of(dense()), cluster)
+    assert found.largest == term(found, "total")
+    assert found.seconds == pytest.approx(2 * 3 * 4 * MEGABYTE / (4 * RATE))
+    assert term(found, "node_out", "n2").num_bytes == 4 * MEGABYTE
+    assert term(found, "node_in", "n2").seconds == pytest.approx(4 * MEGABYTE / RATE)
+
+
+def test_servers_add_their_interfaces() -> None:
+    workers = [worker(f"n{index}") for index in range(4)]
+    found = bound(model_of(dense()), cluster_of(*workers, server("s", rate=2 * RATE)))
+    assert term(found, "total").seconds == pytest.approx(2 * 3 * 4 * MEGABYTE / (6 * RATE))
+    assert not [one for one in found.terms if one.subject == "s"]
+
+
+def test_the_narrower_direction_bounds_the_total() -> None:
+    cluster = cluster_of(worker("a", rate=RATE, into=RATE / 2), worker("b", rate=RATE, into=RATE / 2))
+    assert term(bound(model_of(dense()), cluster), "total").seconds == pytest.approx(2 * 4 * MEGABYTE / RATE)
+
+
+def test_a_slow_node_bounds() -> None:
+    cluster = cluster_of(*(worker(f"n{index}", rate=RATE if index else RATE / 10) for index in range(8)))
+    found = bound(model_of(dense()), cluster)
+    assert found.largest == term(found, "node_out", "n0")
+    assert found.seconds == pytest.approx(10 * 4 * MEGABYTE / RATE)
+
+
+def test_ranks_of_one_node_speak_with_one_voice() -> None:
+    one_each = bound(model_of(dense()), cluster_of(worker("a"), worker("b")))
+    eight_each = bound(model_of(dense()), cluster_of(worker("a", devices=8), worker("b", devices=8)))
+    assert one_each == eight_each
+
+
+def test_who_is_alone_needs_nothing() -> None:
+    model = model_of(dense(), forward=[(1.0, ("w",))], backward=[(2.0, ("w",))])
+    found = bound(model, cluster_of(worker("a", devices=4), server("s")))
+    assert [one.kind for one in found.terms] == ["compute"]
+    assert found.seconds == 3.0
+
+
+def test_compute_counts_every_microstep_and_no_update() -> None:
+    model = model_of(dense(), forward=[(1.0, ("w",))], backward=[(2.0, ("w",))], accumulation_steps=4)
+    assert term(bound(model, cluster_of(worker("a"), worker("b"))), "compute").seconds == 12.0
+
+
+def linear(*, rows: int, factor_rows: int) -> Variable:
+    return Variable(name="fc", shape=(rows, rows), kind="linear", factor_rows=factor_rows, use=0, ready=0)
+
+
+def test_factors_where_they_are_fewer() -> None:
+    """A node of two ranks sends two factor pairs, and hears four; 1000 x 1000 numbers are 4 MB, a pair is 80 kB."""
+    pair = 10 * 2000 * 4
+    cluster = cluster_of(worker("a", devices=2), worker("b", devices=2), worker("c", devices=2))
+    found = bound(model_of(linear(rows=1000, factor_rows=10)), cluster)
+    assert term(found, "node_out", "a").num_bytes == 2 * pair
+    assert term(found, "node_in", "a").num_bytes == 4 * pair
+    assert term(found, "total").num_bytes == 2 * 6 * pair
+    assert term(found, "use_to_use", "fc").num_bytes == pair
+
+
+def test_each_term_takes_the_least() -> None:
+    """With 300 rows a pair is 2.4 MB: one rank's is less than dense, the two others' together are more."""
+    pair = 300 * 2000 * 4
+    found = bound(model_of(linear(rows=1000, factor_rows=300)), cluster_of(worker("a"), worker("b"), worker("c")))
+    assert term(found, "node_out", "a").num_bytes == pair
+    assert term(found, "node_in", "a").num_bytes == 4 * MEGABYTE
+    assert term(found, "total").num_bytes == 2 * 3 * pair
+
+
+def test_factors_of_microsteps_do_not_add_up() -> None:
+    model = model_of(linear(rows=1000, factor_rows=10), accumulation_steps=2)
+    assert term(bound(model, cluster_of(worker("a"), worker("b"))), "node_out", "a").num_bytes == 4 * MEGABYTE
+
+
+def embedding() -> Variable:
+    return Variable(
+        name="table",
+        shape=(10_000, 16),
+        kind="embedding",
+        touched_rows=50.5,
+        max_touched_rows=100,
+        use=0,
+        ready=0,
+    )
+
+
+def test_touched_rows_without_their_indices() -> None:
+    found = bound(model_of(embedding()), cluster_of(worker("a"), worker("b", devices=3), worker("c")))
+    assert term(found, "node_out", "b").num_bytes == 50.5 * 64
+    assert term(found, "node_in", "a").num_bytes == 50.5 * 64
+    assert term(found, "total").num_bytes == 2 * 2 * 50.5 * 64
+
+
+def test_a_task_that_clips_sends_tables_whole() -> None:
+    found = bound(model_of(embedding(), clip_norm=1.0), cluster_of(worker("a"), worker("b")))
+    assert term(found, "node_out", "a").num_bytes == 10_000 * 64
+
+
+def test_racks() -> None:
+    racks = [Rack(name="east", uplink_out=RATE / 4, uplink_in=RATE / 8), Rack(name="empty", uplink_out=1, uplink_in=1)]
+    cluster = cluster_of(worker("a", rack="east"), worker("b", rack="east"), worker("c"), racks=racks)
+    found = bound(model_of(dense()), cluster)
+    assert term(found, "rack_out", "east").seconds == pytest.approx(4 * 4 * MEGABYTE / RATE)
+    assert term(found, "rack_in", "east").seconds == pytest.approx(8 * 4 * MEGABYTE / RATE)
+    assert found.largest == term(found, "rack_in", "east")
+    assert not [one for one in found.terms if one.subject == "empty"]
+
+
+def test_from_use_to_next_use() -> None:
+    """The last gradient to be ready is that of the first module: its transfer stands between two steps."""
+    model = model_of(
+        dense("first", use=0, ready=1),
+        dense("second", use=1, ready=0),
+        forward=[(1.0, ("first",)), (2.0, ("second",))],
+        backward=[(4.0, ("second",)), (8.0, ("first",))],
+    )
+    found = bound(model, cluster_of(worker("a"), worker("b")))
+    wire = 4 * MEGABYTE / RATE
+    assert term(found, "use_to_use", "first").seconds == pytest.approx(15 + wire)
+    assert term(found, "use_to_use", "second").seconds == pytest.approx(6 + wire)
+    assert found.largest == term(found, "use_to_use", "first")
+
+
+def test_a_module_used_twice_counts_from_its_first_use() -> None:
+    names = ("w",)
+    model = model_of(
+        dense(), forward=[(1.0, ()), (2.0, names), (4.0, names)], backward=[(8.0, ()), (16.0, names), (32.0, ())]
+    )
+    found = term(bound(model, cluster_of(worker("a"), worker("b"))), "use_to_use", "w")
+    assert found.seconds == pytest.approx(30 + 4 * MEGABYTE / RATE)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_use_to_use_is_below_what_an_ideal_exchange_takes(seed: int) -> None:
+    """Every node sends to every other as if it were alone on the wire; no steady state is faster than the term."""
+    rng = random.Random(seed)
+    nodes = [
+        worker(f"n{i}", rate=rng.choice((1.0, 2.0, 5.0)) * RATE, into=rng.choice((1.0, 2.0, 5.0)) * RATE)
+        for i in range(rng.randint(2, 5))
+    ]
+    model = model_of(dense(), forward=[(0.01, ("w",))], backward=[(0.02, ("w",))])
+    used = [rng.random() * 0.01 for _ in nodes]
+    num_steps = 2000
+    start = max(used)
+    for _ in range(num_steps):
+        ready = [clock + 0.03 for clock in used]
+        used = [
+            max(
+                when + (4 * MEGABYTE / min(source.bandwidth_out, target.bandwidth_in) if source is not target else 0.0)
+                for source, when in zip(nodes, ready, strict=True)
+            )
+            for target in nodes
+        ]
+    period = (max(used) - start) / num_steps
+    found = term(bound(model, cluster_of(*nodes)), "use_to_use", "w").seconds
+    assert found <= period * 1.001
+    if len({(node.bandwidth_out, node.bandwidth_in) for node in nodes}) == 1:
+        assert found == pytest.approx(period, rel=1e-3)
+
+
+def test_measured_rates_stand_for_the_declared() -> None:
+    racks = [Rack(name="east", uplink_out=RATE, uplink_in=RATE)]
+    cluster = cluster_of(worker("a", rack="east"), worker("b"), racks=racks)
+    rates = Rates(nodes={"a": (RATE * 2, RATE * 4)}, racks={"east": (RATE * 8, RATE * 16)})
+    found = bound(model_of(dense()), cluster, rates=rates)
+    seconds = {(one.kind, one.subject): one.seconds * RATE / (4 * MEGABYTE) for one in found.terms}
+    assert seconds == pytest.approx(
+        {
+            ("compute", ""): 0,
+            ("node_out", "a"): 1 / 2,
+            ("node_in", "a"): 1 / 4,
+            ("node_out", "b"): 1,
+            ("node_in", "b"): 1,
+            ("total", ""): 2 / 3,
+            ("rack_out", "east"): 1 / 8,
+            ("rack_in", "east"): 1 / 16,
+            ("use_to_use", "w"): 1,
+        }
+    )
+
+
+def test_a_term_in_words() -> None:
+    found = bound(model_of(dense()), cluster_of(worker("a"), worker("b")))
+    assert str(term(found, "node_out", "a")) == "40 ms: what must leave the interface of a (4 MB)"
+    assert str(term(found, "compute")) == "0 s: forward and backward"
+
+
+def assert_moves_no_less(plan: Plan, model: ModelSpec, cluster: ClusterSpec) -> None:
+    """No term about bytes is above what the plan moves, but for a planned number of rows being a whole one."""
+    traffic = plan_traffic(plan, cluster)
+    rounded = sum(part.row_bytes for part in plan.parts if part.variable.kind == "embedding")
+    moved: dict[tuple[str, str], tuple[float, float]] = {("total", ""): (traffic.node_out.sum(), len(plan.ranks) ** 2)}
+    for index, node in enumerate(cluster.nodes):
+        moved["node_out", node.name] = (traffic.node_out[index], len(plan.ranks))
+        moved["node_in", node.name] = (traffic.node_in[index], len(plan.ranks))
+    for index, rack in enumerate(cluster.racks):
+        moved["rack_out", rack.name] = (traffic.rack_out[index], len(plan.ranks))
+        moved["rack_in", rack.name] = (traffic.rack_in[index], len(plan.ranks))
+    for one in bound(model, cluster).terms:
+        if (one.kind, one.subject) in moved:
+            num_bytes, num_roundings = moved[one.kind, one.subject]
+            assert one.num_bytes <= num_bytes + rounded * num_roundings + 1e-6, one
+
+
+@settings(max_examples=300)
+@given(models(), clusters(), st.integers(0, 2**32 - 1))
+def test_no_exact_strategy_moves_less(model: ModelSpec, cluster: ClusterSpec, seed: int) -> None:
+    strategy = Space(model=model, cluster=cluster).sample(random.Random(seed))
+    assert strategy.is_exact
+    assert_moves_no_less(lower(strategy, model, cluster), model, cluster)
+
+
+def test_good_strategies_reach_it() -> None:
+    """With equal hosts a ring, and with servers enough sharing out the parts, moves as little as the bound says."""
+    model = model_of(dense("a"), dense("b", ready=1))
+    hosts = [worker(f"n{index}") for index in range(4)]
+    cluster = cluster_of(*hosts)
+    for synchroniser in (AllReduce(topology="ring"), Sharded(), AllReduce(topology="halving_doubling")):
+        strategy = Strategy(messages=(Message(parts=("a", "b"), synchroniser=synchroniser),))
+        traffic = plan_traffic(lower(strategy, model, cluster), cluster)
+        assert max(traffic.node_out) / RATE == pytest.approx(bound(model, cluster).seconds)
+    with_servers = cluster_of(*hosts, server("s0", rate=4 * RATE), server("s1", rate=4 * RATE))
+    shared_out = Strategy(
+        messages=(
+            Message(parts=("a",), synchroniser=ParameterServer(server="s0")),
+            Message(parts=("b",), synchroniser=ParameterServer(server="s1")),
+        )
+    )
+    traffic = plan_traffic(lower(shared_out, model, with_servers), with_servers)
+    slowest = max(out / node.bandwidth_out for out, node in zip(traffic.node_out, with_servers.nodes, strict=True))
+    found = bound(model, with_servers)
+    assert math.isclose(slowest, found.seconds)
+    assert found.largest.kind == "node_out"
