@@ -6,13 +6,14 @@ that whoever runs it can refuse a model or a cluster that is not the one, and na
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from autosync import documents, jsonio
-from autosync.documents import STRICT, Document, to_plain
+from autosync.documents import STRICT, Document
 from autosync.errors import DocumentError, DoesNotApplyError, Problem, first_problems
 from autosync.specs.cluster import ClusterSpec, Node, symmetry_classes
 from autosync.specs.cluster_file import dump_cluster, parse_cluster
@@ -177,19 +178,32 @@ def _missing_and_extra(what: str, theirs: Mapping[str, object], ours: Mapping[st
 
 
 def _difference(what: str, recorded: object, given: object) -> Iterator[Problem]:
-    """Nothing where the two are equal; of dataclasses and mappings only the fields that differ."""
-    theirs, ours = to_plain(recorded), to_plain(given)
-    if theirs == ours:
+    """Nothing where the two are equal; of what has fields only those that differ."""
+    if recorded == given:
         return
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        for key in dict.fromkeys([*theirs, *ours]):
-            yield from _difference(f"{what}, {key},", theirs.get(key), ours.get(key))
+    theirs, ours = _fields(recorded), _fields(given)
+    if theirs.keys() == ours.keys() and theirs:
+        for key, value in theirs.items():
+            yield from _difference(f"{what}, {key},", value, ours[key])
     else:
-        yield _problem(f"{what.removesuffix(',')} is {_worded(ours)}", f"the bundle was made for {_worded(theirs)}")
+        yield _problem(f"{what.removesuffix(',')} is {_worded(given)}", f"the bundle was made for {_worded(recorded)}")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value if isinstance(value, dict) else {}
 
 
 def _worded(value: object) -> str:
-    return "none" if value is None else str(value)
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case tuple() | list():
+            return f"[{', '.join(map(_worded, value))}]"
+    return str(value)
 
 
 def _problem(what: str, rule: str) -> Problem:
