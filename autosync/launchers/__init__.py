@@ -1,1 +1,8 @@
-"""Starts the ranks of a cluster: one module for each way of reaching its nodes."""
+"""How ranks are started: one interface, one module a launcher."""
+
+from autosync.launchers.request import LaunchRequest, Process
+from autosync.registry import Registry
+
+__all__ = ["LAUNCHERS", "LaunchRequest", "Process"]
+
+LAUNCHERS = Registry("launcher", {"local": "autosync.launchers.local:LocalLauncher"})
