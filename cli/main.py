@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import click
 
 from autosync import __version__
-from autosync.errors import AutosyncError, InputError, Problem, UnknownNameError, did_you_mean
+from autosync.errors import AutosyncError, InputError, Problem, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,10 @@ def _stdout_is_open() -> bool:
 def _usage_lines(error: click.UsageError) -> list[str]:
     """A mistake in the arguments, in the form of all other mistakes."""
     context = error.ctx
-    if context is None:
-        return [f"error: {Problem(what=error.format_message(), rule='see autosync --help')}"]
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return [error.format_message()]
+    if context is None:
+        return [f"error: {_usage_problem(error, 'the usage of the command', 'autosync --help')}"]
     command = context.command
     if isinstance(error, click.exceptions.NoSuchCommand) and isinstance(command, click.Group):
         unknown = UnknownNameError("command", error.command_name, command.list_commands(context))
@@ -172,9 +172,10 @@ def _usage_lines(error: click.UsageError) -> list[str]:
         known = [name for parameter in command.get_params(context) for name in parameter.opts if name.startswith("-")]
         unknown = UnknownNameError("option", error.option_name, known)
         return [f"error: {problem}" for problem in unknown.problems]
+    usage = " ".join(context.get_usage().split()).replace("Usage:", "usage:", 1)
+    return [f"error: {_usage_problem(error, usage, f'{context.command_path} --help')}"]
+
+
+def _usage_problem(error: click.UsageError, rule: str, help_command: str) -> Problem:
     what = error.format_message().rstrip(".")
-    rule = " ".join(context.get_usage().split()).replace("Usage:", "usage:", 1)
-    names = [name for parameter in command.get_params(context) for name in parameter.opts]
-    hint = did_you_mean(error.option_name, names) if isinstance(error, click.BadOptionUsage) else ""
-    problem = Problem(what=what[:1].lower() + what[1:], rule=rule, hint=hint or f"see {context.command_path} --help")
-    return [f"error: {problem}"]
+    return Problem(what=what[:1].lower() + what[1:], rule=rule, hint=f"see {help_command}")

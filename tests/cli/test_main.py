@@ -84,7 +84,7 @@ def test_no_arguments_show_the_help_on_stderr() -> None:
         (["strategy", "show", "s.yaml", "--moddel", "m"], "error: unknown option '--moddel' (known: "),
         (["--versoin"], "); did you mean '--version'?"),
         (["strategy", "show"], "error: missing argument 'S' (usage: autosync strategy show [OPTIONS] S); see "),
-        (["strategy", "show", "s.yaml", "--model"], "error: option '--model' requires an argument (usage: "),
+        (["strategy", "show", "s.yaml", "--model"], "error: option '--model' requires an argument ("),
         (["strategy", "show", "s.yaml", "extra"], "error: got unexpected extra argument (extra) (usage: "),
     ],
 )
