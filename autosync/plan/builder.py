@@ -42,7 +42,7 @@ class Slice(NamedTuple):
 
 
 class Builder:
-    """The growing plan. Groups are made once and shared by all operations."""
+    """The growing plan. Groups are made once and shared by all operations; `everyone` is the workers and the servers in use."""
 
     def __init__(self, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, parts: Sequence[Part]) -> None:
         self.strategy = strategy
@@ -55,7 +55,7 @@ class Builder:
         self.workers: Groups = (tuple(range(cluster.num_workers)),)
         self.first_worker: Groups = ((0,),)
         self.leaders = {name: cluster.leader(cluster.node_index(name)) for name in _servers(strategy)}
-        self.everyone: Groups = (tuple(rank.index for rank in cluster.ranks),)
+        self.everyone: Groups = (tuple(sorted({*self.workers[0], *self.leaders.values()})),)
         self.regions: list[Region] = []
         self.operations: list[Operation] = []
         self._region_index: dict[Region, int] = {}

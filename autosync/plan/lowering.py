@@ -8,18 +8,44 @@ waits for, and each lane is a part of this order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from autosync.plan.builder import Builder, Piece, Slice, slices_of
-from autosync.plan.templates import Finished, Template, template_of
-from autosync.plan.types import Edge, Gate, Plan
+from autosync.plan.server_templates import ServerTemplate, SparseServerTemplate
+from autosync.plan.templates import (
+    AllReduceTemplate,
+    FactorsTemplate,
+    Finished,
+    PeriodicTemplate,
+    ShardedTemplate,
+    SparseGatherTemplate,
+    Template,
+)
+from autosync.plan.types import Edge, Gate, Groups, Plan
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import canonical
 from autosync.strategy.parts import all_parts
-from autosync.strategy.representation import Periodic, Strategy
+from autosync.strategy.representation import (
+    AllReduce,
+    ParameterServer,
+    Periodic,
+    Sharded,
+    SparseGather,
+    Strategy,
+    SufficientFactors,
+)
 
-NORM_PIECE = Piece(-1, 0, 1)
+SHARED_NORM = Piece(-1, 0, 1)
+OWN_NORM = Piece(-1, 1, 2)
+
+_TEMPLATES: Mapping[type, type[Template]] = {
+    AllReduce: AllReduceTemplate,
+    Sharded: ShardedTemplate,
+    SparseGather: SparseGatherTemplate,
+    SufficientFactors: FactorsTemplate,
+    Periodic: PeriodicTemplate,
+}
 
 
 def lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
@@ -29,11 +55,11 @@ def lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
     parts = tuple(named.values())
     position = {name: index for index, name in enumerate(named)}
     builder = Builder(strategy, model, cluster, parts)
-    templates = [template_of(builder, index) for index in range(len(strategy.messages))]
+    templates = [_template(builder, index) for index in range(len(strategy.messages))]
     slices = [slices_of(index, message, parts, position) for index, message in enumerate(strategy.messages)]
     finished = _collect(templates, slices)
-    barrier = _barrier(builder, finished)
-    settled = _settle(templates, slices, finished, barrier)
+    barriers = _barriers(builder, finished)
+    settled = _settle(templates, slices, finished, barriers)
     return Plan(
         model=model.fingerprint(),
         cluster=cluster.fingerprint(),
@@ -53,6 +79,15 @@ def lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
 Settled = list[tuple[Slice, tuple[Edge, ...]]]
 
 
+def _template(builder: Builder, index: int) -> Template:
+    message = builder.strategy.messages[index]
+    synchroniser = message.synchroniser
+    if isinstance(synchroniser, ParameterServer):
+        kind = SparseServerTemplate if synchroniser.sparse else ServerTemplate
+        return kind(builder, index, message)
+    return _TEMPLATES[type(synchroniser)](builder, index, message)
+
+
 def _collect(templates: Sequence[Template], slices: Sequence[Sequence[Slice]]) -> list[list[Finished]]:
     """Collect all slices, in the order in which their last gradient becomes ready."""
     order = sorted(((piece.ready, piece.message, position) for group in slices for position, piece in enumerate(group)))
@@ -62,51 +97,85 @@ def _collect(templates: Sequence[Template], slices: Sequence[Sequence[Slice]]) -
     return [[found[position] for position in range(len(found))] for found in finished]
 
 
-def _barrier(builder: Builder, finished: Sequence[Sequence[Finished]]) -> tuple[Edge, ...]:
-    """Where the task clips or scales: the norm of all finished gradients, which every update waits for.
+def _barriers(builder: Builder, finished: Sequence[Sequence[Finished]]) -> list[tuple[Edge, ...]]:
+    """Where the task clips or scales: for each message the norm that its updates wait for, and are scaled by.
+
+    Shared gradients have one norm among them. Periodic averaging has no finished gradients: each of its workers has a norm of its own.
+    """
+    messages = builder.strategy.messages
+    if builder.model.clip_norm is None and not builder.model.loss_scaling:
+        return [()] * len(messages)
+    shared = [i for i, message in enumerate(messages) if not isinstance(message.synchroniser, Periodic)]
+    own = [i for i, message in enumerate(messages) if isinstance(message.synchroniser, Periodic)]
+    barriers = {
+        **dict.fromkeys(shared, _shared_barrier(builder, shared, finished)),
+        **dict.fromkeys(own, _norm(builder, OWN_NORM, own, finished, builder.workers)),
+    }
+    return [barriers[index] for index in range(len(messages))]
+
+
+def _shared_barrier(builder: Builder, shared: list[int], finished: Sequence[Sequence[Finished]]) -> tuple[Edge, ...]:
+    """The norm of all shared gradients.
 
     Gradients that all workers hold are counted by every worker for itself if there are no others, else by the first one; those that
     live on a server or in shards by their holders. Then a scalar all-reduce over all ranks makes it everybody's.
-    Periodic averaging has no finished gradients; each of its workers clips its own.
     """
-    if builder.model.clip_norm is None and not builder.model.loss_scaling:
-        return ()
-    messages = builder.strategy.messages
-    shared = [i for i, message in enumerate(messages) if not isinstance(message.synchroniser, Periodic)]
-    everywhere = all(one.holders == builder.workers and not one.sharded for i in shared for one in finished[i])
-    norm = builder.region("norm", NORM_PIECE, "float64")
-    edges: list[Edge] = []
-    for index in shared:
-        for one in finished[index]:
-            replicated = one.holders == builder.workers and not one.sharded
-            groups = builder.first_worker if replicated and not everywhere else one.holders
-            num_elements = sum(builder.regions[grad].num_elements for grad in one.grads)
-            edges.append(
-                builder.local(
-                    index, "norm", groups, one.grads, (norm,), one.after, num_elements=num_elements, sharded=one.sharded
-                )
-            )
-    if everywhere or not edges:
-        return tuple(edges)
-    total = builder.transfer(
-        shared[0],
-        1,
-        "all_reduce",
-        "native",
-        builder.everyone,
-        (norm,),
-        tuple(edges),
-        num_elements=1,
-        item_bytes=8,
+    everywhere = all(_is_everywhere(builder, one) for index in shared for one in finished[index])
+    counting = builder.workers if everywhere else builder.first_worker
+    edges = _norm(builder, SHARED_NORM, shared, finished, counting)
+    if everywhere:
+        return edges
+    norm = builder.region("norm", SHARED_NORM, "float64")
+    return (
+        builder.transfer(
+            shared[0], 1, "all_reduce", "native", builder.everyone, (norm,), edges, num_elements=1, item_bytes=8
+        ),
     )
-    return (total,)
+
+
+def _norm(
+    builder: Builder,
+    piece: Piece,
+    indexes: Iterable[int],
+    finished: Sequence[Sequence[Finished]],
+    counting: Groups,
+) -> tuple[Edge, ...]:
+    """Add up the squares of finished gradients: those that all workers hold on the ranks `counting`, others where they are.
+
+    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the same.
+    """
+    norm = builder.region("norm", piece, "float64")
+    last: dict[int, Edge] = {}
+    for index in indexes:
+        for one in finished[index]:
+            groups = counting if _is_everywhere(builder, one) else one.holders
+            ranks = [rank for group in groups for rank in group]
+            before = dict.fromkeys(last[rank] for rank in ranks if rank in last)
+            num_elements = sum(builder.regions[grad].num_elements for grad in one.grads)
+            edge = builder.local(
+                index,
+                "norm",
+                groups,
+                one.grads,
+                (norm,),
+                (*one.after, *before),
+                num_elements=num_elements,
+                sharded=one.sharded,
+            )
+            last.update(dict.fromkeys(ranks, edge))
+    return tuple(dict.fromkeys(last.values()))
+
+
+def _is_everywhere(builder: Builder, one: Finished) -> bool:
+    """Whether every worker holds the whole gradient."""
+    return one.holders == builder.workers and not one.sharded
 
 
 def _settle(
     templates: Sequence[Template],
     slices: Sequence[Sequence[Slice]],
     finished: Sequence[Sequence[Finished]],
-    barrier: tuple[Edge, ...],
+    barriers: Sequence[tuple[Edge, ...]],
 ) -> Settled:
     """Update everything and bring it home, in the order of the parameters' next use."""
     order: list[tuple[int, int, int]] = []
@@ -119,7 +188,7 @@ def _settle(
     for _, index, position in sorted(order):
         chosen = slice(None) if position < 0 else slice(position, position + 1)
         pieces = slices[index][chosen]
-        edges = templates[index].settle(pieces, finished[index][chosen], barrier)
+        edges = templates[index].settle(pieces, finished[index][chosen], barriers[index])
         settled.extend((piece, edges) for piece in pieces)
     return settled
 
@@ -131,7 +200,7 @@ def _gates(builder: Builder, finished: Sequence[Sequence[Finished]], settled: Se
             edge
             for group in finished
             for one in group
-            if one.holders == builder.workers and not one.sharded
+            if _is_everywhere(builder, one)
             for edge in one.after
             if edge.event == "operation"
         )

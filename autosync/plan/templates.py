@@ -3,6 +3,7 @@
 A template has two halves. `collect` turns the ranks' gradients of one slice into finished ones, wherever the optimizer needs them; it runs
 while backward does. `settle` updates the parameters and brings them to whoever lacks them, after `step()` was called and
 after the barrier (the norm, where the task clips). Between the two the lowering knows from `Finished` where gradients are.
+Those of parameter servers are in `server_templates`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autosync.plan.builder import Builder, Slice
-from autosync.plan.rows import union_rows
 from autosync.plan.types import Algorithm, Edge, Groups
 from autosync.plan.wires import Size, Wire, decoded, dense_wire, gather_encoded, power_sgd
 from autosync.specs.model import ITEM_BYTES
@@ -21,7 +21,6 @@ from autosync.strategy.representation import (
     Cast,
     Codec,
     Message,
-    ParameterServer,
     Periodic,
     PowerSGD,
     Sharded,
@@ -76,8 +75,10 @@ class Template:
         groups: Groups,
         *,
         sharded: bool = False,
+        updated: tuple[int, ...] = (),
         more: tuple[Edge, ...] = (),
     ) -> Edge:
+        """The optimizer on what is held there: on the parameters, or on the regions named in `updated`."""
         pieces = [piece for piece_slice in slices for piece in piece_slice.pieces]
         grads = tuple(grad for one in finished for grad in one.grads)
         edges = tuple(dict.fromkeys(edge for one in finished for edge in one.after))
@@ -86,7 +87,7 @@ class Template:
             "update",
             groups,
             grads,
-            self.builder.regions_of("param", pieces),
+            updated or self.builder.regions_of("param", pieces),
             (*edges, *barrier, STEP_CALLED, *more),
             num_elements=sum(one.num_elements for one in slices),
             cost=f"update:{self.builder.model.optimizer.name}",
@@ -113,7 +114,9 @@ class AllReduceTemplate(Template):
         if isinstance(self.codec, PowerSGD):
             return Finished(*power_sgd(b, self.index, self.codec, piece, synchroniser.topology), b.workers)
         if self.codec is not None and not isinstance(self.codec, Cast):
-            wire, edge = gather_encoded(b, self.index, self.codec, piece, b.workers, synchroniser.topology)
+            # What cannot be summed is gathered, and a gather knows no other way than round a ring.
+            way: Algorithm = "native" if synchroniser.topology == "native" else "ring"
+            wire, edge = gather_encoded(b, self.index, self.codec, piece, b.workers, way)
             return self._average(piece, wire, b.workers, (edge,))
         wire = dense_wire(b, self.index, self.codec, piece)
         if synchroniser.hierarchical:
@@ -143,195 +146,6 @@ class AllReduceTemplate(Template):
         after = (*after, met)
         home = b.transfer(self.index, 2, "broadcast", there, inner, wire.regions, after, **wire.size())
         return (reduced, met, home)
-
-
-class ServerTemplate(Template):
-    """Sum at the server; update there and broadcast the parameter, or broadcast the gradient and update everywhere."""
-
-    @property
-    def server(self) -> ParameterServer:
-        assert isinstance(self.message.synchroniser, ParameterServer)
-        return self.message.synchroniser
-
-    @property
-    def updates_by_slice(self) -> bool:
-        return self.server.update == "server"
-
-    @property
-    def root(self) -> int:
-        return self.builder.leaders[self.server.server]
-
-    def collect(self, piece: Slice) -> Finished:
-        b = self.builder
-        if self.codec is not None and not isinstance(self.codec, Cast):
-            wire, gathered = gather_encoded(b, self.index, self.codec, piece, self._star(), "star")
-            sent: tuple[Edge, ...] = (gathered,)
-        else:
-            wire = dense_wire(b, self.index, self.codec, piece)
-            sent = self._reduce(wire)
-        if self.server.update == "server":
-            return self._average(piece, wire, ((self.root,),), sent)
-        if isinstance(self.codec, Cast):
-            arrived = self._broadcast(wire.regions, wire.size(), sent)
-            return self._average(piece, wire, b.workers, (*sent, *arrived))
-        finished = self._average(piece, wire, ((self.root,),), sent)
-        arrived = self._broadcast(finished.grads, self._size(piece), (*sent, *finished.after))
-        return Finished((*finished.after, *arrived), finished.grads, b.workers)
-
-    def settle(
-        self, slices: Sequence[Slice], finished: Sequence[Finished], barrier: tuple[Edge, ...]
-    ) -> tuple[Edge, ...]:
-        if self.server.update == "worker":
-            return Template.settle(self, slices, finished, barrier)
-        b, (piece,) = self.builder, slices
-        if self.server.staleness:
-            return self._settle_stale(piece, finished, barrier)
-        update = self._update(slices, finished, barrier, ((self.root,),))
-        params = b.regions_of("param", piece.pieces)
-        return (update, *self._broadcast(params, self._size(piece), (update, STEP_CALLED)))
-
-    def _settle_stale(self, piece: Slice, finished: Sequence[Finished], barrier: tuple[Edge, ...]) -> tuple[Edge, ...]:
-        """The server goes on with a copy of its own; workers take the parameter that is `staleness` steps old."""
-        b, root = self.builder, ((self.root,),)
-        master = b.regions_of("master", piece.pieces)
-        incoming = b.regions_of("incoming", piece.pieces)
-        params = b.regions_of("param", piece.pieces)
-        grads = tuple(grad for one in finished for grad in one.grads)
-        edges = tuple(edge for one in finished for edge in one.after)
-        publish_index = len(b.operations) + 1
-        update = b.local(
-            self.index,
-            "update",
-            root,
-            grads,
-            master,
-            (*edges, *barrier, STEP_CALLED, Edge("operation", publish_index, 1)),
-            num_elements=piece.num_elements,
-            cost=f"update:{b.model.optimizer.name}",
-        )
-        publish = b.local(self.index, "copy", root, master, incoming, (update,), num_elements=piece.num_elements)
-        sent = self._broadcast(incoming, self._size(piece), (publish,))
-        arrived = tuple(edge._replace(lag=self.server.staleness) for edge in (publish, *sent))
-        after = (*arrived, STEP_CALLED)
-        return (b.local(self.index, "take", b.workers, incoming, params, after, num_elements=piece.num_elements),)
-
-    def _size(self, piece: Slice) -> Size:
-        return Size(num_elements=piece.num_elements, item_bytes=self.builder.item_bytes(piece))
-
-    def _star(self) -> Groups:
-        """The server, then everybody who speaks to it."""
-        b = self.builder
-        speakers = tuple(group[0] for group in b.nodes) if self.server.local_proxy else b.workers[0]
-        return ((self.root, *(rank for rank in speakers if rank != self.root)),)
-
-    def _proxies(self) -> Groups:
-        return tuple(group for group in self.builder.nodes if len(group) > 1) if self.server.local_proxy else ()
-
-    def _reduce(self, wire: Wire) -> tuple[Edge, ...]:
-        b, done = self.builder, list[Edge]()
-        if self._proxies():
-            done.append(
-                b.transfer(self.index, 0, "reduce", "star", self._proxies(), wire.regions, wire.after, **wire.size())
-            )
-        if len(self._star()[0]) > 1:
-            after = (*wire.after, *done)
-            done.append(b.transfer(self.index, 1, "reduce", "star", self._star(), wire.regions, after, **wire.size()))
-        return tuple(done)
-
-    def _broadcast(self, regions: tuple[int, ...], size: Size, after: tuple[Edge, ...]) -> tuple[Edge, ...]:
-        b, done = self.builder, list[Edge]()
-        if len(self._star()[0]) > 1:
-            done.append(b.transfer(self.index, 2, "broadcast", "star", self._star(), regions, after, **size))
-        if self._proxies():
-            after = (*after, *done)
-            done.append(b.transfer(self.index, 3, "broadcast", "star", self._proxies(), regions, after, **size))
-        return tuple(done)
-
-
-class SparseServerTemplate(ServerTemplate):
-    """Touched rows to the server; back come the rows that anybody touched: new parameters, or the merged gradient."""
-
-    @property
-    def updates_by_slice(self) -> bool:
-        return False
-
-    def collect(self, piece: Slice) -> Finished:
-        b, part = self.builder, self.builder.parts[piece.pieces[0].part]
-        rows = b.regions_of("rows", piece.pieces)
-        touched, most = part.touched_rows()
-        gathered = b.transfer(
-            self.index,
-            1,
-            "gather_v",
-            "star",
-            ((self.root, *(rank for rank in b.workers[0] if rank != self.root)),),
-            rows,
-            b.grads_ready(piece.pieces),
-            num_elements=round(touched) * part.row_bytes,
-            max_elements=most * part.row_bytes,
-            item_bytes=1,
-        )
-        merged = b.local(
-            self.index,
-            "merge_rows",
-            ((self.root,),),
-            rows,
-            rows,
-            (gathered,),
-            num_elements=round(touched) * part.shape[1] * len(b.workers[0]),
-        )
-        if self.server.update == "server":
-            return Finished((merged,), rows, ((self.root,),))
-        sent = self._send_rows(rows, part_index=piece.pieces[0].part, after=(gathered, merged), stage=2)
-        return Finished((sent, merged), rows, b.workers)
-
-    def settle(
-        self, slices: Sequence[Slice], finished: Sequence[Finished], barrier: tuple[Edge, ...]
-    ) -> tuple[Edge, ...]:
-        if self.server.update == "worker":
-            return Template.settle(self, slices, finished, barrier)
-        b, (piece,) = self.builder, slices
-        update = self._update(slices, finished, barrier, ((self.root,),))
-        new_rows = b.regions_of("new_rows", piece.pieces)
-        params = b.regions_of("param", piece.pieces)
-        part = b.parts[piece.pieces[0].part]
-        num_elements = self._union(piece.pieces[0].part)[0] * part.shape[1]
-        read = b.local(
-            self.index,
-            "read_rows",
-            ((self.root,),),
-            (*finished[0].grads, *params),
-            new_rows,
-            (update,),
-            num_elements=num_elements,
-        )
-        sent = self._send_rows(new_rows, part_index=piece.pieces[0].part, after=(read, STEP_CALLED), stage=2)
-        others = tuple((rank,) for rank in b.workers[0] if rank != self.root)
-        written = b.local(self.index, "write_rows", others, new_rows, params, (sent,), num_elements=num_elements)
-        return (update, written)
-
-    def _union(self, part_index: int) -> tuple[int, int]:
-        """Rows that any worker touches: expected, and at most."""
-        part, num_workers = self.builder.parts[part_index], len(self.builder.workers[0])
-        touched, most = part.touched_rows()
-        return round(union_rows(part.shape[0], touched, num_workers)), min(part.shape[0], most * num_workers)
-
-    def _send_rows(self, regions: tuple[int, ...], *, part_index: int, after: tuple[Edge, ...], stage: int) -> Edge:
-        b, part = self.builder, self.builder.parts[part_index]
-        union, most = self._union(part_index)
-        group = ((self.root, *(rank for rank in b.workers[0] if rank != self.root)),)
-        return b.transfer(
-            self.index,
-            stage,
-            "broadcast",
-            "star",
-            group,
-            regions,
-            after,
-            num_elements=union * part.row_bytes,
-            max_elements=most * part.row_bytes,
-            item_bytes=1,
-        )
 
 
 class ShardedTemplate(Template):
@@ -475,22 +289,3 @@ class PeriodicTemplate(Template):
                 settings=synchroniser.outer,
             )
         return () if edge is update else (edge,)
-
-
-def template_of(builder: Builder, index: int) -> Template:
-    """The template of a message."""
-    message = builder.strategy.messages[index]
-    synchroniser = message.synchroniser
-    if isinstance(synchroniser, ParameterServer):
-        kind = SparseServerTemplate if synchroniser.sparse else ServerTemplate
-        return kind(builder, index, message)
-    return _TEMPLATES[type(synchroniser)](builder, index, message)
-
-
-_TEMPLATES: dict[type, type[Template]] = {
-    AllReduce: AllReduceTemplate,
-    Sharded: ShardedTemplate,
-    SparseGather: SparseGatherTemplate,
-    SufficientFactors: FactorsTemplate,
-    Periodic: PeriodicTemplate,
-}

@@ -40,7 +40,8 @@ RegionKind: TypeAlias = Literal[
 `grad` the gradient, local until a transfer has summed it · `param` the parameter · `rows` touched rows of a gradient ·
 `new_rows` rows of the updated parameter · `factors` the two factors of a gradient · `encoded` a codec's output ·
 `left`, `right` PowerSGD's factors · `master` a stale server's copy of the parameter · `incoming` its parameter on the way to the
-workers · `anchor` the parameter at the last periodic average · `norm` the sum of squares of gradients.
+workers · `anchor` the parameter at the last periodic average · `norm` the sums of squares of gradients: element 0 of those that are
+shared, element 1 of a worker's own under periodic averaging.
 """
 
 Collective: TypeAlias = Literal[
@@ -67,9 +68,9 @@ LocalKind: TypeAlias = Literal[
 
 `average` divides by the number of workers · `encode`, `decode` run a codec (decode averages too; `project` is PowerSGD's middle
 step) · `merge_rows` adds up and averages rows with the same index · `rebuild` multiplies factors, adds up and averages · `norm` adds
-its gradients' squares to the norm · `update` is the optimizer · `copy` copies regions · `take` copies what arrived some
+its gradients' squares to the norm · `update` is the optimizer, on gradients clipped by the norm that it waits for, if any · `copy` copies regions · `take` copies what arrived some
 iterations ago (the lag of its edges), if that far back there was one · `read_rows`, `write_rows` take rows out of the parameter and put
-them in · `outer` is the outer optimizer of periodic averaging.
+them in, with a lag as `take` does · `outer` is the outer optimizer of periodic averaging.
 """
 
 Event: TypeAlias = Literal["operation", "grad_ready", "step_called"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from autosync.plan.reference.workload import Array, Workload
 def single_process(
     workload: Workload, *, num_workers: int, num_steps: int, delays: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """The parameters after some steps. A delayed variable is used as it was so many updates ago (bounded staleness at its bound)."""
+    """The parameters as they would be used after some steps. A delayed variable is used as it was so many updates ago."""
     delays = delays or {}
     model = workload.model
     optimizer = reference_optimizer(model.optimizer)
@@ -24,7 +24,7 @@ def single_process(
         gradients: dict[str, Array] = {}
         for variable in model.variables:
             versions = history[variable.name]
-            used = versions[max(0, len(versions) - 1 - delays.get(variable.name, 0))]
+            used = _used(versions, delays.get(variable.name, 0))
             total = sum(workload.gradient(variable, rank, step, used).dense for rank in range(num_workers))
             gradients[variable.name] = np.asarray(total) / num_workers
         coefficient = 1.0
@@ -42,4 +42,8 @@ def single_process(
                 step + 1,
             )
             history[variable.name].append(value)
-    return {name: versions[-1] for name, versions in history.items()}
+    return {name: _used(versions, delays.get(name, 0)) for name, versions in history.items()}
+
+
+def _used(versions: Sequence[Array], delay: int) -> Array:
+    return versions[max(0, len(versions) - 1 - delay)]

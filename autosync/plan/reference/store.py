@@ -38,7 +38,7 @@ class Store:
 
     def _fresh(self, region: Region, rank: int) -> Array:
         if region.kind == "norm":
-            return np.zeros(1)
+            return np.zeros(2)
         size = region.stop if region.kind in ("left", "right") else self._sizes[region.part]
         contributes = self._plan.ranks[rank].role == "worker"
         return np.full(size, np.nan if contributes else 0.0)

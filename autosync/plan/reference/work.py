@@ -155,21 +155,28 @@ class Worker:
         mine = values[self._mine(operation, rank, len(values))]
         self._store.dense(self._plan.regions[operation.outputs[0]], rank, step)[...] += np.sum(mine**2)
 
-    def _coefficient(self, rank: int, step: int) -> float:
-        """What clipping multiplies gradients by."""
-        if self._plan.clip_norm is None:
+    def _coefficient(self, operation: Local, rank: int, step: int) -> float:
+        """What clipping multiplies gradients by: it follows from the norm that the update waits for."""
+        norm = self._norm_of(operation)
+        if norm is None or self._plan.clip_norm is None:
             return 1.0
-        norm = next((region for region in self._plan.regions if region.kind == "norm"), None)
-        if norm is None:
-            return 1.0
-        return clip_coefficient(float(self._store.dense(norm, rank, step)[0]), self._plan.clip_norm)
+        return clip_coefficient(float(self._store.dense(self._plan.regions[norm], rank, step)[0]), self._plan.clip_norm)
+
+    def _norm_of(self, operation: Local) -> int | None:
+        for edge in operation.after:
+            if edge.event == "operation":
+                awaited = self._plan.operations[edge.target]
+                region = awaited.outputs[0] if isinstance(awaited, Local) else awaited.regions[0]
+                if self._plan.regions[region].kind == "norm":
+                    return region
+        return None
 
     def _update(self, operation: Local, rank: int, step: int) -> None:
         first = self._plan.regions[operation.inputs[0]]
         if first.kind == "rows":
             self._update_rows(operation, rank, step)
             return
-        gradient = self._store.joined(operation.inputs, rank, step) * self._coefficient(rank, step)
+        gradient = self._store.joined(operation.inputs, rank, step) * self._coefficient(operation, rank, step)
         mine = self._mine(operation, rank, len(gradient))
         position = 0
         for index, size in self._joined_by_part(operation.outputs):
@@ -216,7 +223,7 @@ class Worker:
         self._store.spread(operation.outputs, rank, step, values)
 
     def _take(self, operation: Local, rank: int, step: int) -> None:
-        sent = step - max(edge.lag for edge in operation.after if edge.event == "operation")
+        sent = _taken_from(operation, step)
         if sent >= 0:
             self._store.spread(operation.outputs, rank, step, self._store.joined(operation.inputs, rank, sent))
 
@@ -227,7 +234,10 @@ class Worker:
         self._store.put_content(operation.outputs[0], rank, step, (rows, value[rows]))
 
     def _write_rows(self, operation: Local, rank: int, step: int) -> None:
-        rows, new = self._store.content(operation.inputs[0], rank, step)
+        sent = _taken_from(operation, step)
+        if sent < 0:
+            return
+        rows, new = self._store.content(operation.inputs[0], rank, sent)
         region = self._plan.regions[operation.outputs[0]]
         self._matrix(region.part, self._store.dense(region, rank, step))[rows] = new
 
@@ -239,6 +249,11 @@ class Worker:
             anchor = self._store.dense(self._plan.regions[anchor_index], rank, step)
             momentum = self._momenta.setdefault((rank, param_index), np.zeros(len(param)))
             outer_step(param, anchor, momentum, settings)
+
+
+def _taken_from(operation: Local, step: int) -> int:
+    """The step in which what an operation takes was sent."""
+    return step - max(edge.lag for edge in operation.after if edge.event == "operation")
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:

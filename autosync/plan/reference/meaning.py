@@ -1,0 +1,140 @@
+"""What a strategy means, without any plan: every worker's copy of every part, as the representation's words say it.
+
+Written from the strategy alone, so that plans have something to be held against that no lowering has touched. It speaks of the
+classes exact and stale; what a codec does to a gradient is not simulated here.
+
+A part is either shared (all workers take the averaged gradient, at a stale server some updates late) or each worker's own (periodic
+averaging). Where the task clips, shared gradients are clipped by their common norm, and each worker clips its own by theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autosync.plan.reference.optimizers import ReferenceOptimizer, State, reference_optimizer
+from autosync.plan.reference.work import clip_coefficient, outer_step
+from autosync.plan.reference.workload import Array, Workload
+from autosync.strategy.parts import Part, all_parts
+from autosync.strategy.representation import ParameterServer, Periodic, Strategy, Synchroniser
+
+
+def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_steps: int) -> list[dict[str, Array]]:
+    """Each worker's parameters as it would use them in the step after the last."""
+    model = workload.model
+    synchronisers = {name: message.synchroniser for message in strategy.messages for name in message.parts}
+    copies = [{v.name: workload.initial(v) for v in model.variables} for _ in range(num_workers)]
+    optimizer = reference_optimizer(model.optimizer)
+    shared: list[_Shared] = []
+    own: list[_Own] = []
+    for name, part in all_parts(strategy, model).items():
+        initial = _window(part, copies[0]).reshape(-1).copy()
+        synchroniser = synchronisers[name]
+        if _is_own(synchroniser):
+            own.append(_Own(part, synchroniser, initial, optimizer, num_workers))
+        else:
+            shared.append(_Shared(part, synchroniser, initial, optimizer))
+    for step in range(num_steps):
+        gradients = [
+            {v.name: workload.gradient(v, rank, step, copies[rank][v.name]).dense for v in model.variables}
+            for rank in range(num_workers)
+        ]
+        _step_shared(shared, gradients, step, model.clip_norm)
+        for rank in range(num_workers):
+            _step_own(own, gradients, rank, step, model.clip_norm)
+        for one in own:
+            one.meet(step)
+        for rank, copy in enumerate(copies):
+            for one in (*shared, *own):
+                _window(one.part, copy)[...] = one.value(rank).reshape(one.part.shape)
+    return copies
+
+
+class _Shared:
+    """A part that all workers hold alike. `versions` are its values after each update, the newest last."""
+
+    def __init__(self, part: Part, synchroniser: Synchroniser, initial: Array, optimizer: ReferenceOptimizer) -> None:
+        self.part = part
+        self.delay = synchroniser.staleness if isinstance(synchroniser, ParameterServer) else 0
+        self.versions = [initial]
+        self.optimizer = optimizer
+        self.state: State = (np.zeros(len(initial)), np.zeros(len(initial)))
+
+    def mean(self, gradients: Sequence[dict[str, Array]]) -> Array:
+        total = sum(_window(self.part, one).reshape(-1) for one in gradients)
+        return np.asarray(total / len(gradients))
+
+    def update(self, gradient: Array, step: int) -> None:
+        new = self.versions[-1].copy()
+        self.optimizer.update(new, gradient, self.state, step + 1)
+        self.versions.append(new)
+
+    def value(self, rank: int) -> Array:  # noqa: ARG002 - the same for all
+        return self.versions[max(0, len(self.versions) - 1 - self.delay)]
+
+
+class _Own:
+    """A part of which each worker trains a copy, until they meet."""
+
+    def __init__(
+        self, part: Part, synchroniser: Periodic, initial: Array, optimizer: ReferenceOptimizer, num_workers: int
+    ) -> None:
+        self.part = part
+        self.synchroniser = synchroniser
+        self.optimizer = optimizer
+        self.values = [initial.copy() for _ in range(num_workers)]
+        self.states: list[State] = [(np.zeros(len(initial)), np.zeros(len(initial))) for _ in range(num_workers)]
+        self.anchor = initial.copy()
+        self.momentum = np.zeros(len(initial))
+
+    def update(self, gradient: Array, rank: int, step: int) -> None:
+        self.optimizer.update(self.values[rank], gradient, self.states[rank], step + 1)
+
+    def meet(self, step: int) -> None:
+        if (step + 1) % self.synchroniser.every:
+            return
+        average = np.asarray(sum(self.values) / len(self.values))
+        if self.synchroniser.outer is not None:
+            outer_step(average, self.anchor, self.momentum, self.synchroniser.outer)
+        self.values = [average.copy() for _ in self.values]
+
+    def value(self, rank: int) -> Array:
+        return self.values[rank]
+
+
+def _is_own(synchroniser: Synchroniser) -> bool:
+    # Averaging parameters after every step means averaging gradients, as the representation has it.
+    return isinstance(synchroniser, Periodic) and (synchroniser.every > 1 or synchroniser.outer is not None)
+
+
+def _step_shared(
+    shared: Sequence[_Shared], gradients: Sequence[dict[str, Array]], step: int, clip_norm: float | None
+) -> None:
+    means = [one.mean(gradients) for one in shared]
+    coefficient = _coefficient(means, clip_norm)
+    for one, mean in zip(shared, means, strict=True):
+        one.update(mean * coefficient, step)
+
+
+def _step_own(
+    own: Sequence[_Own], gradients: Sequence[dict[str, Array]], rank: int, step: int, clip_norm: float | None
+) -> None:
+    mine = [_window(one.part, gradients[rank]).reshape(-1) for one in own]
+    coefficient = _coefficient(mine, clip_norm)
+    for one, gradient in zip(own, mine, strict=True):
+        one.update(gradient * coefficient, rank, step)
+
+
+def _coefficient(gradients: Sequence[Array], clip_norm: float | None) -> float:
+    if clip_norm is None:
+        return 1.0
+    return clip_coefficient(float(sum(np.sum(gradient**2) for gradient in gradients)), clip_norm)
+
+
+def _window(part: Part, values: dict[str, Array]) -> Array:
+    """The part's elements of a variable: a view."""
+    value = values[part.variable.name]
+    if not value.shape:
+        return value
+    return value[(slice(None),) * part.axis + (slice(part.begin, part.end),)]
