@@ -129,9 +129,10 @@ def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
     encoded = f" as {messages[0].codec.kind}" if messages[0].codec else ""
     text = f"{who} {_verb(messages, is_plural=is_plural)}{encoded}"
     if min(cut) > 1:
-        text += f" in {spread(cut)} parts each"
+        text += f" in {spread(cut)} parts" + (" each," if is_plural else ",")
     elif max(cut) > 1:
-        text += f", {sum(number > 1 for number in cut)} of them in parts,"
+        num_cut = sum(number > 1 for number in cut)
+        text += f", {num_cut} of them in parts,"
     return text if len(cut) == len(messages) == 1 else f"{text} in {count(len(messages), 'message')}"
 
 

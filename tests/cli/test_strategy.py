@@ -170,3 +170,13 @@ def test_diff(shell: Shell, build: Build, bundle: Path) -> None:
 def test_a_missing_file_is_a_mistake_of_the_input(shell: Shell) -> None:
     assert shell.run("strategy", "show", "nowhere.yaml") == 2
     assert shell.err.startswith("error: nowhere.yaml:1: cannot be read: No such file or directory (")
+
+
+def test_the_page_on_the_representation_shows_what_is_printed(shell: Shell) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "representation.md").read_text(encoding="utf-8")
+    Path("large.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    shown = [block.split("```")[0].partition("\n") for block in page.split("```text\n$ ")[1:]]
+    assert len(shown) == 2
+    for command, _, output in shown:
+        shell.run(*command.split()[1:])
+        assert shell.out + shell.err == output

@@ -32,7 +32,7 @@ def _mixed() -> Strategy:
 
 def test_a_mixed_strategy_in_words(model: ModelSpec) -> None:
     assert in_words(_mixed(), model) == (
-        "3 fully connected layers (fc1, fc2, fc3) go to servers on node-0..1 in 2 parts each in 6 messages; "
+        "3 fully connected layers (fc1, fc2, fc3) go to servers on node-0..1 in 2 parts each, in 6 messages; "
         "the rest is all-reduced in 2 messages"
     )
     assert in_words(_mixed()).startswith("3 variables (fc1, fc2, fc3) go to servers")
