@@ -1,0 +1,101 @@
+"""A study's journal, read through Optuna: its trials, and the lines where their records stand.
+
+Optuna replays the operations of a journal; what a trial is after them is for it to say. The lines it gets come from
+here rather than from its own file backend, which would take a line that is cut off for none at all and could not say
+where another one is broken. Importing this module imports Optuna.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from optuna import get_all_study_names
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend
+
+from autosync.datasets.studies import RECORD_ATTRIBUTE
+from autosync.errors import DocumentError, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalTrial:
+    """A trial as Optuna has it. `record` is what is in the attribute of that name, None where there is nothing."""
+
+    study: str
+    number: int
+    is_finished: bool
+    record: Any
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """What a journal held when it was read. `torn_line` is the line that it broke off in, 0 where it did not."""
+
+    trials: tuple[JournalTrial, ...]
+    torn_line: int
+
+
+def read_journal(path: Path) -> Journal:
+    """All trials of all studies in a journal, as of now. Nothing is written, no lock is taken."""
+    backend = _Backend(path)
+    try:
+        storage = JournalStorage(backend)
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+        # Whatever Optuna's replay stumbles over: it has no error of its own for a line that is none of its own.
+        what, rule = "the line cannot be understood", "a journal holds one operation of Optuna a line"
+        raise DocumentError([Problem(what=what, rule=rule, file=str(path), line=backend.num_lines)]) from error
+    trials: list[JournalTrial] = []
+    for name in get_all_study_names(storage):
+        study_id = storage.get_study_id_from_name(name)
+        for trial in storage.get_all_trials(study_id, deepcopy=False):
+            trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+            trials.append(
+                JournalTrial(
+                    study=name,
+                    number=trial.number,
+                    is_finished=trial.state.is_finished(),
+                    record=trial.user_attrs.get(RECORD_ATTRIBUTE),
+                    line=backend.record_lines.get(trial_id, 1),
+                )
+            )
+    return Journal(trials=tuple(trials), torn_line=backend.torn_line)
+
+
+class _Backend(BaseJournalBackend):
+    """A journal file to read from, once: Optuna asks again at every call, and sees the study at one moment."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.num_lines = 0
+        self.torn_line = 0
+        self.record_lines: dict[int, int] = {}
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        if log_number_from:
+            return
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    self.torn_line = number
+                    return
+                self.num_lines = number
+                operation = _parse(line)
+                attributes = operation.get("user_attr")
+                if isinstance(attributes, dict) and RECORD_ATTRIBUTE in attributes and "trial_id" in operation:
+                    self.record_lines[operation["trial_id"]] = number
+                yield operation
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> NoReturn:
+        raise AssertionError(f"{len(logs)} operations for a journal that is only read")
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    operation = json.loads(line)
+    if not isinstance(operation, dict):
+        raise TypeError("no operation")
+    return operation

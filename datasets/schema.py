@@ -1,0 +1,194 @@
+"""The record: one trial as data, with all that is needed to learn from it elsewhere.
+
+A record says what was run (model, cluster, strategy), what came of it (a measurement or a failure, never both and never
+neither) and where (environment; whether compute and network were real). It refers to no file: strategies stand in it
+whole, model and cluster by the fingerprints of their specs, which lie beside the study's journal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args
+
+from autosync import documents, jsonio
+from autosync.documents import STRICT, Document
+from autosync.strategy.representation import StrategyClass
+
+SCHEMA_KIND = "record"
+SCHEMA_VERSION = 1
+
+FailureKind = Literal["refused", "raised", "timeout", "lost_rank", "launch"]
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+_MAX_COUNT = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How long the steps of a trial took.
+
+    `step_seconds` has a row for each rank and in it a number for each measured step; the warm-up steps before them are
+    not among them. A step takes as long as its slowest rank: `median_seconds` is the median of these maxima over the
+    steps, `low_seconds` and `high_seconds` are the ends of its 95 % interval. `peak_memory_bytes` is of each rank.
+    """
+
+    __pydantic_config__ = STRICT
+
+    step_seconds: tuple[tuple[float, ...], ...]
+    median_seconds: float
+    low_seconds: float
+    high_seconds: float
+    num_warmup_steps: int
+    peak_memory_bytes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.step_seconds or not self.step_seconds[0]:
+            raise ValueError("no step was measured (at least one step on at least one rank)")
+        if len({len(steps) for steps in self.step_seconds}) > 1:
+            counts = ", ".join(str(len(steps)) for steps in self.step_seconds)
+            raise ValueError(f"the ranks have {counts} measured steps (every rank takes every step)")
+        limits = (self.low_seconds, self.median_seconds, self.high_seconds)
+        for seconds in (*limits, *(seconds for steps in self.step_seconds for seconds in steps)):
+            if not (math.isfinite(seconds) and seconds > 0):
+                raise ValueError(f"{seconds} is no step time (finite and above 0 seconds)")
+        if list(limits) != sorted(limits):
+            low, median, high = limits
+            raise ValueError(f"the median {median} is not within {low} to {high} (low <= median <= high)")
+        if not _is_count(self.num_warmup_steps):
+            raise ValueError(f"{self.num_warmup_steps} warm-up steps cannot be (0 or more)")
+        if len(self.peak_memory_bytes) != self.num_ranks or not all(map(_is_count, self.peak_memory_bytes)):
+            raise ValueError(
+                f"peak memory {list(self.peak_memory_bytes)} of {self.num_ranks} ranks "
+                "(a number of bytes, 0 or more, for each rank)"
+            )
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.step_seconds)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.step_seconds[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a trial has no measurement.
+
+    `refused`: the strategy cannot run on this model, cluster or backend. `raised`: a rank ended with an error.
+    `timeout`: it did not end in the time it had. `lost_rank`: a rank is gone without a word. `launch`: the ranks could
+    not be started.
+    """
+
+    __pydantic_config__ = STRICT
+
+    kind: FailureKind
+    message: str
+
+    def __post_init__(self) -> None:
+        # The last words of a rank may hold bytes that are no text. They are no reason to lose the trial.
+        object.__setattr__(self, "message", self.message.encode("utf-8", "backslashreplace").decode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One trial of one study.
+
+    `origin` says where the strategy came from: `preset:ddp`, `baseline:torch_ddp`, `sampled`. A stock baseline runs
+    without a strategy of ours: `strategy`, `strategy_id` and `plan_id` are None. `plan_id` is None as well where a
+    strategy was refused before it was lowered. `strategy` holds the fields of a strategy file. `compute` is `replayed`
+    where the model spec's times were waited for, `network` is `emulated` on a testbed. `started` is in UTC.
+    """
+
+    __pydantic_config__ = STRICT
+
+    study: str
+    trial: int
+    origin: str
+    model_name: str
+    model_fingerprint: str
+    cluster_name: str
+    cluster_fingerprint: str
+    strategy: Mapping[str, Any] | None = None
+    strategy_id: str | None = None
+    plan_id: str | None = None
+    classes: tuple[StrategyClass, ...]
+    measurement: Measurement | None = None
+    failure: Failure | None = None
+    environment: Mapping[str, str]
+    compute: Literal["real", "replayed"]
+    network: Literal["real", "emulated"]
+    started: str
+
+    def __post_init__(self) -> None:
+        if (self.measurement is None) == (self.failure is None):
+            found = "neither" if self.measurement is None else "both"
+            raise ValueError(f"{found} of measurement and failure (a trial has exactly one)")
+        if not _is_count(self.trial):
+            raise ValueError(f"{self.trial} is no number of a trial (0 or more)")
+        if not self.classes or len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"the classes {list(self.classes)} (one or more, each once)")
+        self._check_texts()
+        self._check_strategy()
+        if not _is_utc_time(self.started):
+            raise ValueError(f"started is {self.started!r} (an ISO timestamp in UTC such as 2026-01-31T12:00:00+00:00)")
+
+    def _check_texts(self) -> None:
+        names = ("study", "origin", "model_name", "model_fingerprint", "cluster_name", "cluster_fingerprint")
+        for name in (*names, "strategy_id", "plan_id"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} is empty (text)")
+        texts = (*(getattr(self, name) for name in names), *self.environment, *self.environment.values())
+        if not _is_unicode(texts):
+            raise ValueError("a name or the environment cannot be written (Unicode text)")
+
+    def _check_strategy(self) -> None:
+        if (self.strategy is None) != (self.strategy_id is None):
+            raise ValueError("strategy and strategy_id go together (both, or neither for a stock baseline)")
+        if self.plan_id is not None and self.strategy is None:
+            raise ValueError("a plan_id without a strategy (plans are made of strategies)")
+        if self.strategy is not None and not _is_plain(self.strategy):
+            raise ValueError("the strategy holds something else than plain values (as a strategy file does)")
+
+
+def record_to_plain(record: Record) -> dict[str, Any]:
+    """The fields of a record, header first."""
+    return documents.dump(record, kind=SCHEMA_KIND, version=SCHEMA_VERSION)
+
+
+def record_from_plain(plain: Any, *, file: str = "", line: int = 0) -> Record:
+    """The record that plain values hold, or a DocumentError with every mistake in them, placed in the file."""
+    document = Document(file=file, value=plain, lines={(): line})
+    return documents.parse(document, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=Record)
+
+
+def _is_count(number: int) -> bool:
+    return 0 <= number <= _MAX_COUNT
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value comes back from JSON as it was."""
+    try:
+        text = jsonio.canonical_json(value)
+        return bool(_is_unicode([text]) and json.loads(text) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _is_unicode(texts: Iterable[str]) -> bool:
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_utc_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).utcoffset() == timedelta(0)
+    except ValueError:
+        return False

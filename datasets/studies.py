@@ -1,0 +1,104 @@
+"""Study folders: where they lie, and the records in them.
+
+A study's trials live in its Optuna journal, each with its record as an attribute; everything else is rebuilt from
+there. So a study can be read while it runs, and after a crash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosync.datasets.schema import SCHEMA_KIND, SCHEMA_VERSION, Record, record_from_plain
+from autosync.errors import DocumentError, InputError, Problem, UnknownNameError, first_problems
+
+if TYPE_CHECKING:
+    from autosync.datasets.journal import Journal
+
+STUDIES_FOLDER = "autosync-studies"
+STUDY_FILE = "study.json"
+JOURNAL_FILE = "journal.log"
+RECORD_ATTRIBUTE = "record"
+
+Report = Callable[[Problem], None]
+
+
+def find_study(name: str, *, inside: Path | str = STUDIES_FOLDER) -> Path:
+    """The study folder that a user means: a path, or the name of a folder among the studies."""
+    path = Path(name)
+    if path.exists() or len(path.parts) > 1:
+        return path
+    known = {folder.name: folder for folder in find_studies(inside)}
+    if name not in known:
+        raise UnknownNameError("study", name, known)
+    return known[name]
+
+
+def find_studies(inside: Path | str = STUDIES_FOLDER) -> list[Path]:
+    """The folders in a folder that hold a study, by name; one with half of its files counts, so that it is told."""
+    if not Path(inside).is_dir():
+        return []
+    return sorted(
+        folder
+        for folder in Path(inside).iterdir()
+        if any((folder / name).is_file() for name in (STUDY_FILE, JOURNAL_FILE))
+    )
+
+
+def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
+    """The records of a study folder, in the order of its trials.
+
+    A finished trial without a record, a record that cannot be understood and a journal that breaks off go to `report`;
+    without it they are raised, all of them, behind the last record that could be read.
+    """
+    _check_folder(Path(folder))
+    return _records(Path(folder) / JOURNAL_FILE, report)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder}: {what}", rule="a study is a folder")
+    missing = [name for name in (STUDY_FILE, JOURNAL_FILE) if not (folder / name).is_file()]
+    if missing:
+        what = f"{folder} is no study: {' and '.join(missing)} missing"
+        raise InputError(what, rule=f"a study folder holds {STUDY_FILE} and {JOURNAL_FILE}")
+
+
+def _records(path: Path, report: Report | None) -> Iterator[Record]:
+    # Optuna takes a second to load.
+    from autosync.datasets.journal import read_journal
+
+    journal = read_journal(path)
+    problems: list[Problem] = []
+    tell = problems.append if report is None else report
+    for trial in journal.trials:
+        place = (trial.study, "trials", trial.number)
+        if trial.record is not None:
+            try:
+                record = record_from_plain(trial.record, file=str(path), line=trial.line)
+            except DocumentError as error:
+                for problem in error.problems:
+                    tell(dataclasses.replace(problem, path=(*place, RECORD_ATTRIBUTE, *problem.path)))
+            else:
+                yield record
+        elif trial.is_finished:
+            rule = f"a finished trial has an attribute {RECORD_ATTRIBUTE}: autosync.{SCHEMA_KIND}/{SCHEMA_VERSION}"
+            tell(Problem(what="has no record", rule=rule, path=place, file=str(path), line=trial.line))
+    for problem in _torn(journal, path):
+        tell(problem)
+    if problems:
+        raise DocumentError(first_problems(problems))
+
+
+def _torn(journal: Journal, path: Path) -> Iterator[Problem]:
+    if journal.torn_line:
+        yield Problem(
+            what="the last line breaks off; whatever it said of a trial is not there",
+            rule="every line of a journal ends",
+            hint="the study was stopped while it wrote, or is writing now",
+            file=str(path),
+            line=journal.torn_line,
+        )

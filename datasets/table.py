@@ -1,0 +1,71 @@
+"""Records as rows: one flat row a record, the same columns in every table that autosync writes.
+
+Columns are the fields of a record; those of measurement and failure stand among them. A record with a failure has
+nothing in the columns of a measurement, and the other way round. What is no single value is a list or, for the
+strategy and the environment, JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from autosync.datasets.schema import Record, record_from_plain, record_to_plain
+
+ColumnKind = Literal["text", "whole", "number", "texts", "wholes", "numbers_by_rank", "json"]
+
+_MEASUREMENT: Mapping[str, ColumnKind] = {
+    "median_seconds": "number",
+    "low_seconds": "number",
+    "high_seconds": "number",
+    "num_warmup_steps": "whole",
+    "peak_memory_bytes": "wholes",
+    "step_seconds": "numbers_by_rank",
+}
+_FAILURE: Mapping[str, str] = {"failure_kind": "kind", "failure_message": "message"}
+
+# What is short comes first: a spreadsheet shows it, and the strategy runs off to the right.
+COLUMNS: Mapping[str, ColumnKind] = {
+    "schema": "text",
+    "study": "text",
+    "trial": "whole",
+    "origin": "text",
+    "model_name": "text",
+    "cluster_name": "text",
+    "classes": "texts",
+    **{name: kind for name, kind in _MEASUREMENT.items() if kind in {"number", "whole"}},
+    **dict.fromkeys(_FAILURE, "text"),
+    "compute": "text",
+    "network": "text",
+    "started": "text",
+    "model_fingerprint": "text",
+    "cluster_fingerprint": "text",
+    "strategy_id": "text",
+    "plan_id": "text",
+    "peak_memory_bytes": "wholes",
+    "step_seconds": "numbers_by_rank",
+    "environment": "json",
+    "strategy": "json",
+}
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """The values of a record by column; None where it has none."""
+    fields = record_to_plain(record)
+    measurement = fields.pop("measurement", None) or {}
+    failure = fields.pop("failure", None) or {}
+    found = fields | measurement | {name: failure.get(field) for name, field in _FAILURE.items()}
+    return {name: found.get(name) for name in COLUMNS}
+
+
+def record_of(row: Mapping[str, Any], *, file: str = "", line: int = 0) -> Record:
+    """The record of a row. Columns that nobody knows are refused with all other mistakes."""
+    fields = {name: value for name, value in row.items() if value is not None}
+    measurement = {name: fields.pop(name) for name in _MEASUREMENT if name in fields}
+    failure = {field: fields.pop(name) for name, field in _FAILURE.items() if name in fields}
+    if measurement:
+        fields["measurement"] = measurement
+    if failure:
+        # Tables cannot tell an empty text from none.
+        fields["failure"] = {"message": "", **failure}
+    return record_from_plain(fields, file=file, line=line)
