@@ -11,6 +11,8 @@ from autosync.errors import DocumentError, DoesNotApplyError, InputError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
+from autosync.strategy.describe import describe
+from autosync.strategy.diff import diff, format_diff
 from autosync.strategy.files import dump_strategy, load_strategy, load_strategy_for, save_strategy
 from autosync.strategy.representation import Message, Partition, Strategy
 from autosync.testing.fuzz import mutations
@@ -178,6 +180,24 @@ def test_whatever_becomes_of_a_file_it_loads_or_says_why(
     model: ModelSpec, cluster: ClusterSpec, tmp_path: Path
 ) -> None:
     assert _load_mutants(300, model, cluster, tmp_path) >= 50
+
+
+def test_whatever_loads_can_be_shown_compared_and_written(strategy: Strategy, tmp_path: Path) -> None:
+    rng = random.Random("forms")
+    num_loaded = 0
+    for _ in range(500):
+        (tmp_path / "mutant.yaml").write_bytes(mutations(WRITTEN, rng).encode("utf-8", "surrogatepass"))
+        try:
+            loaded, _ = load_strategy(tmp_path / "mutant.yaml")
+        except InputError:
+            continue
+        num_loaded += 1
+        assert describe(loaded)
+        assert diff(loaded, loaded) == []
+        assert format_diff(diff(loaded, strategy))
+        save_strategy(tmp_path / "copy.yaml", loaded)
+        assert load_strategy(tmp_path / "copy.yaml")[0] == loaded
+    assert num_loaded >= 30
 
 
 @pytest.mark.slow
