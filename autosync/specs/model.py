@@ -8,6 +8,7 @@ two profiles of one model on different devices make the same plans.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -202,6 +203,13 @@ class ModelSpec:
             raise ValueError(
                 "ready must count 0, 1, 2 … over the variables (each gradient is ready at a position of its own)"
             )
+        twice = names.intersection(parameter.name for parameter in self.untrained)
+        if twice:
+            raise ValueError(f"{min(twice)!r} is a variable and untrained too (a parameter is one of them)")
+        self._check_timeline(names)
+
+    def _check_timeline(self, names: set[str]) -> None:
+        """Whoever follows the timeline must meet every variable, and in the order that plans are made for."""
         timeline = self.timeline
         for segment in (*timeline.forward, *timeline.backward, *timeline.optimizer):
             unknown = set(segment.variables) - names
@@ -210,6 +218,15 @@ class ModelSpec:
                 raise ValueError(
                     f"the timeline names {name!r} in {segment.module!r} (segments name the spec's variables)"
                 )
+        ready = [name for segment in timeline.backward for name in segment.variables]
+        if len(ready) != len(set(ready)):
+            raise ValueError("the timeline's backward pass names a variable twice (a gradient is complete once)")
+        for what, segments, order in (
+            ("forward", timeline.forward, {v.name: v.use for v in self.variables}),
+            ("backward", timeline.backward, {v.name: v.ready for v in self.variables}),
+        ):
+            if segments:
+                _check_order(what, segments, order)
 
     @property
     def num_bytes(self) -> int:
@@ -239,6 +256,23 @@ class ModelSpec:
     def fingerprint(self) -> str:
         """A hash of all that plans depend on; neither times nor notes."""
         return _fingerprint(self)
+
+
+def _check_order(what: str, segments: tuple[Segment, ...], order: Mapping[str, int]) -> None:
+    first: dict[str, int] = {}
+    for position, segment in enumerate(segments):
+        for name in segment.variables:
+            first.setdefault(name, position)
+    missing = order.keys() - first.keys()
+    if missing:
+        raise ValueError(f"the timeline's {what} pass leaves out {min(missing)!r} (it names every variable)")
+    names = sorted(order, key=lambda name: (order[name], first[name]))
+    for earlier, later in itertools.pairwise(names):
+        if first[earlier] > first[later]:
+            field = "use" if what == "forward" else "ready"
+            raise ValueError(
+                f"the timeline's {what} pass has {later!r} before {earlier!r} (its order is that of {field})"
+            )
 
 
 @functools.lru_cache(maxsize=256)

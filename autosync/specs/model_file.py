@@ -97,7 +97,7 @@ def _find(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    shipped = _shipped()
+    shipped = shipped_models()
     if name in shipped:
         return shipped[name]
     if path.suffix in (".yaml", ".yml", ".json") or "/" in name:
@@ -107,11 +107,10 @@ def _find(name: str) -> Path:
     raise UnknownNameError("model", name, shipped)
 
 
-def _shipped() -> Mapping[str, Path]:
-    """The specs among the package's data files. (Code of `autosync.configs` is for the rooms above this one.)"""
-    folder = resources.files("autosync.configs") / "models"
-    paths = [Path(str(entry)) for entry in folder.iterdir()] if folder.is_dir() else []
-    return {path.stem: path for path in sorted(paths) if path.suffix == ".yaml"}
+def shipped_models() -> dict[str, Path]:
+    """The model specs that ship with the package, by the name that stands for each."""
+    folder = Path(str(resources.files("autosync.configs"))) / "models"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def _block(fields: Mapping[str, Any], *, indent: str) -> Iterator[str]:

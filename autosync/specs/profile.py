@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from autosync.errors import InputError, OperationError
+from autosync.errors import InputError, OperationError, TaskError
 from autosync.specs import task_run
 from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.specs.profile_clock import Clock, CudaClock, HostClock
@@ -51,9 +51,18 @@ def profile(
     # The user's program may go on after this: its random numbers are left as they were.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        if times == "computed":
+        if times == "measured":
+            return assemble(task, _measure(task, _device(device), steps, seed, tell))
+        try:
             return assemble(task, _compute(task, _rate(rate), steps, seed, tell))
-        return assemble(task, _measure(task, _device(device), steps, seed, tell))
+        except TaskError as error:
+            raise _with_advice(error) from error.__cause__
+
+
+def _with_advice(error: TaskError) -> TaskError:
+    """Code that asks for values fails where there are none, and runs well elsewhere."""
+    advice = "computed times run the model on tensors without values; measured ones run it on a device"
+    return TaskError(replace(p, hint=advice) if "meta" in p.what and not p.hint else p for p in error.problems)
 
 
 def _rate(rate: DeviceRate | str) -> DeviceRate:

@@ -44,6 +44,11 @@ class Microstep:
     backward_seconds: tuple[float, ...]
     uses: Mapping[str, Uses]
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules called, in order."""
+        return tuple(call.module for call in self.calls)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
@@ -104,7 +109,8 @@ class Recorder:
             hook = self._call_hook(label)
             handles.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
         for name, parameter in self.structure.parameters.items():
-            if parameter.requires_grad:
+            # Nothing to synchronise without elements.
+            if parameter.requires_grad and parameter.numel() > 0:
                 handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(name)))  # type: ignore[no-untyped-call]
         try:
             yield

@@ -62,6 +62,9 @@ def assemble(task: Task, records: Records) -> ModelSpec:
         if name in set(ready)
     )
     _describe_sharing(structure, microsteps[-1], variables, notes)
+    num_alike = sum(m.modules == records.facts.microsteps[-1].modules for m in microsteps)
+    if num_alike < len(microsteps):
+        notes.append(f"the modules called change: {num_alike} of {len(microsteps)} microsteps called those given here")
     if task.accumulation_steps > 1:
         notes.append(
             f"gradients accumulate over {task.accumulation_steps} microsteps: forward and backward times are those "
@@ -81,7 +84,7 @@ def assemble(task: Task, records: Records) -> ModelSpec:
             device=records.device,
             source="computed" if records.source == "computed" else "measured",
             note=records.note,
-            forward=_forward(structure, microsteps, positions, ready),
+            forward=_forward(records, microsteps, positions, ready),
             backward=_backward(structure, microsteps, ready),
             optimizer=_optimizer(records, variables),
         ),
@@ -225,18 +228,19 @@ def _idle_parameters(structure: Structure, variables: Sequence[Variable]) -> dic
 
 
 def _forward(
-    structure: Structure, microsteps: Sequence[Microstep], positions: Mapping[str, int], ready: Sequence[str]
+    records: Records, microsteps: Sequence[Microstep], positions: Mapping[str, int], ready: Sequence[str]
 ) -> tuple[Segment, ...]:
-    last = microsteps[-1]
-    alike = [m for m in microsteps if [c.module for c in m.calls] == [c.module for c in last.calls]]
+    # The positions are places among these calls; other microsteps count where they made the same.
+    known = records.facts.microsteps[-1]
+    alike = [m for m in microsteps if m.modules == known.modules] or [known]
     seconds = medians([m.forward_seconds for m in alike])
-    if not last.calls:
+    if not known.calls:
         return (Segment(module="model", seconds=round_time(sum(seconds)), variables=tuple(ready)),)
     # What comes before the first call belongs to it: nothing can be waited for any earlier.
     seconds = [seconds[0] + seconds[1], *seconds[2:]]
     segments = []
-    for position, (call, duration) in enumerate(zip(last.calls, seconds, strict=True)):
-        owned = [name for name in structure.owned[call.module] if name in positions]
+    for position, (call, duration) in enumerate(zip(known.calls, seconds, strict=True)):
+        owned = [name for name in records.structure.owned[call.module] if name in positions]
         reached = [name for name in ready if positions[name] == position and name not in owned]
         segments.append(Segment(module=call.module, seconds=round_time(duration), variables=(*owned, *reached)))
     return tuple(segments)

@@ -1,0 +1,113 @@
+"""`autosync profile`: one summary or one JSON document on stdout, all else on stderr, and no file replaced unasked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autosync import documents
+from autosync.cli import main as cli
+from autosync.specs.model_file import dump_model, load_model
+
+TASK = """\
+import torch
+from torch import nn
+from autosync import Task
+
+print("a user's own words")
+
+def task():
+    return Task(
+        model=lambda: nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2)),
+        batch=lambda generator: torch.tensor([1, 2, 2]),
+        loss=lambda model, batch: model(batch).mean(),
+        optimizer=lambda parameters: torch.optim.Adam(parameters),
+        batch_size=3,
+    )
+
+def broken():
+    return Task(
+        model=lambda: nn.Linear(4, 2),
+        batch=lambda generator: torch.ones(3, 5),
+        loss=lambda model, batch: model(batch).mean(),
+        optimizer=lambda parameters: torch.optim.Adam(parameters),
+    )
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(TASK, encoding="utf-8")
+    return "model.py"
+
+
+def test_a_summary_for_people(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", task, "--times", "computed", "--steps", "1", "-o", "model.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[:6] == [
+        "model: 3 variables, 50 parameters, 200 B of gradients, batch size 3",
+        "",
+        "kind       variables  bytes",
+        "dense              1    8 B",
+        "linear             1   32 B",
+        "embedding          1  160 B  2 of 10 rows touched a step",
+    ]
+    assert "computed times of one step on NVIDIA T4" in out
+    assert "optimizer: Adam, elementwise, dense gradients only, 2 state tensors a parameter" in out
+    assert "a user's own words" in err
+    assert "wrote model.yaml" in err
+    assert load_model("model.yaml").num_parameters == 50
+
+
+def test_one_json_document(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", task, "--steps", "1", "--json", "-o", "model.json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == dump_model(load_model("model.json"))
+    assert printed["timeline"]["source"] == "measured"
+
+
+def test_no_file_is_replaced_unasked(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output = Path("mine.yaml")
+    output.write_text("mine\n", encoding="utf-8")
+    assert cli.run(["profile", task, "-o", "mine.yaml"]) == 2
+    assert "error: mine.yaml exists (no file is replaced unasked); --force replaces it" in capsys.readouterr().err
+    assert output.read_text(encoding="utf-8") == "mine\n"
+    assert cli.run(["profile", task, "--steps", "1", "-o", "mine.yaml", "--force"]) == 0
+    assert documents.read_document(output).value["schema"] == "autosync.model/1"
+
+
+def test_a_broken_task_is_one_line(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", f"{task}:broken"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = [line for line in err.splitlines() if line.startswith("error")]
+    assert line.startswith("error: model.py:20: loss(model, batch) raised RuntimeError: mat1 and mat2 shapes")
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_users_traceback(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", f"{task}:broken", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert "loss=lambda model, batch: model(batch).mean()," in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gone.py"], "gone.py:1: no such file"),
+        (["resnet50"], "'resnet50' names no task (FILE.py or FILE.py:NAME)"),
+        (["model.py", "--rate", "T4"], "--rate is for computed times; add --times computed"),
+        (["model.py", "--times", "computed", "--rate", "T5"], "unknown device 'T5' (known: NVIDIA A100"),
+        (["model.py", "--steps", "0"], "--steps"),
+        (["model.py", "--device", "tpux"], "'tpux' is no device"),
+    ],
+)
+def test_bad_input(task: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["profile", "--help"]) == 0
+    assert "autosync profile model.py -o model.yaml" in capsys.readouterr().out
