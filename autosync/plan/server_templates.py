@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autosync.plan.builder import Builder, Slice
+from autosync.plan.builder import Slice
 from autosync.plan.rows import union_rows
 from autosync.plan.templates import STEP_CALLED, Finished, Template
 from autosync.plan.types import Edge, Groups

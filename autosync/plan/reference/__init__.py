@@ -5,7 +5,8 @@ simulators are held against it.
 """
 
 from autosync.plan.reference.interpreter import Outcome, interpret
+from autosync.plan.reference.meaning import meaning
 from autosync.plan.reference.single import single_process
 from autosync.plan.reference.workload import Workload
 
-__all__ = ["Outcome", "Workload", "interpret", "single_process"]
+__all__ = ["Outcome", "Workload", "interpret", "meaning", "single_process"]

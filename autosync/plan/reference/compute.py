@@ -9,6 +9,7 @@ import numpy as np
 
 from autosync.plan.reference.progress import Progress
 from autosync.plan.reference.store import Store
+from autosync.plan.reference.work import Worker
 from autosync.plan.reference.workload import Array, Gradient, Workload
 from autosync.plan.types import Gate, Plan, Region
 from autosync.specs.model import Variable
@@ -18,11 +19,14 @@ from autosync.strategy.parts import Part
 class Compute:
     """Every worker's compute as a sequence of moments, each behind its gate."""
 
-    def __init__(self, plan: Plan, workload: Workload, store: Store, progress: Progress, num_steps: int) -> None:
+    def __init__(
+        self, plan: Plan, workload: Workload, *, store: Store, progress: Progress, worker: Worker, num_steps: int
+    ) -> None:
         self._plan = plan
         self._workload = workload
         self._store = store
         self._progress = progress
+        self._worker = worker
         self._num_steps = num_steps
         self._variables = workload.model.variables
         self._step = [num_steps if rank.role == "server" else 0 for rank in plan.ranks]
@@ -88,11 +92,24 @@ class Compute:
         elif moment == "gradient":
             self._make_gradient(rank, index)
         elif moment == "step_called":
+            self._look(rank)
             self._progress.step_called(rank)
         if moment == "step_returns":
             self._step[rank] += 1
             self._moments[rank] = self._one_step()
         self._next[rank] = next(self._moments[rank])
+
+    def _look(self, rank: int) -> None:
+        """Between backward and `step()` users look at parameters, and without forward overlap at gradients.
+
+        A parameter that changed while the step was running was changed too early, and is worth nothing.
+        """
+        if self._plan.overlap == "backward":
+            self._worker.show_gradients(rank, self._step[rank])
+        for index, variable in enumerate(self._variables):
+            if not np.array_equal(self._in_use[rank, index], self._value(variable, rank), equal_nan=True):
+                for part, _ in self._parts_of[variable.name]:
+                    self._dense("param", part, rank, -1)[...] = np.nan
 
     def _make_gradient(self, rank: int, index: int) -> None:
         variable, step = self._variables[index], self._step[rank]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autosync.errors import DeadlockError
@@ -26,10 +26,15 @@ from autosync.plan.types import Local, Plan, Transfer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it: each worker's parameters after the last step, when all transfers are done, and every transfer that took place."""
+    """What came of it, when all transfers of the last step are done.
+
+    `parameters` are each worker's, `sent` is every transfer that took place, `residuals` is what error feedback holds back, by rank
+    and region.
+    """
 
     parameters: Sequence[dict[str, Array]]
     sent: Sequence[Sent]
+    residuals: Mapping[tuple[int, int], Array]
 
 
 def interpret(plan: Plan, workload: Workload, *, num_steps: int, rng: random.Random) -> Outcome:
@@ -44,9 +49,11 @@ class _Run:
         self._num_steps = num_steps
         store = Store(plan)
         self._progress = Progress(plan)
-        self._worker = Worker(plan, store, reference_optimizer(workload.model.optimizer))
+        self._worker = Worker(plan, store, self._progress, reference_optimizer(workload.model.optimizer))
         self._mover = Mover(plan, store)
-        self._compute = Compute(plan, workload, store, self._progress, num_steps)
+        self._compute = Compute(
+            plan, workload, store=store, progress=self._progress, worker=self._worker, num_steps=num_steps
+        )
         self._lanes: dict[tuple[int, int], deque[tuple[int, int]]] = {}
         self._locals: list[list[tuple[int, int]]] = [[] for _ in plan.ranks]
         self._begun = [0] * len(plan.ranks)
@@ -59,7 +66,9 @@ class _Run:
             moved = [self._advance(kind, rank, lane) for kind, rank, lane in agents]
             if not any(moved):
                 raise DeadlockError(f"nothing can go on:\n{self._stuck()}")
-        return Outcome(parameters=self._compute.parameters(), sent=self._mover.sent)
+        return Outcome(
+            parameters=self._compute.parameters(), sent=self._mover.sent, residuals=self._worker.residuals
+        )
 
     def _agents(self) -> Iterator[tuple[str, int, int]]:
         for rank in self._plan.ranks:

@@ -41,6 +41,11 @@ class Progress:
     def step_called(self, rank: int) -> None:
         self._steps_called[rank] += 1
 
+    def is_called(self, rank: int, step: int) -> bool:
+        """Whether a rank's `step()` was called in a step; a server's is called when the first worker's is."""
+        is_server = self._plan.ranks[rank].role == "server"
+        return self._steps_called[0 if is_server else rank] > step
+
     def may(self, edges: Sequence[Edge], rank: int, step: int) -> bool:
         """Whether all edges are met on a rank."""
         return all(self._met(edge, rank, step - edge.lag) for edge in edges)
@@ -48,11 +53,10 @@ class Progress:
     def _met(self, edge: Edge, rank: int, step: int) -> bool:
         if step < 0:
             return True
-        is_server = self._plan.ranks[rank].role == "server"
         if edge.event == "step_called":
-            return self._steps_called[0 if is_server else rank] > step
+            return self.is_called(rank, step)
         if edge.event == "grad_ready":
-            return is_server or (edge.target, rank, step) in self._grads
+            return self._plan.ranks[rank].role == "server" or (edge.target, rank, step) in self._grads
         if rank not in self._groups[edge.target] or not self.happens(edge.target, step):
             return True
         return (edge.target, rank, step) in self._done

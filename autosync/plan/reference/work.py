@@ -10,6 +10,7 @@ import numpy as np
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.reference.codecs import decode, encode, orthogonal
 from autosync.plan.reference.optimizers import ReferenceOptimizer, State
+from autosync.plan.reference.progress import Progress
 from autosync.plan.reference.store import Store
 from autosync.plan.reference.workload import Array
 from autosync.plan.types import Local, Plan
@@ -19,14 +20,26 @@ from autosync.strategy.representation import Cast, OuterOptimizer, PowerSGD
 class Worker:
     """Does local operations; keeps what outlives a step beside the parameters: optimizer states, residuals, right factors."""
 
-    def __init__(self, plan: Plan, store: Store, optimizer: ReferenceOptimizer) -> None:
+    def __init__(self, plan: Plan, store: Store, progress: Progress, optimizer: ReferenceOptimizer) -> None:
         self._plan = plan
         self._store = store
+        self._progress = progress
         self._optimizer = optimizer
         self._states: dict[tuple[str, int, int], State] = {}
-        self._residuals: dict[tuple[int, int], Array] = {}
+        self.residuals: dict[tuple[int, int], Array] = {}
         self._rights: dict[tuple[int, int], Array] = {}
         self._momenta: dict[tuple[int, int], Array] = {}
+        self._shown: dict[tuple[int, int, int], Array] = {}
+        workers = tuple(range(plan.num_workers))
+        self._updates = [
+            operation
+            for operation in plan.operations
+            if isinstance(operation, Local)
+            and operation.kind == "update"
+            and not operation.sharded
+            and operation.groups == (workers,)
+            and plan.regions[operation.inputs[0]].kind == "grad"
+        ]
         self._work: dict[str, Callable[[Local, int, int], None]] = {
             "average": self._average,
             "encode": self._encode,
@@ -46,6 +59,12 @@ class Worker:
     def do(self, operation: Local, rank: int, step: int) -> None:
         """Do one operation."""
         self._work[operation.kind](operation, rank, step)
+
+    def show_gradients(self, rank: int, step: int) -> None:
+        """Note the gradients that a worker's own updates will use: users have seen them now, so they must not change."""
+        for operation in self._updates:
+            if rank in operation.groups[0]:
+                self._shown[operation.message, rank, step] = self._store.joined(operation.inputs, rank, step)
 
     def _mine(self, operation: Local, rank: int, num_elements: int) -> slice:
         """The elements that the rank works on: all, or its shard."""
@@ -125,7 +144,7 @@ class Worker:
             grad[...] = approximation
 
     def _residual(self, region: int, rank: int, size: int) -> Array:
-        return self._residuals.setdefault((rank, region), np.zeros(size))
+        return self.residuals.setdefault((rank, region), np.zeros(size))
 
     def _right(self, part: int, rank: int, codec: PowerSGD) -> Array:
         columns = self._matrix(part, np.empty(self._plan.parts[part].num_elements)).shape[1]
@@ -176,7 +195,7 @@ class Worker:
         if first.kind == "rows":
             self._update_rows(operation, rank, step)
             return
-        gradient = self._store.joined(operation.inputs, rank, step) * self._coefficient(operation, rank, step)
+        gradient = self._gradient(operation, rank, step)
         mine = self._mine(operation, rank, len(gradient))
         position = 0
         for index, size in self._joined_by_part(operation.outputs):
@@ -189,6 +208,14 @@ class Worker:
                 slots = tuple(slot[region.start : region.stop][inner] for slot in state)
                 self._optimizer.update(value, gradient[start:stop], (slots[0], slots[1]), step + 1)
             position += size
+
+    def _gradient(self, operation: Local, rank: int, step: int) -> Array:
+        """The clipped gradient; NaN where it is not the one that users saw, or comes before hyperparameters are known."""
+        gradient = self._store.joined(operation.inputs, rank, step)
+        shown = self._shown.get((operation.message, rank, step))
+        if not self._progress.is_called(rank, step) or not (shown is None or np.array_equal(shown, gradient)):
+            return np.full(len(gradient), np.nan)
+        return gradient * self._coefficient(operation, rank, step)
 
     def _joined_by_part(self, regions: tuple[int, ...]) -> list[tuple[int, int]]:
         """Regions with their sizes, those that continue one another taken as one: an optimizer may need whole variables."""
@@ -210,6 +237,8 @@ class Worker:
 
     def _update_rows(self, operation: Local, rank: int, step: int) -> None:
         rows, gradient = self._store.content(operation.inputs[0], rank, step)
+        if not self._progress.is_called(rank, step):
+            gradient = np.full_like(gradient, np.nan)
         region = self._plan.regions[operation.outputs[0]]
         value = self._matrix(region.part, self._store.dense(region, rank, step))
         state = tuple(self._matrix(region.part, slot) for slot in self._state(region.kind, region.part, rank))
