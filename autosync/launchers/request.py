@@ -1,4 +1,4 @@
-"""A launch as data: which processes run where, with which environment. Made without acting, so it can be shown first."""
+"""A launch as data: which processes run where, with which environment; made without acting, so it can be shown."""
 
 from __future__ import annotations
 

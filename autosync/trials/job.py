@@ -67,7 +67,7 @@ class Answer:
     rank: int
     timings: tuple[Timing, ...] = ()
     peak_memory_bytes: int = 0
-    error_kind: Literal["", "refused", "raised"] = ""
+    error_kind: Literal["refused", "raised"] | None = None
     error: str = ""
 
 

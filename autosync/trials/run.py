@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autosync.datasets.schema import FailureKind
+from autosync.errors import OperationError
 from autosync.launchers import LAUNCHERS
 from autosync.launchers.request import Launch, Launcher
 from autosync.specs.cluster import ClusterSpec
@@ -29,7 +31,7 @@ class Measured:
 class Failed:
     """Why a job has no timings."""
 
-    kind: str
+    kind: FailureKind
     message: str
 
 
@@ -38,7 +40,11 @@ def run_job(job: Job, cluster: ClusterSpec, folder: JobFolder) -> Measured | Fai
     launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
     folder.write_job(job)
     command = (sys.executable, "-m", "autosync.trials.worker", str(folder.path.resolve()))
-    launch = launcher.start(launcher.plan(cluster, command, folder.path))
+    request = launcher.plan(cluster, command, folder.path)
+    try:
+        launch = launcher.start(request)
+    except OperationError as error:
+        return Failed(kind="launch", message=str(error))
     try:
         in_time = _wait(launch, job.timeout_seconds)
     finally:
@@ -67,9 +73,10 @@ def _outcome(
     job: Job, answers: Sequence[Answer | None], codes: Sequence[int | None], *, in_time: bool
 ) -> Measured | Failed:
     told = [answer for answer in answers if answer is not None]
-    wrong = sorted((a for a in told if a.error_kind), key=lambda a: (a.error_kind != "refused", a.rank))
-    if wrong:
-        return Failed(kind=wrong[0].error_kind, message=f"rank {wrong[0].rank}: {wrong[0].error}")
+    for kind in ("refused", "raised"):
+        for answer in told:
+            if answer.error_kind == kind:
+                return Failed(kind=answer.error_kind, message=f"rank {answer.rank}: {answer.error}")
     if not in_time:
         return Failed(kind="timeout", message=f"not done within {job.timeout_seconds:g} s")
     silent = [rank for rank, answer in enumerate(answers) if answer is None]

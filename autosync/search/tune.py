@@ -1,0 +1,137 @@
+"""`tune`: find the strategy, prove it, hand it over. The whole road in one function."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync import jsonio
+from autosync.datasets.schema import Record
+from autosync.errors import InputError, OperationError
+from autosync.search.candidates import Candidate, candidates, default_as_strategy
+from autosync.search.guarantee import Verdict, prove
+from autosync.search.study import Study, new_study_folder
+from autosync.search.summary import summary_fields
+from autosync.search.trial import Trials
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model_file import model_of
+from autosync.specs.task_file import is_task
+from autosync.strategy.bundle import save_bundle
+
+NUM_FINALISTS = 2
+"""How many of the fastest are measured again beside stock DDP."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What tuning came to: the study's folder, its records in order, the verdict, and the fields of `summary.json`."""
+
+    folder: Path
+    records: tuple[Record, ...]
+    verdict: Verdict
+    summary: dict[str, object]
+
+
+def tune(
+    *,
+    model: str,
+    cluster: str,
+    num_trials: int = 20,
+    budget_seconds: float | None = None,
+    trial_timeout_seconds: float = 120.0,
+    seed: int = 0,
+    study: str | None = None,
+    output: Path | None = None,
+    progress: Progress = lambda _: None,
+) -> Tuned:
+    """Find the fastest strategy for a task on a cluster and prove it against stock DDP.
+
+    `model` names a task (`FILE.py[:NAME]`), `cluster` a cluster file or a shipped cluster. Strategies are tried one
+    after another on the cluster, at most `num_trials` and no new one after `budget_seconds`; the fastest are measured
+    again in turn with stock DDP. The winner is written as the study's `best.yaml` (and to `output`): stock DDP's own
+    buckets where nothing beats it for certain. Trials that fail are kept as records; tuning goes on.
+    """
+    if not is_task(model):
+        raise InputError(f"{model} is no task", rule="tuning runs the model itself: FILE.py or FILE.py:NAME")
+    cluster_spec = load_cluster(cluster)
+    progress(f"profiling {model}")
+    spec = model_of(model)
+    settings = {"task": model, "num_trials": num_trials, "budget_seconds": budget_seconds, "seed": seed}
+    opened = Study(new_study_folder(study, spec, cluster_spec), spec, cluster_spec, settings)
+    trials = Trials(
+        study=opened.name,
+        folder=opened.folder,
+        task=model,
+        model=spec,
+        cluster=cluster_spec,
+        seed=seed,
+        timeout_seconds=trial_timeout_seconds,
+    )
+    started = time.monotonic()
+    drawn = _within(candidates(spec, cluster_spec, seed), num_trials, budget_seconds)
+    tried = [(candidate, _try(trials, opened, candidate, progress)) for candidate in drawn]
+    finalists = _finalists(tried)
+    progress(f"measuring {len(finalists)} finalists again, in turn with stock DDP")
+    verdict = prove(trials, finalists)
+    records = tuple(record for _, record in tried)
+    summary = summary_fields(
+        study=opened,
+        model=spec,
+        cluster=cluster_spec,
+        records=records,
+        verdict=verdict,
+        wall_seconds=time.monotonic() - started,
+    )
+    _hand_over(trials, verdict, summary, output)
+    return Tuned(folder=opened.folder.path, records=records, verdict=verdict, summary=summary)
+
+
+def _within(drawn: Iterator[Candidate], num_trials: int, budget_seconds: float | None) -> Iterator[Candidate]:
+    """As many candidates as asked for, while time is left."""
+    started = time.monotonic()
+    for candidate in itertools.islice(drawn, num_trials):
+        if budget_seconds is not None and time.monotonic() - started > budget_seconds:
+            return
+        yield candidate
+
+
+def _try(trials: Trials, study: Study, candidate: Candidate, progress: Progress) -> Record:
+    number = study.ask()
+    record = trials.run(candidate, number)
+    study.tell(record)
+    if record.measurement is None:
+        assert record.failure is not None, "a record has a measurement or a failure"
+        outcome = f"{record.failure.kind}: {record.failure.message}"
+    else:
+        outcome = f"{record.measurement.median_seconds * 1e3:.2f} ms a step"
+    progress(f"trial {number}: {candidate.origin} {candidate.strategy_id}: {outcome}")
+    return record
+
+
+def _finalists(tried: list[tuple[Candidate, Record]]) -> list[Candidate]:
+    """The fastest strategies of ours."""
+    measured = [
+        (record.measurement.median_seconds, position, candidate)
+        for position, (candidate, record) in enumerate(tried)
+        if record.measurement is not None and candidate.strategy is not None
+    ]
+    if not measured and tried:
+        failures = [record.failure.message for _, record in tried if record.failure is not None]
+        if len(failures) == len(tried):
+            raise OperationError(f"all {len(tried)} trials failed; the first: {failures[0]}")
+    return [candidate for *_, candidate in sorted(measured)[:NUM_FINALISTS]]
+
+
+def _hand_over(trials: Trials, verdict: Verdict, summary: dict[str, object], output: Path | None) -> None:
+    """Write the winner's bundle and the summary. Where stock DDP wins, the bundle has its buckets as a strategy."""
+    bundle = trials.bundle(verdict.winner.candidate) or trials.bundle(default_as_strategy(trials.model, trials.cluster))
+    assert bundle is not None, "every strategy has a bundle"
+    for path in (trials.folder.best, output):
+        if path is not None:
+            save_bundle(path, bundle)
+    jsonio.write_json(trials.folder.summary, summary)
