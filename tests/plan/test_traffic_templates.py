@@ -104,7 +104,7 @@ def test_ring(length: int, n: int, topology: str) -> None:
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_tree(length: int, n: int) -> None:
-    """Member i's children are i+1, i+2, i+4 … below its lowest bit; with each, and with its parent, it exchanges all."""
+    """Member i's children are i+1, i+2, i+4 … below its lowest bit; with them and its parent it exchanges all."""
     found = traffic_of(dense(length), AllReduce(topology="tree"), cluster_of(*[1] * n))
     neighbours = []
     for i in range(n):
