@@ -114,6 +114,8 @@ def show(*, path: Path, model_target: str | None, cluster_target: str | None, fu
     A bundle knows its model and cluster.
     """
     from autosync.documents import to_plain
+    from autosync.plan.identity import plan_id
+    from autosync.plan.lowering import lower
     from autosync.strategy.canonical import strategy_id
     from autosync.strategy.describe import describe, summarise
     from autosync.strategy.files import dump_strategy
@@ -125,12 +127,14 @@ def show(*, path: Path, model_target: str | None, cluster_target: str | None, fu
         else:
             print(describe(found, full=full))
         return
-    identity = strategy_id(found, model, cluster)
+    plan = lower(found, model, cluster)
+    identities = {"strategy_id": strategy_id(found, model, cluster), "plan_id": plan_id(plan, cluster)}
     if as_json:
         summary = to_plain(summarise(found, model))
-        print_json({"strategy": dump_strategy(found), "strategy_id": identity, "summary": summary})
+        print_json({"strategy": dump_strategy(found), **identities, "summary": summary})
     else:
-        print(f"{describe(found, model, full=full)}\n\nstrategy id: {identity}")
+        print(describe(found, model, full=full))
+        print("\n" + "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in identities.items()))
 
 
 @strategy.command(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle, save_bundle
@@ -107,10 +109,11 @@ def test_show_for_a_model_tells_bytes_and_the_id(shell: Shell, build: Build) -> 
     assert shell.run("strategy", "show", path, *FOR_MODEL) == 0
     model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")
     identity = strategy_id(load_strategy(path)[0], model, cluster)
-    assert f"strategy id: {identity}\n" in shell.out
+    assert f"strategy id: {identity}\nplan id: " in shell.out
     assert "fc.bias, fc.weight" in shell.out
     shown = shell.json("strategy", "show", path, *FOR_MODEL)
     assert shown["strategy_id"] == identity
+    assert shown["plan_id"] == plan_id(lower(load_strategy(path)[0], model, cluster), cluster)
     assert shown["summary"]["total"]["num_bytes"] == model.num_bytes
 
 
