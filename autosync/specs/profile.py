@@ -126,9 +126,7 @@ def _measure(task: Task, device: torch.device, steps: int, seed: int, tell: Prog
 def _compute(task: Task, rate: DeviceRate, steps: int, seed: int, tell: Progress) -> Records:
     clock = ComputedClock(rate)
     generator = torch.Generator().manual_seed(seed)
-    with torch.device(META):
-        model = task_run.build_model(task)
-    model.to(META)
+    model = _build_without_values(task, clock)
     structure = structure_of(model)
     recorder = Recorder(structure=structure, clock=clock)
     unknown: set[str] = set()
@@ -171,6 +169,17 @@ def _compute(task: Task, rate: DeviceRate, steps: int, seed: int, tell: Progress
         note=f"{rate.describe()}; {_UPDATE_NOTE}",
         notes=(*_notes(task, sparse), *bounds),
     )
+
+
+def _build_without_values(task: Task, clock: ComputedClock) -> nn.Module:
+    """A model may be larger than this machine's memory: it gets values only if its construction asks for some."""
+    try:
+        with torch.device(META), clock:
+            model = task_run.build_model(task)
+    except TaskError:
+        model = task_run.build_model(task)
+    clock.strip(model)
+    return model
 
 
 _UPDATE_NOTE = "the update as a whole, split over modules by the elements that it changes"

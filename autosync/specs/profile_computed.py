@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.flop_counter import flop_registry
@@ -50,6 +51,18 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _has_shadow(tensor):
             self._shadows[moved] = tensor
         return moved
+
+    def strip(self, model: nn.Module) -> None:
+        """Take a model's values away. Unlike after `Module.to`, what is shared stays shared."""
+        stripped: dict[int, nn.Parameter] = {}
+        for module in model.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if parameter.device != META:
+                    own = nn.Parameter(parameter.detach().to(META), requires_grad=parameter.requires_grad)
+                    setattr(module, name, stripped.setdefault(id(parameter), own))
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                if buffer.device != META:
+                    setattr(module, name, self.to_meta(buffer))
 
     def values(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The values of an integer tensor, if they are known."""

@@ -14,8 +14,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from autosync.errors import InputError, Problem, TaskError, did_you_mean
@@ -58,16 +59,24 @@ def load_task(target: str) -> Task:
     return replace(task, name=task.name or default, source=f"{file}:{name}")
 
 
+class _FreshLoader(SourceFileLoader):
+    """Compiles the file as it is now, and leaves no bytecode beside it."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def _load_module(file: str) -> ModuleType:
     module_name = f"autosync_task_{next(_load_numbers)}_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
-    spec = importlib.util.spec_from_file_location(module_name, Path(file).resolve())
-    assert spec is not None, "a file whose name ends in .py is a module"
-    assert spec.loader is not None, "a file whose name ends in .py has a loader"
+    loader = _FreshLoader(module_name, str(Path(file).resolve()))
+    spec = importlib.util.spec_from_loader(module_name, loader)
+    assert spec is not None, "a loader that knows its file makes a spec"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
         with user_code(file, "importing the file"):
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
     except BaseException:
         del sys.modules[module_name]
         raise

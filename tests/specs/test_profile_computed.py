@@ -7,13 +7,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from autosync import Task
 from autosync.errors import InputError, UnknownNameError
+from autosync.specs.model import ModelSpec
+from autosync.specs.profile import profile
 from autosync.specs.profile_computed import META, ComputedClock
 from autosync.specs.profile_rates import RATES, DeviceRate, device_rate
 
 # One operation a second and a memory that costs nothing, and the other way round.
 ARITHMETIC = DeviceRate(name="arithmetic", peak_operations=1, peak_bytes=1e30, operations_share=1, bytes_share=1)
 MEMORY = DeviceRate(name="memory", peak_operations=1e30, peak_bytes=1, operations_share=1, bytes_share=1)
+
+
+def computed(model: Callable[[], nn.Module], inputs: Tensor) -> ModelSpec:
+    task = Task(
+        model=model,
+        batch=lambda generator: inputs,
+        loss=lambda model, batch: model(batch).mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    return profile(task, times="computed", steps=1)
 
 
 def times(rate: DeviceRate, module: nn.Module, *shape: int) -> tuple[float, float]:
@@ -112,9 +125,6 @@ def test_integers_made_from_reals_are_unknown() -> None:
 
 
 def test_ids_that_nobody_knows_are_bounded_and_said() -> None:
-    from autosync import Task
-    from autosync.specs.profile import profile
-
     class Nearest(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -124,19 +134,41 @@ def test_ids_that_nobody_knows_are_bounded_and_said() -> None:
             y: Tensor = self.codes(x.argmax(dim=1))
             return y
 
-    task = Task(
-        model=Nearest,
-        batch=lambda generator: torch.rand(3, 5, generator=generator),
-        loss=lambda model, batch: model(batch).mean(),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-    )
-    model = profile(task, times="computed", steps=1)
+    model = computed(Nearest, torch.rand(3, 5))
     assert model.variables[0].max_touched_rows == 3
     assert model.notes == (
         "the ids of codes.weight depend on values that only a run knows: touched rows are the most there can be",
     )
     assert model.timeline.source == "computed"
     assert "computed, not measured" in model.timeline.note
+
+
+class Tied(nn.Module):
+    """Two names for one weight, and ids in a buffer."""
+
+    position_ids: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, width)
+        self.positions = nn.Embedding(10, width)
+        self.head = nn.Linear(width, 10, bias=False)
+        self.head.weight = self.words.weight
+        self.register_buffer("position_ids", torch.arange(4) // 2 * 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        y: Tensor = self.head(self.words(ids) + self.positions(self.position_ids))
+        return y
+
+
+@pytest.mark.parametrize("width", [lambda: 4, lambda: int(torch.linspace(1, 4, 4)[3].item())])
+def test_a_model_that_asks_for_values_while_it_is_built(width: Callable[[], int]) -> None:
+    model = computed(lambda: Tied(width()), torch.tensor([[1, 2, 3, 3]]))
+    assert [(v.name, v.aliases, v.kind) for v in model.variables] == [
+        ("words.weight", ("head.weight",), "dense"),
+        ("positions.weight", (), "embedding"),
+    ]
+    assert model.variable("positions.weight").max_touched_rows == 2
 
 
 def test_devices_go_by_their_names() -> None:

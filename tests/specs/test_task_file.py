@@ -1,5 +1,6 @@
 """Task files: what loads, and that every mistake is told with the user's file and line."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -58,6 +59,14 @@ def test_neighbours_are_imported_from_the_files_own_folder(tmp_path: Path) -> No
     path_before = list(sys.path)
     assert [load_task(str(tmp_path / name / "model.py")).batch_size for name in ("one", "two", "one")] == [1, 2, 1]
     assert sys.path == path_before
+
+
+def test_the_file_is_read_as_it_is_now_and_leaves_nothing_behind(file: Path) -> None:
+    for size in (1, 2):
+        file.write_text(HEAD + f"def task():\n    return Task(batch_size={size}, **FIELDS)\n", "utf-8")
+        os.utime(file, (0, 0))
+        assert load_task(str(file)).batch_size == size
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_what_the_file_prints_is_kept_from_stdout(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
