@@ -32,17 +32,17 @@ class Draft:
     @property
     def num_bytes(self) -> float:
         """Bytes of all parts."""
-        return sum(piece.num_bytes for piece in self.pieces)
+        return sum([piece.num_bytes for piece in self.pieces])
 
     @property
     def use(self) -> int:
         """When the first of its parts is used next."""
-        return min(piece.use for piece in self.pieces)
+        return min([piece.use for piece in self.pieces])
 
     def message(self) -> Message:
         """The message."""
         return Message(
-            parts=tuple(piece.name for piece in self.pieces),
+            parts=tuple([piece.name for piece in self.pieces]),
             synchroniser=self.setting.synchroniser,
             codec=self.setting.codec,
             priority=self.priority,

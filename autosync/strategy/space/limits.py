@@ -72,9 +72,9 @@ class Limits:
     periods              steps between two averages, with `stale`; default 2, 4, 8, 16 and 64
     outer_optimizers     what is done with an average; default nothing, or DiLoCo's step
     codecs               with `lossy`; default each kind at its usual setting
-    max_parts            parts of one variable; default 64
+    max_parts            parts of one variable; default 128
     uneven_parts         sizes that differ by more than one; default yes
-    slice_bytes          besides whole messages; default 64 KiB to 16 MiB in powers of two
+    slice_bytes          besides whole messages; default 62.5 kB to 16 MB, each twice the one before
     max_lanes            default 4
     max_priorities       default 256 levels
     """
@@ -92,10 +92,10 @@ class Limits:
     periods: tuple[int, ...] = (2, 4, 8, 16, 64)
     outer_optimizers: tuple[OuterOptimizer | None, ...] = (None, OuterOptimizer())
     codecs: tuple[Codec, ...] = ALL_CODECS
-    max_parts: int = 64
+    max_parts: int = 128
     uneven_parts: bool = True
     slice_bytes: tuple[Annotated[int, BeforeValidator(parse_size)], ...] = field(
-        default=tuple(2**exponent for exponent in range(16, 25)),
+        default=tuple(62_500 * 2**exponent for exponent in range(9)),
         metadata={"write": lambda sizes: [exact_size(size) for size in sizes]},
     )
     max_lanes: int = 4

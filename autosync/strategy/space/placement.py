@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import random
@@ -16,8 +17,11 @@ from autosync.strategy.space.choices import Setting, Variant
 PlacementStyle = Literal["greedy", "softmax", "random", "one_node"]
 
 PLACEMENT_WEIGHTS: dict[PlacementStyle, float] = {"greedy": 0.5, "softmax": 0.2, "random": 0.2, "one_node": 0.1}
-"""`greedy`: the node that would be done first; `softmax`: likelier the more a node lacks of its share by bandwidth
+"""`greedy`: the node that would be done first; `softmax`: likelier the less a node has of its share by bandwidth
 (both from AutoSync); `random`; `one_node` serves all."""
+
+SOFTMAX_SLOPE = 4.0
+"""A node that has its fair share of all bytes is e^4 times less likely than when it had none."""
 
 
 def bandwidths_of(cluster: ClusterSpec) -> dict[str, float]:
@@ -31,38 +35,42 @@ class Placement:
     def __init__(self, rng: random.Random, bandwidths: Mapping[str, float], total_bytes: float) -> None:
         self._rng = rng
         self._style = draw_weighted(rng, PLACEMENT_WEIGHTS)
-        self._bandwidths = bandwidths
-        self._load = dict.fromkeys(bandwidths, 0.0)
         self._only = rng.random()
-        # Softmax: one fair share more or less changes the odds by e^4.
-        self._scale = 4 * len(bandwidths) / max(total_bytes, 1.0)
+        self._index = {name: index for index, name in enumerate(bandwidths)}
+        self._rates = list(bandwidths.values())
+        self._load = [0.0] * len(self._rates)
+        all_rates = math.fsum(self._rates)
+        self._fair = [max(total_bytes, 1.0) * rate / all_rates for rate in self._rates]
+        self._weights = list(self._rates)
+        self._nodes: dict[int, list[int]] = {}
 
     def place(self, variant: Variant, num_bytes: float) -> Setting:
         """The setting of a variant at the node that shall serve."""
         if len(variant) == 1:
             return variant[0]
-        names = [_server(setting) for setting in variant]
-        index = self._draw(names, num_bytes)
-        self._load[names[index]] += num_bytes
-        return variant[index]
+        # Variants live as long as the space, so their identity is a key, and a much cheaper one than their value.
+        nodes = self._nodes.get(id(variant))
+        if nodes is None:
+            nodes = self._nodes[id(variant)] = [self._index[_server(setting)] for setting in variant]
+        position = self._draw(nodes, num_bytes)
+        node = nodes[position]
+        self._load[node] += num_bytes
+        self._weights[node] = self._rates[node] * math.exp(-SOFTMAX_SLOPE * self._load[node] / self._fair[node])
+        return variant[position]
 
-    def _draw(self, names: list[str], num_bytes: float) -> int:
-        load, rates = self._load, self._bandwidths
+    def _draw(self, nodes: list[int], num_bytes: float) -> int:
         match self._style:
             case "greedy":
-                done = [(load[name] + num_bytes) / rates[name] for name in names]
+                load, rates = self._load, self._rates
+                done = [(load[node] + num_bytes) / rates[node] for node in nodes]
                 return done.index(min(done))
             case "softmax":
-                placed = sum(load[name] for name in names) + num_bytes
-                rate = sum(rates[name] for name in names)
-                lacks = [(placed * rates[name] / rate - load[name]) * self._scale for name in names]
-                most = max(lacks)
-                weights = [math.exp(lack - most) for lack in lacks]
-                return self._rng.choices(range(len(names)), cum_weights=list(itertools.accumulate(weights)))[0]
+                weights = list(itertools.accumulate([self._weights[node] for node in nodes]))
+                return min(bisect.bisect(weights, self._rng.random() * weights[-1]), len(nodes) - 1)
             case "random":
-                return int(self._rng.random() * len(names))
+                return int(self._rng.random() * len(nodes))
             case "one_node":
-                return int(self._only * len(names))
+                return int(self._only * len(nodes))
 
 
 def _server(setting: Setting) -> str:

@@ -139,7 +139,7 @@ class Sampler:
         return draw_partition(
             rng,
             variable,
-            wanted_parts=math.ceil(share) if by_size else rng.randint(2, max(2, self._limits.max_parts)),
+            wanted_parts=math.ceil(share) if by_size else _log_uniform_count(rng, self._limits.max_parts),
             p_uneven=style.p_uneven,
             bandwidths=list(self._bandwidths.values()),
             limits=self._limits,
@@ -197,6 +197,11 @@ class _Variants:
             return self._pinned[key]
         kind = self._rng.choice(list(table))
         return self.draw(key, table[kind][None])
+
+
+def _log_uniform_count(rng: random.Random, most: int) -> int:
+    """2 to `most`, few and many equally likely."""
+    return round(2 * math.exp(rng.random() * math.log(max(most, 2) / 2)))
 
 
 def _touched_bytes(variable: Variable, num_bytes: int) -> float:

@@ -17,9 +17,12 @@ from autosync import jsonio
 from autosync.documents import to_plain
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
+from autosync.specs.model_file import load_model
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical, strategy_id
+from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import AllReduce, Message, ParameterServer, Partition, Periodic, Strategy
 from autosync.strategy.space import Limits, Space
 from autosync.testing.generate import random_cluster, random_model
@@ -130,6 +133,18 @@ def test_a_space_of_one_strategy_has_no_mutants() -> None:
     assert space.mutate(only, random.Random(1)) == only
     assert space.crossover(only, only, random.Random(1)) == only
     assert space.log10_size() == pytest.approx(0)
+
+
+@pytest.mark.parametrize("cluster_name", ["4-hosts-2-ranks", "8-hosts-one-slow", "4-hosts-2-servers"])
+def test_presets_are_points_of_the_default_space(cluster_name: str) -> None:
+    model, cluster = load_model("bert_small"), load_cluster(cluster_name)
+    space = Space(model=model, cluster=cluster)
+    for name in preset_names():
+        try:
+            preset = build_preset(name, model, cluster)
+        except DoesNotApplyError:
+            continue
+        assert space.problems(preset) == []
 
 
 def test_parents_may_come_from_outside_the_limits(model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> None:
