@@ -53,7 +53,6 @@ class Builder:
         self.num_lanes = 1 + max(message.lane for message in strategy.messages)
         self.nodes: Groups = cluster.worker_groups()
         self.workers: Groups = (tuple(range(cluster.num_workers)),)
-        self.first_worker: Groups = ((0,),)
         self.leaders = {name: cluster.leader(cluster.node_index(name)) for name in _servers(strategy)}
         self.everyone: Groups = (tuple(sorted({*self.workers[0], *self.leaders.values()})),)
         self.regions: list[Region] = []

@@ -109,7 +109,7 @@ def _barriers(builder: Builder, finished: Sequence[Sequence[Finished]]) -> list[
     own = [i for i, message in enumerate(messages) if isinstance(message.synchroniser, Periodic)]
     barriers = {
         **dict.fromkeys(shared, _shared_barrier(builder, shared, finished)),
-        **dict.fromkeys(own, _norm(builder, OWN_NORM, own, finished, builder.workers)),
+        **dict.fromkeys(own, _norm(builder, OWN_NORM, own, finished, shares=False)),
     }
     return [barriers[index] for index in range(len(messages))]
 
@@ -117,12 +117,11 @@ def _barriers(builder: Builder, finished: Sequence[Sequence[Finished]]) -> list[
 def _shared_barrier(builder: Builder, shared: list[int], finished: Sequence[Sequence[Finished]]) -> tuple[Edge, ...]:
     """The norm of all shared gradients.
 
-    Gradients that all workers hold are counted by every worker for itself if there are no others, else by the first one; those that
-    live on a server or in shards by their holders. Then a scalar all-reduce over all ranks makes it everybody's.
+    Where all workers hold all gradients, each counts for itself. Else each counts what it alone holds and a share of what all hold,
+    and a scalar all-reduce makes the norm everybody's.
     """
     everywhere = all(_is_everywhere(builder, one) for index in shared for one in finished[index])
-    counting = builder.workers if everywhere else builder.first_worker
-    edges = _norm(builder, SHARED_NORM, shared, finished, counting)
+    edges = _norm(builder, SHARED_NORM, shared, finished, shares=not everywhere)
     if everywhere:
         return edges
     norm = builder.region("norm", SHARED_NORM, "float64")
@@ -138,32 +137,29 @@ def _norm(
     piece: Piece,
     indexes: Iterable[int],
     finished: Sequence[Sequence[Finished]],
-    counting: Groups,
+    *,
+    shares: bool,
 ) -> tuple[Edge, ...]:
-    """Add up the squares of finished gradients: those that all workers hold on the ranks `counting`, others where they are.
+    """Add up the squares of finished gradients where they are; each worker a share of those that all hold, if told so.
 
-    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the same.
+    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the same. Each
+    waits for the last of all holders: whether holders share ranks depends on names alone, and plans should not.
     """
     norm = builder.region("norm", piece, "float64")
-    last: dict[int, Edge] = {}
+    last: dict[Groups, Edge] = {}
     for index in indexes:
         for one in finished[index]:
-            groups = counting if _is_everywhere(builder, one) else one.holders
-            ranks = [rank for group in groups for rank in group]
-            before = dict.fromkeys(last[rank] for rank in ranks if rank in last)
-            num_elements = sum(builder.regions[grad].num_elements for grad in one.grads)
-            edge = builder.local(
+            last[one.holders] = builder.local(
                 index,
                 "norm",
-                groups,
+                one.holders,
                 one.grads,
                 (norm,),
-                (*one.after, *before),
-                num_elements=num_elements,
-                sharded=one.sharded,
+                (*one.after, *last.values()),
+                num_elements=sum(builder.regions[grad].num_elements for grad in one.grads),
+                sharded=one.sharded or (shares and _is_everywhere(builder, one)),
             )
-            last.update(dict.fromkeys(ranks, edge))
-    return tuple(dict.fromkeys(last.values()))
+    return tuple(last.values())
 
 
 def _is_everywhere(builder: Builder, one: Finished) -> bool:

@@ -178,13 +178,16 @@ def _encode(
     piece: Slice,
 ) -> Edge:
     work = piece.num_elements * (codec.rank if isinstance(codec, PowerSGD) else 1)
+    # What error feedback holds back goes from step to step. Elsewhere the parameter's way home keeps steps apart.
+    is_stale = getattr(builder.strategy.messages[index].synchroniser, "staleness", 0) > 0
+    before = (Edge("operation", len(builder.operations), 1),) if codec.error_feedback and is_stale else ()
     return builder.local(
         index,
         "encode",
         builder.workers,
         grads,
         outputs,
-        after,
+        (*after, *before),
         num_elements=work,
         cost=f"encode:{codec.kind}",
         settings=codec,

@@ -66,9 +66,7 @@ class _Run:
             moved = [self._advance(kind, rank, lane) for kind, rank, lane in agents]
             if not any(moved):
                 raise DeadlockError(f"nothing can go on:\n{self._stuck()}")
-        return Outcome(
-            parameters=self._compute.parameters(), sent=self._mover.sent, residuals=self._worker.residuals
-        )
+        return Outcome(parameters=self._compute.parameters(), sent=self._mover.sent, residuals=self._worker.residuals)
 
     def _agents(self) -> Iterator[tuple[str, int, int]]:
         for rank in self._plan.ranks:

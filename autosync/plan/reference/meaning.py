@@ -31,7 +31,7 @@ def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_ste
     for name, part in all_parts(strategy, model).items():
         initial = _window(part, copies[0]).reshape(-1).copy()
         synchroniser = synchronisers[name]
-        if _is_own(synchroniser):
+        if isinstance(synchroniser, Periodic) and _drifts(synchroniser):
             own.append(_Own(part, synchroniser, initial, optimizer, num_workers))
         else:
             shared.append(_Shared(part, synchroniser, initial, optimizer))
@@ -43,10 +43,11 @@ def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_ste
         _step_shared(shared, gradients, step, model.clip_norm)
         for rank in range(num_workers):
             _step_own(own, gradients, rank, step, model.clip_norm)
-        for one in own:
-            one.meet(step)
+        for drifting in own:
+            drifting.meet(step)
         for rank, copy in enumerate(copies):
-            for one in (*shared, *own):
+            followers: list[_Shared | _Own] = [*shared, *own]
+            for one in followers:
                 _window(one.part, copy)[...] = one.value(rank).reshape(one.part.shape)
     return copies
 
@@ -103,9 +104,9 @@ class _Own:
         return self.values[rank]
 
 
-def _is_own(synchroniser: Synchroniser) -> bool:
+def _drifts(synchroniser: Periodic) -> bool:
     # Averaging parameters after every step means averaging gradients, as the representation has it.
-    return isinstance(synchroniser, Periodic) and (synchroniser.every > 1 or synchroniser.outer is not None)
+    return synchroniser.every > 1 or synchroniser.outer is not None
 
 
 def _step_shared(

@@ -1,0 +1,433 @@
+"""Properties that every plan must have, tried on random strategies of random models on random clusters.
+
+    python benchmarks/plan_properties.py --count 10000 --seed 0 > out.json
+    python benchmarks/plan_properties.py --rerun out.json
+
+Prints one JSON document: how many strategies were tried, how often each property was checked, and each failure with its strategy, model
+and cluster, ready to be run again. Strategies are sampled, mutated and crossed; a share of the spaces is exact alone, others allow
+lossy or stale strategies or both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autosync import documents
+from autosync.documents import Document
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
+from autosync.plan.reference import Outcome, Workload, interpret, meaning, single_process
+from autosync.plan.reference.moving import Sent
+from autosync.plan.reference.optimizers import LEARNING_RATE
+from autosync.plan.reference.workload import Array, Gradient
+from autosync.plan.traffic import transfer_traffic
+from autosync.plan.types import Plan, Transfer
+from autosync.specs import model as model_schema
+from autosync.specs.cluster import ClusterSpec, symmetry_classes
+from autosync.specs.cluster_file import dump_cluster, parse_cluster
+from autosync.specs.model import ModelSpec, Variable
+from autosync.specs.model_file import dump_model
+from autosync.strategy import legality
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.files import dump_strategy, parse_strategy
+from autosync.strategy.parts import all_parts
+from autosync.strategy.representation import (
+    AllReduce,
+    Codec,
+    Int8,
+    Message,
+    ParameterServer,
+    Periodic,
+    PowerSGD,
+    Sharded,
+    Sign,
+    Strategy,
+    TopK,
+)
+from autosync.strategy.space import Limits, Space
+from autosync.strategy.space.limits import ALL_CODECS
+from autosync.testing.generate import random_cluster, random_model
+
+CODECS: tuple[Codec, ...] = (*ALL_CODECS, Int8(block=16), TopK(ratio=0.3), PowerSGD(rank=1), Sign(error_feedback=False))
+WIDE = Limits(
+    codecs=CODECS,
+    slice_bytes=(1024, 2048, 4096, 65536),
+    staleness=(1, 2),
+    periods=(2, 3),
+    max_parts=6,
+    max_priorities=8,
+)
+ALLOWED = (((), 0.3), (("lossy",), 0.3), (("stale",), 0.2), (("lossy", "stale"), 0.2))
+STRATEGIES_A_SPACE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One strategy for a model on a cluster; all chance in checking it comes from the seed."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    strategy: Strategy
+    seed: int
+
+
+class BrokenError(Exception):
+    """A property that does not hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder(Workload):
+    """A workload that keeps what it made: dense gradients by variable, rank and step."""
+
+    made: dict[tuple[str, int, int], Array] = field(default_factory=dict, compare=False)
+
+    def gradient(self, variable: Variable, rank: int, step: int, value: Array) -> Gradient:
+        """As the workload has it."""
+        found = Workload.gradient(self, variable, rank, step, value)
+        self.made[variable.name, rank, step] = found.dense
+        return found
+
+
+def draw(rng: random.Random, count: int) -> Iterator[Case]:
+    """So many strategies: of each space a sample, another, a mutant of the first and a child of both."""
+    drawn = 0
+    while drawn < count:
+        model, cluster = random_model(rng), random_cluster(rng)
+        allowed = rng.choices([a for a, _ in ALLOWED], [weight for _, weight in ALLOWED])[0]
+        space = Space(model=model, cluster=cluster, limits=replace(WIDE, allow=allowed))
+        first, second = space.sample(rng), space.sample(rng)
+        mutant = space.mutate(space.mutate(first, rng), rng)
+        for strategy in (first, second, mutant, space.crossover(first, second, rng))[: count - drawn]:
+            yield Case(model=model, cluster=cluster, strategy=strategy, seed=rng.randrange(2**32))
+            drawn += 1
+
+
+def check(case: Case) -> Iterator[str]:
+    """The names of the properties that were checked and hold, in turn; `BrokenError` or another error where one does not."""
+    yield from check_form(case)
+    yield from check_identity(case)
+    yield from check_run(case)
+
+
+def check_form(case: Case) -> Iterator[str]:
+    """Legal, and the same after writing and reading."""
+    found = legality.problems(case.strategy, case.model, case.cluster)
+    _hold(not found, f"not legal: {found[:3]}")
+    yield "legal"
+    fields = dump_strategy(case.strategy)
+    yaml = documents.parse_document(documents.format_yaml(fields), file="case.yaml")
+    _hold(parse_strategy(yaml) == case.strategy, "another strategy after YAML")
+    yield "yaml"
+    as_json = documents.parse_document(documents.format_json(fields), file="case.json")
+    _hold(parse_strategy(as_json) == case.strategy, "another strategy after JSON")
+    yield "json"
+
+
+def check_identity(case: Case) -> Iterator[str]:
+    """What has no meaning makes no difference to ids and plans."""
+    rng = random.Random(case.seed)
+    fields = _shuffled_fields(dump_strategy(shuffled(case.strategy, rng)), rng)
+    other = parse_strategy(_document(fields))
+    known = strategy_id(case.strategy, case.model, case.cluster)
+    _hold(strategy_id(other, case.model, case.cluster) == known, "another strategy_id after reordering")
+    yield "strategy_id"
+    plan = lower(case.strategy, case.model, case.cluster)
+    _hold(lower(other, case.model, case.cluster) == plan, "another plan after reordering")
+    yield "one plan"
+    renamed = lower(exchanged(case.strategy, case.cluster, rng), case.model, case.cluster)
+    same = plan_id(renamed, case.cluster) == plan_id(plan, case.cluster)
+    _hold(same, "another plan_id after exchanging nodes that are declared alike")
+    yield "plan_id"
+
+
+def check_run(case: Case) -> Iterator[str]:
+    """The plan through the reference, in two orders."""
+    plan = lower(case.strategy, case.model, case.cluster)
+    rng = random.Random(case.seed)
+    num_steps = rng.choice((3, 4, 5) if case.strategy.is_exact else (4, 5, 6))
+    workload = Recorder(model=case.model, seed=case.seed)
+    outcomes = [interpret(plan, workload, num_steps=num_steps, rng=random.Random(rng.random())) for _ in range(2)]
+    yield "no deadlock"
+    _same_in_any_order(outcomes)
+    yield "one result in any order"
+    _replicas_agree(case.strategy, outcomes[0], num_steps)
+    yield "replicas agree"
+    yield from _check_bytes(plan, case.cluster, outcomes[0].sent)
+    if "lossy" in case.strategy.classes:
+        yield from _check_lossy(case, plan, workload, outcomes[0], num_steps)
+    else:
+        yield from _check_meaning(case, workload, outcomes[0], num_steps)
+
+
+def _same_in_any_order(outcomes: Sequence[Outcome]) -> None:
+    first, second = (outcome.parameters for outcome in outcomes)
+    for rank, (one, other) in enumerate(zip(first, second, strict=True)):
+        for name, value in one.items():
+            _hold(np.array_equal(value, other[name]), f"rank {rank}: {name} depends on the order, or is NaN")
+
+
+def _replicas_agree(strategy: Strategy, outcome: Outcome, num_steps: int) -> None:
+    apart = {
+        name.partition("[")[0]
+        for message in strategy.messages
+        for name in message.parts
+        if isinstance(message.synchroniser, Periodic) and num_steps % message.synchroniser.every
+    }
+    for rank, parameters in enumerate(outcome.parameters):
+        for name, value in parameters.items():
+            _hold(bool(np.isfinite(value).all()), f"rank {rank}: {name} is not finite")
+            same = name in apart or np.array_equal(value, outcome.parameters[0][name])
+            _hold(same, f"rank {rank}: {name} is not what rank 0 has")
+
+
+def _check_meaning(case: Case, workload: Workload, outcome: Outcome, num_steps: int) -> Iterator[str]:
+    num_workers = case.cluster.num_workers
+    expected = meaning(case.strategy, workload, num_workers=num_workers, num_steps=num_steps)
+    _near(outcome.parameters, expected, 1e-9, "not what the strategy means")
+    yield "meaning"
+    if case.strategy.is_exact:
+        single = single_process(workload, num_workers=num_workers, num_steps=num_steps)
+        _near(outcome.parameters, [single] * num_workers, 1e-9, "not what one process makes")
+        yield "exact"
+
+
+def _near(
+    found: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]], most: float, what: str
+) -> None:
+    for rank, (one, other) in enumerate(zip(found, expected, strict=True)):
+        for name, value in one.items():
+            error = float(np.linalg.norm(value - other[name]))
+            scale = max(float(np.linalg.norm(other[name])), 1e-3)
+            _hold(error <= most * scale, f"rank {rank}: {name} is {what}: {error:.3g} of {scale:.3g}")
+
+
+def _check_bytes(plan: Plan, cluster: ClusterSpec, sent: Sequence[Sent]) -> Iterator[str]:
+    """Transfer by transfer, what crossed each link against the closed form with the sizes of the contributions."""
+    occurrences: dict[tuple[int, int], list[Sent]] = defaultdict(list)
+    for one in sent:
+        occurrences[one.operation, one.step].append(one)
+    planned: dict[int, Array] = {}
+    node_of = [rank.node for rank in cluster.ranks]
+    for (index, step), groups in occurrences.items():
+        transfer = plan.operations[index]
+        assert isinstance(transfer, Transfer), "only transfers are sent"
+        contributions = _contributions(transfer, groups)
+        if contributions:
+            expected = transfer_traffic(transfer, cluster, contributions=contributions).links
+        elif index in planned:
+            expected = planned[index]
+        else:
+            expected = planned[index] = transfer_traffic(transfer, cluster).links
+        same = np.array_equal(_crossed(groups, cluster, node_of), expected)
+        _hold(same, f"operation {index} of step {step}: other bytes on links than the closed form has")
+        most = max(contributions.values(), default=0)
+        _hold(most <= transfer.max_elements, f"operation {index} of step {step}: more than was said to be the most")
+    yield "bytes"
+
+
+def _contributions(transfer: Transfer, groups: Sequence[Sent]) -> dict[int, int]:
+    """Elements by rank, where members send what they have."""
+    if not groups[0].contributions:
+        return {}
+    return {
+        rank: num_bytes // transfer.item_bytes
+        for one in groups
+        for rank, num_bytes in zip(one.group, one.contributions, strict=True)
+    }
+
+
+def _crossed(groups: Sequence[Sent], cluster: ClusterSpec, node_of: Sequence[int]) -> Array:
+    """Bytes on each link, in the order of `Traffic.links`."""
+    num_nodes, racks = len(cluster.nodes), [rack.name for rack in cluster.racks]
+    links = np.zeros(3 * num_nodes + 2 * len(racks))
+    for one in groups:
+        for (source, destination), num_bytes in one.links.items():
+            start, end = node_of[source], node_of[destination]
+            if start == end:
+                links[2 * num_nodes + start] += num_bytes
+                continue
+            links[start] += num_bytes
+            links[num_nodes + end] += num_bytes
+            start_rack, end_rack = cluster.nodes[start].rack, cluster.nodes[end].rack
+            if start_rack != end_rack:
+                for rack, shift in ((start_rack, 0), (end_rack, len(racks))):
+                    if rack is not None:
+                        links[3 * num_nodes + shift + racks.index(rack)] += num_bytes
+    return links
+
+
+def _check_lossy(case: Case, plan: Plan, workload: Recorder, outcome: Outcome, num_steps: int) -> Iterator[str]:
+    num_workers = case.cluster.num_workers
+    optimizer = case.model.optimizer
+    if (optimizer.name, optimizer.state_slots, case.model.clip_norm) == ("SGD", 0, None):
+        for message in case.strategy.messages:
+            if message.codec is not None and message.codec.error_feedback and num_workers > 1:
+                _nothing_is_lost(case, plan, workload, outcome, message)
+                yield "error feedback"
+    if optimizer.sparse and optimizer.state_slots:
+        # A lazy optimizer leaves alone what has no gradient at all; what a codec makes of a zero need not be one.
+        return
+    plain = replace(case.strategy, messages=tuple(_with_faithful_codec(m, case) for m in case.strategy.messages))
+    found = interpret(
+        lower(plain, case.model, case.cluster), workload, num_steps=num_steps, rng=random.Random(case.seed)
+    )
+    expected = meaning(case.strategy, workload, num_workers=num_workers, num_steps=num_steps)
+    _near(found.parameters, expected, 1e-5, "far from exact under codecs that lose nothing")
+    yield "faithful codecs"
+
+
+def _nothing_is_lost(case: Case, plan: Plan, workload: Recorder, outcome: Outcome, message: Message) -> None:
+    """All updates together are all gradients but what the residuals hold back."""
+    if isinstance(message.synchroniser, ParameterServer) and message.synchroniser.staleness:
+        return
+    num_workers = case.cluster.num_workers
+    names = [str(part.name) for part in plan.parts]
+    for name in (name for name in message.parts if name in names):
+        part = plan.parts[names.index(name)]
+        window = (slice(None),) * part.axis + (slice(part.begin, part.end),) if part.shape else ...
+        whole = sum(made for (variable, _, _), made in workload.made.items() if variable == part.variable.name)
+        total = np.asarray(whole)[window].reshape(-1) / num_workers
+        for (_, index), residual in outcome.residuals.items():
+            region = plan.regions[index]
+            if plan.parts[region.part] == part:
+                total[region.start : region.stop] -= residual / num_workers
+        initial = workload.initial(part.variable)[window]
+        moved = (initial - outcome.parameters[0][part.variable.name][window]).reshape(-1) / LEARNING_RATE
+        close = np.allclose(moved, total, rtol=1e-9, atol=1e-9)
+        _hold(close, f"{name}: updates and residuals do not make up the gradients")
+
+
+def _with_faithful_codec(message: Message, case: Case) -> Message:
+    """The same with a codec of its kind that loses nothing, where there is one: PowerSGD of full rank, top-k of all."""
+    if message.codec is None:
+        return message
+    if isinstance(message.codec, PowerSGD):
+        parts = all_parts(case.strategy, case.model)
+        sides = {parts[name].smaller_side for name in message.parts}
+        if len(sides) == 1:
+            return replace(message, codec=replace(message.codec, rank=sides.pop()))
+    synchroniser = message.synchroniser
+    sums_on_the_way = isinstance(synchroniser, Sharded) or (
+        synchroniser.hierarchical
+        if isinstance(synchroniser, AllReduce)
+        else isinstance(synchroniser, ParameterServer) and synchroniser.local_proxy
+    )
+    return replace(message, codec=None if sums_on_the_way else TopK(ratio=1.0))
+
+
+def shuffled(strategy: Strategy, rng: random.Random) -> Strategy:
+    """Messages, parts and partitions in another order."""
+    messages = [replace(message, parts=tuple(_shuffled(message.parts, rng))) for message in strategy.messages]
+    partitions = dict(_shuffled(list(strategy.partitions.items()), rng))
+    return replace(strategy, name="another", partitions=partitions, messages=tuple(_shuffled(messages, rng)))
+
+
+def exchanged(strategy: Strategy, cluster: ClusterSpec, rng: random.Random) -> Strategy:
+    """Nodes that are declared alike in each other's places."""
+    other: dict[str, str] = {}
+    for positions in symmetry_classes(cluster):
+        names = [cluster.nodes[position].name for position in positions]
+        other.update(zip(names, _shuffled(names, rng), strict=True))
+    messages = [
+        replace(message, synchroniser=replace(message.synchroniser, server=other[message.synchroniser.server]))
+        if isinstance(message.synchroniser, ParameterServer)
+        else message
+        for message in strategy.messages
+    ]
+    return replace(strategy, messages=tuple(messages))
+
+
+def _shuffled(items: Sequence[Any], rng: random.Random) -> list[Any]:
+    return rng.sample(items, len(items))
+
+
+def _shuffled_fields(value: Any, rng: random.Random) -> Any:
+    if isinstance(value, dict):
+        return {key: _shuffled_fields(value[key], rng) for key in _shuffled(list(value), rng)}
+    return [_shuffled_fields(item, rng) for item in value] if isinstance(value, list) else value
+
+
+def _hold(holds: bool, what: str) -> None:  # noqa: FBT001 - reads like an assertion
+    if not holds:
+        raise BrokenError(what)
+
+
+def _document(fields: Any) -> Document:
+    return Document(file="case", value=fields, lines={})
+
+
+def dump_case(case: Case) -> dict[str, Any]:
+    """All that is needed to run a case again."""
+    return {
+        "seed": case.seed,
+        "strategy": dump_strategy(case.strategy),
+        "model": dump_model(case.model),
+        "cluster": dump_cluster(case.cluster),
+    }
+
+
+def read_case(fields: Mapping[str, Any]) -> Case:
+    """A case that was dumped."""
+    kind, version = model_schema.SCHEMA_KIND, model_schema.SCHEMA_VERSION
+    return Case(
+        model=documents.parse(_document(fields["model"]), kind=kind, version=version, into=ModelSpec),
+        cluster=parse_cluster(_document(fields["cluster"])),
+        strategy=parse_strategy(_document(fields["strategy"])),
+        seed=fields["seed"],
+    )
+
+
+def try_all(cases: Iterator[Case]) -> dict[str, Any]:
+    """Check cases; what came of it as one document."""
+    began = time.perf_counter()
+    held: Counter[str] = Counter()
+    classes: Counter[str] = Counter()
+    failures: list[dict[str, Any]] = []
+    count = 0
+    for case in cases:
+        count += 1
+        classes["+".join(sorted(case.strategy.classes))] += 1
+        try:
+            held.update(check(case))
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is a failure of the plan, to be reported with its case
+            failures.append({"why": f"{type(error).__name__}: {error}", **dump_case(case)})
+    return {
+        "count": count,
+        "failed": len(failures),
+        "seconds": round(time.perf_counter() - began, 3),
+        "classes": dict(classes),
+        "held": dict(held),
+        "failures": failures[:20],
+    }
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=1000, help="how many strategies")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rerun", type=Path, help="run the failures of an earlier output again")
+    parser.add_argument("--json", action="store_true", help="the output is JSON with or without it")
+    arguments = parser.parse_args()
+    if arguments.rerun:
+        cases = map(read_case, json.loads(arguments.rerun.read_text())["failures"])
+    else:
+        cases = draw(random.Random(arguments.seed), arguments.count)
+    result = {"seed": arguments.seed, **try_all(cases)}
+    print(json.dumps(result, indent=2))
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
