@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args
 
-from autosync import jsonio
 from autosync.datasets.files import replacing
 from autosync.datasets.schema import Record, record_from_plain, record_to_plain
 from autosync.datasets.table import COLUMNS, ColumnKind, record_of, row_of
@@ -75,7 +74,7 @@ def format_of(path: Path | str, file_format: FileFormat | None = None) -> FileFo
 
 
 def _write_jsonl(records: Iterable[Record], file: BinaryIO) -> None:
-    file.writelines(jsonio.canonical_json(record_to_plain(record)).encode() + b"\n" for record in records)
+    file.writelines(_json(record_to_plain(record)).encode() + b"\n" for record in records)
 
 
 def _read_jsonl(path: Path) -> Iterator[Record]:
@@ -148,7 +147,7 @@ def _cell(value: Any, kind: ColumnKind) -> str:
         return ""
     if kind == "text":
         return str(value)
-    return jsonio.canonical_json(value)
+    return _json(value)
 
 
 def _value(cell: str, name: str, path: Path, line: int) -> Any:
@@ -157,8 +156,12 @@ def _value(cell: str, name: str, path: Path, line: int) -> Any:
         return None
     if COLUMNS.get(name, "text") == "text":
         return cell
+    return _parsed_json(cell, name, path, line)
+
+
+def _parsed_json(text: str, name: str, path: Path, line: int) -> Any:
     try:
-        return json.loads(cell)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         rule = "numbers, and lists and mappings as in JSON"
         problem = Problem(what="cannot be understood", rule=rule, path=(name,), file=str(path), line=line)
@@ -187,7 +190,7 @@ def _write_parquet(records: Iterable[Record], file: BinaryIO) -> None:
 
 
 def _arrow(value: Any, kind: ColumnKind) -> Any:
-    return jsonio.canonical_json(value) if kind == "json" and value is not None else value
+    return _json(value) if kind == "json" and value is not None else value
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:
@@ -200,16 +203,21 @@ def _read_parquet(path: Path) -> Iterator[Record]:
             for batch in pq.ParquetFile(file).iter_batches(batch_size=_ROWS_PER_GROUP):
                 for row in batch.to_pylist():
                     position += 1
-                    yield record_of(_parsed(row), file=str(path), line=position)
-        except (pa.ArrowException, json.JSONDecodeError, RecursionError, OSError) as error:
+                    yield record_of(_parsed(row, path, position), file=str(path), line=position)
+        except (pa.ArrowException, OSError) as error:
             raise _unreadable("no records in Parquet, or broken off", "written by autosync export", path, 1) from error
 
 
-def _parsed(row: Mapping[str, Any]) -> dict[str, Any]:
-    def value(name: str, found: Any) -> Any:
-        return json.loads(found) if COLUMNS.get(name) == "json" and isinstance(found, str) else found
+def _parsed(row: Mapping[str, Any], path: Path, line: int) -> dict[str, Any]:
+    return {
+        name: _parsed_json(value, name, path, line) if COLUMNS.get(name) == "json" and isinstance(value, str) else value
+        for name, value in row.items()
+    }
 
-    return {name: value(name, found) for name, found in row.items()}
+
+def _json(value: Any) -> str:
+    """One line of JSON with the fields in their order: what is read first stands first."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def _unreadable(what: str, rule: str, path: Path, line: int) -> DocumentError:

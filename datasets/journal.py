@@ -60,7 +60,7 @@ def read_journal(path: Path) -> Journal:
                     number=trial.number,
                     is_finished=trial.state.is_finished(),
                     record=trial.user_attrs.get(RECORD_ATTRIBUTE),
-                    line=backend.record_lines.get(trial_id, 1),
+                    line=backend.line_of(trial_id),
                 )
             )
     return Journal(trials=tuple(trials), torn_line=backend.torn_line)
@@ -73,7 +73,12 @@ class _Backend(BaseJournalBackend):
         self._path = path
         self.num_lines = 0
         self.torn_line = 0
-        self.record_lines: dict[int, int] = {}
+        self._record_lines: dict[int, int] = {}
+        self._last_lines: dict[int, int] = {}
+
+    def line_of(self, trial_id: int) -> int:
+        """Where the record of a trial stands; if it has none, where the trial was last spoken of."""
+        return self._record_lines.get(trial_id) or self._last_lines.get(trial_id, 1)
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         if log_number_from:
@@ -85,9 +90,10 @@ class _Backend(BaseJournalBackend):
                     return
                 self.num_lines = number
                 operation = _parse(line)
-                attributes = operation.get("user_attr")
-                if isinstance(attributes, dict) and RECORD_ATTRIBUTE in attributes and "trial_id" in operation:
-                    self.record_lines[operation["trial_id"]] = number
+                if "trial_id" in operation:
+                    self._last_lines[operation["trial_id"]] = number
+                    if RECORD_ATTRIBUTE in operation.get("user_attr", ()):
+                        self._record_lines[operation["trial_id"]] = number
                 yield operation
 
     def append_logs(self, logs: list[dict[str, Any]]) -> NoReturn:

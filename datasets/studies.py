@@ -37,14 +37,10 @@ def find_study(name: str, *, inside: Path | str = STUDIES_FOLDER) -> Path:
 
 
 def find_studies(inside: Path | str = STUDIES_FOLDER) -> list[Path]:
-    """The folders in a folder that hold a study, by name; one with half of its files counts, so that it is told."""
+    """The folders in a folder that hold a study's journal, by name. (Before its first trial a study has none.)"""
     if not Path(inside).is_dir():
         return []
-    return sorted(
-        folder
-        for folder in Path(inside).iterdir()
-        if any((folder / name).is_file() for name in (STUDY_FILE, JOURNAL_FILE))
-    )
+    return sorted(folder for folder in Path(inside).iterdir() if (folder / JOURNAL_FILE).is_file())
 
 
 def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:

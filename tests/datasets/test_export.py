@@ -1,0 +1,321 @@
+"""Files that other tools open: nothing is lost on the way out and back, whatever a record holds."""
+
+import csv
+import datetime as dt
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autosync.datasets.export import FORMATS, export, format_of, import_records
+from autosync.datasets.schema import FAILURE_KINDS, Failure, Measurement, Record, record_from_plain, record_to_plain
+from autosync.datasets.table import COLUMNS
+from autosync.errors import DocumentError, InputError, UnknownNameError
+
+MakeRecord = Callable[..., Record]
+
+NASTY = 'a, "b"; c\nd\r\ne\tf\r'
+
+_names = st.text(min_size=1)
+_seconds = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+_counts = st.integers(0, 2**63 - 1)
+_plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def _measurements(draw: st.DrawFn) -> Measurement:
+    num_ranks, num_steps = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    steps = st.lists(_seconds, min_size=num_steps, max_size=num_steps).map(tuple)
+    low, median, high = sorted(draw(st.tuples(_seconds, _seconds, _seconds)))
+    return Measurement(
+        step_seconds=tuple(draw(steps) for _ in range(num_ranks)),
+        median_seconds=median,
+        low_seconds=low,
+        high_seconds=high,
+        num_warmup_steps=draw(_counts),
+        peak_memory_bytes=tuple(draw(_counts) for _ in range(num_ranks)),
+    )
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> Record:
+    has_strategy, is_measured = draw(st.booleans()), draw(st.booleans())
+    failures = st.builds(Failure, kind=st.sampled_from(FAILURE_KINDS), message=st.text())
+    classes = st.lists(st.sampled_from(("exact", "lossy", "stale")), min_size=1, unique=True)
+    return Record(
+        study=draw(_names),
+        trial=draw(_counts),
+        origin=draw(_names),
+        model_name=draw(_names),
+        model_fingerprint=draw(_names),
+        cluster_name=draw(_names),
+        cluster_fingerprint=draw(_names),
+        strategy=draw(st.dictionaries(st.text(), _plain, max_size=3)) if has_strategy else None,
+        strategy_id=draw(_names) if has_strategy else None,
+        plan_id=draw(st.none() | _names) if has_strategy else None,
+        classes=tuple(draw(classes)),
+        measurement=draw(_measurements()) if is_measured else None,
+        failure=None if is_measured else draw(failures),
+        environment=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
+        compute=draw(st.sampled_from(("real", "replayed"))),
+        network=draw(st.sampled_from(("real", "emulated"))),
+        started=draw(st.datetimes(timezones=st.just(dt.UTC))).isoformat(),
+    )
+
+
+@given(record=_records())
+def test_a_record_reads_back_from_its_plain_form(record: Record) -> None:
+    text = json.dumps(record_to_plain(record))
+    assert record_from_plain(json.loads(text)) == record
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@settings(max_examples=60)
+@given(records=st.lists(_records(), max_size=4))
+def test_files_read_back_exactly(
+    file_format: Any, records: list[Record], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("out") / f"records.{file_format}"
+    assert export(records, path) == len(records)
+    found = list(import_records(path))
+    assert found == records
+    # Equal is not enough: True == 1 == 1.0, and mappings are equal in any order.
+    assert repr(found) == repr(records)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_long_files_and_long_cells_read_back(file_format: Any, tmp_path: Path, make_record: MakeRecord) -> None:
+    strategy = {"schema": "autosync.strategy/1", "messages": [{"parts": [f"layer.{i}.weight" for i in range(20000)]}]}
+    records = [make_record(trial=i) for i in range(2500)] + [make_record(strategy=strategy)]
+    path = tmp_path / f"records.{file_format}"
+    limit = csv.field_size_limit()
+    assert export(iter(records), path) == 2501
+    assert list(import_records(path)) == records
+    assert csv.field_size_limit() == limit
+
+
+def test_pandas_opens_the_parquet(tmp_path: Path, make_record: MakeRecord, make_failed: MakeRecord) -> None:
+    path = tmp_path / "records.parquet"
+    export([make_record(model_name=NASTY), make_failed(NASTY, trial=1)], path)
+    frame = pd.read_parquet(path)
+    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame["model_name"]) == [NASTY, "resnet50"]
+    assert list(frame["trial"]) == [0, 1]
+    assert frame["median_seconds"][0] == 0.13
+    assert pd.isna(frame["median_seconds"][1])
+    assert frame["failure_message"][1] == NASTY
+    assert [list(steps) for steps in frame["step_seconds"][0]] == [[0.11, 0.12, 0.3], [0.1, 0.13, 0.2]]
+    assert json.loads(frame["strategy"][0])["schema"] == "autosync.strategy/1"
+
+
+def test_the_parquet_is_compressed(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "records.parquet"
+    export([make_record()], path)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    assert {group.column(i).compression for i in range(group.num_columns)} == {"ZSTD"}
+
+
+def test_pandas_opens_the_csv(tmp_path: Path, make_record: MakeRecord, make_failed: MakeRecord) -> None:
+    path = tmp_path / "records.csv"
+    export([make_record(model_name=NASTY), make_failed(NASTY, trial=1)], path)
+    frame = pd.read_csv(path)
+    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame["model_name"]) == [NASTY, "resnet50"]
+    assert frame["median_seconds"][0] == 0.13
+    assert pd.isna(frame["median_seconds"][1])
+    assert frame["failure_message"][1] == NASTY
+    assert json.loads(frame["peak_memory_bytes"][0]) == [2**31, 2**31 + 1]
+
+
+def test_pandas_opens_the_json_lines(tmp_path: Path, make_record: MakeRecord, make_failed: MakeRecord) -> None:
+    path = tmp_path / "records.jsonl"
+    export([make_record(model_name=NASTY), make_failed(trial=1)], path)
+    frame = pd.read_json(path, lines=True)
+    assert list(frame["model_name"]) == [NASTY, "resnet50"]
+
+
+def test_the_first_lines_of_a_csv(tmp_path: Path, make_failed: MakeRecord) -> None:
+    path = tmp_path / "records.csv"
+    export([make_failed(strategy=None, strategy_id=None, plan_id=None, environment={"cpu": "x"})], path)
+    header = (
+        "schema,study,trial,origin,model_name,cluster_name,classes,median_seconds,low_seconds,high_seconds,"
+        "num_warmup_steps,failure_kind,failure_message,compute,network,started,model_fingerprint,cluster_fingerprint,"
+        "strategy_id,plan_id,peak_memory_bytes,step_seconds,environment,strategy"
+    )
+    row = (
+        'autosync.record/1,nightly,0,preset:ddp,resnet50,4-hosts,"[""exact""]",,,,,timeout,no answer,real,emulated,'
+        '2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,"{""cpu"":""x""}",'
+    )
+    assert path.read_bytes().decode().split("\r\n") == [header, row, ""]
+
+
+def test_rows_of_a_csv_may_be_saved_by_a_spreadsheet(tmp_path: Path, make_record: MakeRecord) -> None:
+    """A mark before the text, columns in another order, all cells in quotes, an empty line at the end."""
+    path, saved = tmp_path / "records.csv", tmp_path / "saved.csv"
+    record = make_record(model_name=NASTY)
+    export([record], path)
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [list(reversed(row)) for row in csv.reader(file)]
+    with saved.open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+        file.write("\n")
+    assert list(import_records(saved)) == [record]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_no_file_is_replaced_unasked(file_format: Any, tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / f"records.{file_format}"
+    path.write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError, match=r"exists \(no file is replaced unasked\)"):
+        export([make_record()], path)
+    assert path.read_text(encoding="utf-8") == "mine"
+    assert export([make_record()], path, force=True) == 1
+    assert list(import_records(path)) == [make_record()]
+    with pytest.raises(InputError, match="is a folder"):
+        export([make_record()], tmp_path, file_format, force=True)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_an_error_half_way_changes_nothing(file_format: Any, tmp_path: Path, make_record: MakeRecord) -> None:
+    def breaking() -> Iterator[Record]:
+        yield make_record()
+        raise RuntimeError("half way")
+
+    path = tmp_path / f"records.{file_format}"
+    path.write_text("mine", encoding="utf-8")
+    with pytest.raises(RuntimeError, match="half way"):
+        export(breaking(), path, force=True)
+    assert path.read_text(encoding="utf-8") == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_pipe_is_written_to(file_format: Any, tmp_path: Path, make_record: MakeRecord) -> None:
+    pipe, copy = tmp_path / f"pipe.{file_format}", tmp_path / f"copy.{file_format}"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: copy.write_bytes(pipe.read_bytes()))
+    reader.start()
+    export([make_record()], pipe)
+    reader.join(timeout=30)
+    assert pipe.is_fifo()
+    assert list(import_records(copy)) == [make_record()]
+
+
+def test_a_link_stays_and_folders_are_made(tmp_path: Path, make_record: MakeRecord) -> None:
+    link, target = tmp_path / "latest.csv", tmp_path / "made" / "records.csv"
+    link.symlink_to(target)
+    export([make_record()], link)
+    assert link.is_symlink()
+    assert list(import_records(target)) == [make_record()]
+
+
+def test_the_format_is_asked_for_or_that_of_the_name() -> None:
+    assert format_of("a.CSV") == "csv"
+    assert format_of("a.txt", "jsonl") == "jsonl"
+    assert format_of("a.parquet", "parquet") == "parquet"
+    with pytest.raises(
+        InputError, match=r"a.txt: the name tells no format \(the name ends with .parquet, .csv, .jsonl"
+    ):
+        format_of("a.txt")
+    with pytest.raises(InputError, match=r"a.csv is no name for parquet"):
+        format_of("a.csv", "parquet")
+    unknown: Any = "parket"
+    with pytest.raises(UnknownNameError, match=r"unknown format 'parket' .*did you mean 'parquet'"):
+        format_of("a.csv", unknown)
+
+
+def _bytes_of(file_format: str, tmp_path: Path, make_record: MakeRecord) -> bytes:
+    path = tmp_path / f"whole.{file_format}"
+    export([make_record(), make_record(trial=1)], path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_file_that_breaks_off_is_refused(file_format: str, tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / f"torn.{file_format}"
+    path.write_bytes(_bytes_of(file_format, tmp_path, make_record)[:-60])
+    with pytest.raises(DocumentError) as caught:
+        list(import_records(path))
+    assert caught.value.problems[0].file == str(path)
+    assert caught.value.problems[0].line == {"parquet": 1, "csv": 3, "jsonl": 2}[file_format]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            b"autosync.record/1,nightly,1",
+            b"autosync.record/9,nightly,1",
+            r"csv:3: schema: version 9 of autosync.record",
+        ),
+        (b"nightly,1,", b"nightly,one,", r"csv:3: trial: cannot be understood \(numbers"),
+        (b"nightly,1,", b"nightly,1,,", r"csv:3: 25 cells \(a row has 24 cells\)"),
+        (b"nightly,1,", b"nightly,,", r"csv:3: trial: is missing"),
+        (b"0.13,0.11,0.3", b"0.13,0.2,0.3", r"csv:2: measurement: the median 0.13 is not within"),
+        (b"origin,", b"origen,", r"csv:2: (origin: is missing|origen: unknown key)"),
+        (b"origin,", b"study,", "csv:1: two columns have the same name"),
+        (b"schema,", b"scheme,", "csv:2: the first field, schema, is missing"),
+        (b"preset:ddp", b"preset:\xff", "no CSV: 'utf-8' codec can't decode"),
+        (b"preset:ddp", b'"preset"ddp', "csv:2: no CSV: "),
+    ],
+)
+def test_mistakes_in_a_csv_have_their_line(
+    old: bytes, new: bytes, message: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    whole = _bytes_of("csv", tmp_path, make_record)
+    assert old in whole
+    path = tmp_path / "broken.csv"
+    path.write_bytes(whole.replace(old, new))
+    with pytest.raises(DocumentError, match=message):
+        list(import_records(path))
+
+
+def test_mistakes_behind_a_row_of_many_lines_have_their_line(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "records.csv"
+    export([make_record(model_name="a\nb\nc"), make_record(compute="replayed")], path)
+    path.write_bytes(path.read_bytes().replace(b"replayed", b"repaid"))
+    with pytest.raises(DocumentError, match=r"csv:5: compute: unknown value 'repaid'"):
+        list(import_records(path))
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_file_of_something_else_is_refused(file_format: str, tmp_path: Path) -> None:
+    path = tmp_path / f"other.{file_format}"
+    path.write_text("name\nresnet50\n", encoding="utf-8")
+    with pytest.raises(DocumentError, match=rf"other.{file_format}:[12]: "):
+        list(import_records(path))
+
+
+def test_parquet_of_another_table_is_refused(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "records.parquet"
+    pd.DataFrame({"a": [1, 2]}).to_parquet(path)
+    with pytest.raises(DocumentError, match=r"parquet:1: the first field, schema, is missing"):
+        list(import_records(path))
+    export([make_record(), make_record(trial=1)], path, force=True)
+    frame = pd.read_parquet(path)
+    frame.loc[1, "strategy"] = "{"
+    frame.to_parquet(path)
+    with pytest.raises(DocumentError, match=r"parquet:2: strategy: "):
+        list(import_records(path))
+    frame.loc[1, "strategy"] = frame.loc[0, "strategy"]
+    frame.loc[1, "trial"] = -1
+    frame.to_parquet(path)
+    with pytest.raises(DocumentError, match=r"parquet:2: -1 is no number of a trial"):
+        list(import_records(path))
+
+
+def test_a_file_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(import_records(tmp_path / "none.csv"))
