@@ -106,7 +106,7 @@ Examples:
 )
 @click.argument("path", metavar="S", type=click.Path(path_type=Path))
 @_context_options
-@click.option("--full", is_flag=True, help="Show every message, however many there are.")
+@click.option("--full", is_flag=True, help="Show every message, and the whole plan.")
 @json_option
 def show(*, path: Path, model_target: str | None, cluster_target: str | None, full: bool, as_json: bool) -> None:
     """Show a strategy in words and as tables; with its model and cluster, its sizes and its plan too.
@@ -114,6 +114,7 @@ def show(*, path: Path, model_target: str | None, cluster_target: str | None, fu
     A bundle knows its model and cluster.
     """
     from autosync.documents import to_plain
+    from autosync.plan.describe import describe_plan
     from autosync.plan.identity import plan_id
     from autosync.plan.lowering import lower
     from autosync.strategy.canonical import strategy_id
@@ -131,10 +132,12 @@ def show(*, path: Path, model_target: str | None, cluster_target: str | None, fu
     identities = {"strategy_id": strategy_id(found, model, cluster), "plan_id": plan_id(plan, cluster)}
     if as_json:
         summary = to_plain(summarise(found, model))
-        print_json({"strategy": dump_strategy(found), **identities, "summary": summary})
+        facts = {"strategy": dump_strategy(found), **identities, "summary": summary}
+        print_json({**facts, "plan": to_plain(plan)} if full else facts)
     else:
         print(describe(found, model, full=full))
         print("\n" + "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in identities.items()))
+        print("\n" + (describe_plan(plan, cluster, limit=None) if full else describe_plan(plan, cluster)))
 
 
 @strategy.command(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autosync.plan.describe import describe_plan
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.specs.cluster_file import load_cluster
@@ -111,10 +112,13 @@ def test_show_for_a_model_tells_bytes_and_the_id(shell: Shell, build: Build) -> 
     identity = strategy_id(load_strategy(path)[0], model, cluster)
     assert f"strategy id: {identity}\nplan id: " in shell.out
     assert "fc.bias, fc.weight" in shell.out
+    assert describe_plan(lower(load_strategy(path)[0], model, cluster), cluster) in shell.out
     shown = shell.json("strategy", "show", path, *FOR_MODEL)
     assert shown["strategy_id"] == identity
     assert shown["plan_id"] == plan_id(lower(load_strategy(path)[0], model, cluster), cluster)
     assert shown["summary"]["total"]["num_bytes"] == model.num_bytes
+    assert "plan" not in shown
+    assert shell.json("strategy", "show", path, *FOR_MODEL, "--full")["plan"]["operations"]
 
 
 def test_show_needs_model_and_cluster_together(shell: Shell, build: Build) -> None:
