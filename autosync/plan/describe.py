@@ -1,0 +1,238 @@
+"""A plan for people: what happens to each message, stage by stage, who takes part and what it waits for.
+
+A stage is named after its message and its place in it, `3.2`; the slices of a message go through the same stages and
+are drawn together. Then come the gates, and what a step moves over each node's interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from autosync.plan.identity import is_rooted
+from autosync.plan.traffic import amortised_traffic
+from autosync.plan.types import Edge, Gate, Groups, Local, Operation, Plan, Transfer
+from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.wording import abbreviated, count, format_table, runs
+from autosync.units import format_size
+
+_HEADER = ("stage", "what", "who", "bytes", "lane", "priority", "when", "after")
+_GATES = {"backward_returns": "backward returns", "step_returns": "step() returns"}
+
+
+def describe_plan(plan: Plan, cluster: ClusterSpec, *, limit: int | None = 40) -> str:
+    """The plan as text, with at most about `limit` stages and gates."""
+    stages = _Stages(plan, cluster)
+    blocks = [
+        _summary(plan, stages),
+        _listing(plan, stages, limit),
+        _gates(plan, stages, limit),
+        _totals(plan, cluster),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+class _Stage(NamedTuple):
+    """The operations of one message that differ in nothing but the slice they work on."""
+
+    name: str
+    operations: tuple[Operation, ...]
+
+
+class _Stages:
+    """The stages of a plan and how things are called."""
+
+    def __init__(self, plan: Plan, cluster: ClusterSpec) -> None:
+        self.by_message: list[list[_Stage]] = [[] for _ in plan.messages]
+        self.name_of: list[str] = []
+        self._variables = list(dict.fromkeys(part.variable.name for part in plan.parts))
+        self._people = _People(plan, cluster)
+        self._group(plan)
+
+    def _group(self, plan: Plan) -> None:
+        grouped: list[dict[object, list[Operation]]] = [{} for _ in plan.messages]
+        for operation in plan.operations:
+            stages = grouped[operation.message]
+            stages.setdefault(_manner(operation), []).append(operation)
+            place = list(stages).index(_manner(operation)) + 1
+            self.name_of.append(f"{operation.message}.{place}")
+        for message, found in enumerate(grouped):
+            for place, operations in enumerate(found.values(), 1):
+                self.by_message[message].append(_Stage(f"{message}.{place}", tuple(operations)))
+
+    def row(self, stage: _Stage) -> tuple[str, ...]:
+        """The cells of a stage."""
+        first = stage.operations[0]
+        who = self._people.of(first)
+        when = "" if first.every == 1 else f"every {first.every} steps"
+        after = self.waits(edge for operation in stage.operations for edge in operation.after)
+        if isinstance(first, Local):
+            what = first.cost if first.cost.startswith(first.kind) else f"{first.kind} {first.cost}"
+            share = " (its shard)" if first.sharded else ""
+            return (stage.name, what.replace(":", " "), who + share, "", "", "", when, after)
+        return (
+            stage.name,
+            f"{first.collective} {first.algorithm}",
+            who + (" (its share)" if first.within else ""),
+            _size(stage),
+            str(first.lane),
+            str(first.priority),
+            when,
+            after,
+        )
+
+    def waits(self, edges: Iterable[Edge]) -> str:
+        """What edges wait for, in words."""
+        grads: dict[str, None] = {}
+        others: dict[str, None] = {}
+        for edge in edges:
+            match edge.event:
+                case "grad_ready":
+                    grads[self._variables[edge.target]] = None
+                case "operation":
+                    others[self.name_of[edge.target] + _ago(edge.lag)] = None
+                case "step_called":
+                    others["step()" + _ago(edge.lag)] = None
+        words = [f"the gradient{'s' if len(grads) > 1 else ''} of {abbreviated(list(grads))}"] if grads else []
+        return "; ".join([*words, abbreviated(list(others), most=4)] if others else words)
+
+    def variable(self, gate: Gate) -> str:
+        """The name of a gate's variable."""
+        return self._variables[gate.variable]
+
+
+def _manner(operation: Operation) -> object:
+    """What the operations of one stage have in common."""
+    if isinstance(operation, Transfer):
+        return operation.collective, operation.algorithm, operation.groups, operation.lane, operation.every
+    return operation.kind, operation.cost, operation.groups, operation.every
+
+
+def _ago(lag: int) -> str:
+    return "" if lag == 0 else " of the last step" if lag == 1 else f" {lag} steps ago"
+
+
+def _size(stage: _Stage) -> str:
+    transfers = [operation for operation in stage.operations if isinstance(operation, Transfer)]
+    size = format_size(sum(transfer.num_bytes for transfer in transfers))
+    each = " each" if transfers[0].collective in ("gather_v", "all_gather_v") else ""
+    expected = "~" if any(transfer.max_elements != transfer.num_elements for transfer in transfers) else ""
+    slices = f" in {len(transfers)} slices" if len(transfers) > 1 else ""
+    return f"{expected}{size}{each}{slices}"
+
+
+class _People:
+    """Groups of ranks in words."""
+
+    def __init__(self, plan: Plan, cluster: ClusterSpec) -> None:
+        self._workers = tuple(range(plan.num_workers))
+        self._nodes = cluster.worker_groups()
+        self._leaders = {group[0] for group in self._nodes}
+        num_ranks = [sum(rank.node == node for rank in plan.ranks) for node in range(len(cluster.nodes))]
+        self._names = [
+            cluster.nodes[rank.node].name + (f":{rank.local}" if num_ranks[rank.node] > 1 else "")
+            for rank in plan.ranks
+        ]
+
+    def of(self, operation: Operation) -> str:
+        """Who takes part in an operation."""
+        groups = operation.groups
+        if is_rooted(operation) and len(groups) == 1:
+            root, *others = groups[0]
+            from_root = isinstance(operation, Transfer) and operation.collective == "broadcast"
+            ends = (
+                (self._names[root], self._crowd(others, root))
+                if from_root
+                else (self._crowd(others, root), self._names[root])
+            )
+            return " to ".join(ends)
+        if len(groups) == 1:
+            return self._crowd(groups[0], -1)
+        return self._crowds(groups)
+
+    def _crowd(self, ranks: Sequence[int], root: int) -> str:
+        """Some ranks (besides a root, who may be one of those that are meant)."""
+        members = {*ranks, root} - {-1}
+        servers = members - set(self._workers) - {root}
+        other = "other " if root in self._workers else ""
+        if len(members) > 2 and members - servers - {root} == set(self._workers) - {root}:
+            return f"all {other}workers" + (" and servers" if servers else "")
+        if len(ranks) > 1 and members - {root} == self._leaders - {root}:
+            return f"one rank of each {other}node"
+        return runs([self._names[rank] for rank in ranks])
+
+    def _crowds(self, groups: Groups) -> str:
+        if {rank for group in groups for rank in group} == set(self._workers) and all(len(g) == 1 for g in groups):
+            return "each worker"
+        if all(len(group) == 1 for group in groups):
+            return "each of " + runs([self._names[rank] for group in groups for rank in group])
+        if set(groups) <= set(self._nodes):
+            return "within nodes"
+        if {len(group) for group in groups} == {len(self._nodes)}:
+            return "between nodes, each rank with its like"
+        return "; ".join(runs([self._names[rank] for rank in group]) for group in groups)
+
+
+def _summary(plan: Plan, stages: _Stages) -> str:
+    transfers = sum(isinstance(operation, Transfer) for operation in plan.operations)
+    facts = [
+        count(len(plan.messages), "message"),
+        count(sum(len(found) for found in stages.by_message), "stage"),
+        count(len(plan.operations), "operation"),
+        f"{count(transfers, 'transfer')} among them",
+        count(plan.num_lanes, "lane"),
+    ]
+    return f"plan: {', '.join(facts)}"
+
+
+def _listing(plan: Plan, stages: _Stages, limit: int | None) -> str:
+    """Messages whole, as many as the limit allows, but one at least."""
+    shown: list[list[_Stage]] = []
+    for found in stages.by_message:
+        num_rows = sum(map(len, shown)) + len(found)
+        if shown and limit is not None and num_rows > limit:
+            break
+        shown.append(found)
+    rows = [stages.row(stage) for found in shown for stage in found]
+    header, *lines = format_table(rows, header=_HEADER).splitlines()
+    text, place = [header], 0
+    for message, found in enumerate(shown):
+        text.append(f"message {message}: {abbreviated(plan.messages[message])}")
+        text.extend(lines[place : place + len(found)])
+        place += len(found)
+    num_more = len(plan.messages) - len(shown)
+    if num_more:
+        text.append(f"and {count(num_more, 'more message')}")
+    return "\n".join(text)
+
+
+def _gates(plan: Plan, stages: _Stages, limit: int | None) -> str:
+    lines = list(_gate_lines(plan, stages))
+    most = len(lines) if limit is None else limit
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return "\n".join(["gates:", *lines[:most], *more])
+
+
+def _gate_lines(plan: Plan, stages: _Stages) -> Iterator[str]:
+    for gate in plan.gates:
+        waits = stages.waits(gate.after)
+        if waits:
+            what = f"{stages.variable(gate)} is used" if gate.kind == "before_use" else _GATES[gate.kind]
+            yield f"  {what} after {waits}"
+
+
+def _totals(plan: Plan, cluster: ClusterSpec) -> str:
+    traffic = amortised_traffic(plan, cluster)
+    nodes = [
+        (node.name, *map(format_size, numbers))
+        for node, *numbers in zip(cluster.nodes, traffic.node_out, traffic.node_in, traffic.node_within, strict=True)
+    ]
+    header = ("node", "out", "in", "within")
+    blocks = ["a step moves", format_table(nodes, header=header, right=header[1:])]
+    if cluster.racks:
+        racks = [
+            (rack.name, format_size(out), format_size(into))
+            for rack, out, into in zip(cluster.racks, traffic.rack_out, traffic.rack_in, strict=True)
+        ]
+        blocks.append(format_table(racks, header=("rack", "out", "in"), right=("out", "in")))
+    return "\n".join(blocks)
