@@ -41,7 +41,8 @@ class Variable:
     weight is one variable: ready at its last contribution, used at its first use; `aliases` are its other names, and
     it has no factors. `kind` says what its gradient is made of: anything (`dense`), the rows of a batch (`embedding`,
     with the mean and the largest number of distinct rows that one rank touches in a step), or a product of two
-    factors with `factor_rows` rows (`linear`; the gradient is outputsᵀ · inputs).
+    factors with `factor_rows` rows (`linear`; the gradient is outputsᵀ · inputs). `sparse`: torch makes its gradient
+    a sparse tensor, as of `nn.Embedding(sparse=True)`; only embeddings have such gradients.
     """
 
     __pydantic_config__ = STRICT
@@ -54,6 +55,7 @@ class Variable:
     ready: int
     touched_rows: float | None = None
     max_touched_rows: int | None = None
+    sparse: bool = False
     factor_rows: int | None = None
     aliases: tuple[str, ...] = ()
 
@@ -69,6 +71,8 @@ class Variable:
                 "an embedding needs two axes and 0 <= touched_rows <= max_touched_rows <= rows "
                 "(touched rows are counted per rank and step)"
             )
+        if self.sparse and self.kind != "embedding":
+            raise ValueError(f"a {self.kind} variable is sparse (only embeddings have sparse gradients)")
         if self.kind == "linear" and (
             len(self.shape) != 2 or not self.factor_rows or self.factor_rows < 1 or self.aliases
         ):

@@ -229,7 +229,9 @@ def _update_bytes(
     total = 0.0
     for name, parameter in structure.parameters.items():
         if parameter.grad is not None:
-            share = min(1.0, step.touched_rows[name] / parameter.shape[0]) if name in sparse else 1.0
+            # A sparse gradient of what is no embedding has as many rows as only a run knows.
+            is_counted = name in sparse and name in step.touched_rows
+            share = min(1.0, step.touched_rows[name] / parameter.shape[0]) if is_counted else 1.0
             total += share * parameter.numel() * parameter.element_size() * passes
     return total
 

@@ -149,9 +149,12 @@ def _variable(records: Records, name: str, *, use: int, ready: int, notes: list[
         raise TaskError(
             [Problem(what=f"the parameter name {name!r} has brackets", rule="autosync writes parts as name[0:4]")]
         )
+    is_sparse = name in records.sparse
     if counts and len(counts) == len(touched) and len(shape) == 2:
         mean = round(statistics.fmean(counts), 2)
-        return Variable(**facts, kind="embedding", touched_rows=mean, max_touched_rows=max(counts))
+        return Variable(**facts, kind="embedding", touched_rows=mean, max_touched_rows=max(counts), sparse=is_sparse)
+    if is_sparse:
+        notes.append(f"{name} has a sparse gradient and is no embedding: taken as dense")
     if _is_embedding_weight(records, name):
         notes.append(f"{name} is also used outside of its embedding: its gradient is dense")
     if rows is not None:

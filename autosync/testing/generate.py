@@ -145,6 +145,7 @@ def _random_embedding(rng: random.Random, name: str, *, use: int, ready: int, dt
         ready=ready,
         touched_rows=mean,
         max_touched_rows=most,
+        sparse=rng.random() < 0.5,
     )
 
 

@@ -70,6 +70,15 @@ def test_the_fingerprint_knows_all_that_plans_depend_on(changed: dict[str, Any])
     assert model(**changed).fingerprint() != model().fingerprint()
 
 
+def test_the_fingerprint_knows_which_gradients_are_sparse() -> None:
+    table = Variable(**TABLE, touched_rows=3.0, max_touched_rows=3)
+    empty = {"forward": (), "backward": (), "optimizer": ()}
+    dense, sparse = (
+        model(variables=(replace(table, sparse=value),), timeline=timeline(**empty)) for value in (False, True)
+    )
+    assert dense.fingerprint() != sparse.fingerprint()
+
+
 def test_the_fingerprint_knows_no_times() -> None:
     other = timeline(note="measured again", forward=(segment("fc.weight", "fc.bias"),))
     assert model(timeline=other, notes=("a note",), batch_size=9).fingerprint() == model().fingerprint()
@@ -89,6 +98,8 @@ def test_the_fingerprint_knows_no_times() -> None:
         (TABLE | {"touched_rows": 3.0, "max_touched_rows": 2}, "touched_rows <= max_touched_rows"),
         (TABLE | {"touched_rows": 3.0, "max_touched_rows": 11}, "max_touched_rows <= rows"),
         (TABLE | {"shape": (10,), "touched_rows": 3.0, "max_touched_rows": 3}, "two axes"),
+        ({"sparse": True}, "a dense variable is sparse \\(only embeddings have sparse gradients\\)"),
+        ({"kind": "linear", "factor_rows": 4, "sparse": True}, "a linear variable is sparse"),
     ],
 )
 def test_a_variable_that_cannot_be(fields: dict[str, Any], message: str) -> None:

@@ -122,6 +122,22 @@ def test_touched_rows_are_counted_the_same_for_dense_and_sparse(run: Callable[..
     model = run(task(lambda: nn.Embedding(10, 4, sparse=sparse), inputs=IDS))
     variable = model.variable("weight")
     assert (variable.kind, variable.touched_rows, variable.max_touched_rows) == ("embedding", 3.0, 3)
+    assert variable.sparse is sparse
+
+
+def test_a_sparse_gradient_of_what_is_no_embedding_is_noted(run: Callable[..., ModelSpec]) -> None:
+    class Picks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Parameter(torch.zeros(5))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return torch.gather(self.scores, 0, ids.flatten().clamp(max=4), sparse_grad=True)
+
+    model = run(task(Picks, inputs=IDS))
+    variable = model.variable("scores")
+    assert (variable.kind, variable.sparse) == ("dense", False)
+    assert model.notes == ("scores has a sparse gradient and is no embedding: taken as dense",)
 
 
 def test_padding_is_not_touched(run: Callable[..., ModelSpec]) -> None:

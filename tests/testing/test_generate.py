@@ -43,6 +43,7 @@ def test_all_oddities_occur() -> None:
     assert {variable.kind for variable in variables} == {"dense", "embedding", "linear"}
     assert any(variable.shape == () for variable in variables)
     assert any(1 in variable.shape for variable in variables)
+    assert {variable.sparse for variable in variables if variable.kind == "embedding"} == {True, False}
     assert any(variable.aliases for variable in variables)
     assert any(len({variable.dtype for variable in model.variables}) > 1 for model in drawn)
     assert any(not model.optimizer.elementwise for model in drawn)

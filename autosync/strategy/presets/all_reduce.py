@@ -54,7 +54,9 @@ def hierarchical(
             f"{cluster.name} has {shape}", rule="a hierarchy needs several nodes, one of them with several ranks"
         )
     synchroniser = AllReduce(topology=topology_option(topology), hierarchical=True)
-    return Strategy(messages=ready_buckets(model, (size_option("cap_bytes", cap_bytes),), synchroniser))
+    cap = size_option("cap_bytes", cap_bytes)
+    messages = ready_buckets(model, (cap,), synchroniser, stands_alone=lambda v: travels_as_rows(v, model))
+    return Strategy(messages=messages)
 
 
 def topology_option(value: object) -> Topology:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from autosync.specs.model import ModelSpec, Variable
-from autosync.strategy.presets.common import in_ready_order, rows_message, travels_as_rows
+from autosync.strategy.presets.common import in_ready_order, rows_message
 from autosync.strategy.representation import AllReduce, Message, Sharded
 
 MIB = 1024 * 1024
@@ -47,13 +47,16 @@ def assign_by_size(
 
 
 def ready_buckets(
-    model: ModelSpec, limits_bytes: Sequence[int], synchroniser: AllReduce | Sharded, *, rows_apart: bool = True
+    model: ModelSpec,
+    limits_bytes: Sequence[int],
+    synchroniser: AllReduce | Sharded,
+    *,
+    stands_alone: Callable[[Variable], bool] = lambda _: False,
 ) -> tuple[Message, ...]:
-    """Messages of buckets in the order in which gradients come, under one synchroniser; rows are gathered apart."""
+    """Messages of buckets in the order in which gradients come, under one synchroniser.
 
-    def stands_alone(variable: Variable) -> bool:
-        return rows_apart and travels_as_rows(variable, model)
-
+    The rows of a variable that stands alone are gathered apart.
+    """
     buckets = assign_by_size(in_ready_order(model.variables), limits_bytes, stands_alone)
     return bucket_messages(buckets, synchroniser, stands_alone)
 

@@ -24,6 +24,11 @@ def travels_as_rows(variable: Variable, model: ModelSpec) -> bool:
     return variable.kind == "embedding" and model.optimizer.sparse and not is_scaled
 
 
+def is_sparse_to_ddp(variable: Variable, model: ModelSpec, cluster: ClusterSpec) -> bool:
+    """Whether stock DDP reduces the gradient as a sparse tensor: torch makes it one, and gloo alone can reduce it."""
+    return variable.sparse and travels_as_rows(variable, model) and cluster.backend == "gloo"
+
+
 def rows_message(variable: Variable, *, priority: int = 0, lane: int = 0) -> Message:
     """The touched rows of an embedding, gathered by all: what an all-reduce of a sparse gradient does."""
     return Message(parts=(variable.name,), synchroniser=SparseGather(), priority=priority, lane=lane)

@@ -13,7 +13,7 @@ from autosync.strategy.presets.buckets import (
     bucket_messages,
     ready_buckets,
 )
-from autosync.strategy.presets.common import in_ready_order, travels_as_rows
+from autosync.strategy.presets.common import in_ready_order, is_sparse_to_ddp
 from autosync.strategy.presets.options import flag_option, size_option
 from autosync.strategy.representation import AllReduce, Strategy
 
@@ -24,7 +24,6 @@ def ddp(
     *,
     rebuilt: bool = True,
     find_unused_parameters: bool = False,
-    sparse_gradients: bool = True,
 ) -> Strategy:
     """Stock DistributedDataParallel of torch 2.13: buckets of 25 MiB after a first one of 1 MiB, one all-reduce each.
 
@@ -33,18 +32,15 @@ def ddp(
     order is not known yet. With `find_unused_parameters=True` DDP never rebuilds: its buckets are filled in the order
     of declaration and used from the last to the first, so that the small one goes last. Sparse gradients stand alone,
     and their all-reduce gathers rows (gloo only; NCCL has none in a stock build, there embeddings must be dense).
-    `sparse_gradients=False` is for a model whose embeddings were not built with `sparse=True`, which a spec does not
-    tell.
 
     Source: torch/nn/parallel/distributed.py, `_BucketCapacityConfig` and `DistributedDataParallel._ddp_init_helper`;
     torch/csrc/distributed/c10d/reducer.cpp, `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets`;
     ProcessGroupGloo.cpp, `AsyncSparseAllreduceWork`. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.
     """
     default_limits = (DEFAULT_FIRST_CAP_BYTES, DEFAULT_CAP_BYTES)
-    may_be_sparse = flag_option("sparse_gradients", sparse_gradients) and cluster.backend == "gloo"
 
     def stands_alone(variable: Variable) -> bool:
-        return may_be_sparse and travels_as_rows(variable, model)
+        return is_sparse_to_ddp(variable, model, cluster)
 
     # Order within a lane is by readiness, so the reversal of the first buckets needs no writing down.
     if flag_option("find_unused_parameters", find_unused_parameters):
@@ -59,10 +55,11 @@ def ddp(
 def ddp_cap(model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DEFAULT_CAP_BYTES) -> Strategy:
     """DistributedDataParallel with one bucket cap: an explicit cap, even of 25 MiB, drops the small first bucket.
 
-    `cap_bytes` is `bucket_cap_mb` in bytes. Rows of embeddings stand alone.
+    `cap_bytes` is `bucket_cap_mb` in bytes. Sparse gradients stand alone.
 
     Source: torch 2.13, torch/nn/parallel/distributed.py, `_BucketCapacityConfig.create` (`first_bucket_bytes_cap`);
     the buckets as in `ddp`.
     """
     cap = size_option("cap_bytes", cap_bytes)
-    return Strategy(messages=ready_buckets(model, (cap,), AllReduce(), rows_apart=cluster.backend == "gloo"))
+    messages = ready_buckets(model, (cap,), AllReduce(), stands_alone=lambda v: is_sparse_to_ddp(v, model, cluster))
+    return Strategy(messages=messages)

@@ -23,4 +23,4 @@ def sharded(model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DE
     del cluster  # the same on every cluster
     need_elementwise(model, "shards are updated apart, which needs an elementwise optimizer")
     cap = size_option("cap_bytes", cap_bytes)
-    return Strategy(messages=ready_buckets(model, (cap,), Sharded(), rows_apart=False))
+    return Strategy(messages=ready_buckets(model, (cap,), Sharded()))

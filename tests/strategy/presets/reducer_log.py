@@ -7,6 +7,7 @@ order in which their gradients became ready, and the buckets, as the Reducer log
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,15 @@ class Tied(nn.Module):
         return result
 
 
-class Sparse(nn.Module):
-    """Two tables with sparse gradients among dense layers, one of them frozen."""
+class Tables(nn.Module):
+    """Two tables, with sparse gradients or with dense ones, among dense layers, one of them frozen."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sparse: bool) -> None:
         super().__init__()
-        self.users = nn.Embedding(50, 64, sparse=True)
+        self.users = nn.Embedding(50, 64, sparse=sparse)
         self.first = nn.Linear(128, 3000)
         self.frozen = nn.Linear(3000, 3000)
-        self.items = nn.Embedding(70, 64, sparse=True)
+        self.items = nn.Embedding(70, 64, sparse=sparse)
         self.last = nn.Linear(3000, 500)
         self.frozen.requires_grad_(requires_grad=False)
 
@@ -104,7 +105,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], dict
     "mixed": (Mixed, lambda: torch.randn(2, 300), {}),
     "mixed, cap of 1 MiB": (Mixed, lambda: torch.randn(2, 300), {"bucket_cap_mb": 1}),
     "tied": (Tied, _indices, {}),
-    "sparse": (Sparse, _indices, {}),
+    "sparse": (partial(Tables, sparse=True), _indices, {}),
+    "sparse, cap of 1 MiB": (partial(Tables, sparse=True), _indices, {"bucket_cap_mb": 1}),
+    "dense tables": (partial(Tables, sparse=False), _indices, {}),
     "wide": (lambda: nn.Sequential(*(nn.Linear(1500, 1500) for _ in range(5))), lambda: torch.randn(1, 1500), {}),
 }
 
@@ -118,7 +121,7 @@ def log_of(name: str) -> dict[str, Any]:
     for _ in range(3):
         data_parallel(inputs()).sum().backward()
     later = data_parallel.logger._get_ddp_logging_data().strs_map
-    kinds = {id(m.weight): m for m in module.modules() if isinstance(m, nn.Embedding) and m.sparse}
+    tables = {id(m.weight): m for m in module.modules() if isinstance(m, nn.Embedding)}
     return {
         "case": name,
         "parameters": [
@@ -126,7 +129,8 @@ def log_of(name: str) -> dict[str, Any]:
                 "name": parameter_name,
                 "shape": list(parameter.shape),
                 "dtype": str(parameter.dtype).removeprefix("torch."),
-                "sparse": id(parameter) in kinds,
+                "embedding": id(parameter) in tables,
+                "sparse": parameter.grad is not None and parameter.grad.is_sparse,
             }
             for parameter_name, parameter in module.named_parameters()
             if parameter.requires_grad

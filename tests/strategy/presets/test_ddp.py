@@ -21,6 +21,8 @@ MIB = 1024 * 1024
 SCRIPT = Path(__file__).with_name("reducer_log.py")
 TIMEOUT_SECONDS = 100
 
+ROWS = {"kind": "embedding", "touched_rows": 2.0, "max_touched_rows": 3}
+
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]
 Variables = Callable[..., dict[str, Any]]
@@ -77,21 +79,23 @@ def test_each_dtype_has_its_own_buckets_and_its_own_small_one(
 def test_sparse_gradients_stand_alone(
     model: Models, variable: Variables, cluster: Clusters, optimizers: dict[str, Any]
 ) -> None:
-    variables = (
-        variable("front", 8),
-        variable("table", 100, 4, kind="embedding", touched_rows=2.0, max_touched_rows=3),
-        variable("back", 8),
-    )
-    strategy = build_preset("ddp", model(*variables), cluster([1, 1]))
+    def variables(*, sparse: bool) -> tuple[dict[str, Any], ...]:
+        return variable("front", 8), variable("table", 100, 4, sparse=sparse, **ROWS), variable("back", 8)
+
+    strategy = build_preset("ddp", model(*variables(sparse=True)), cluster([1, 1]))
     assert [(m.parts, m.synchroniser) for m in strategy.messages] == [
         (("table",), SparseGather()),
         (("back", "front"), AllReduce()),
     ]
     together = [("back", "table", "front")]
-    assert _buckets(model(*variables), cluster([1, 1]), sparse_gradients=False) == together
-    assert _buckets(model(*variables, optimizer=optimizers["adam"]), cluster([1, 1])) == together
-    assert _buckets(model(*variables), cluster([1, 1], backend="nccl")) == together
-    assert _buckets(model(*variables), cluster([1, 1], backend="nccl"), "ddp_cap") == together
+    for preset in ("ddp", "ddp_cap"):
+        assert _buckets(model(*variables(sparse=True)), cluster([1, 1]), preset) == [("table",), ("back", "front")]
+        assert _buckets(model(*variables(sparse=False)), cluster([1, 1]), preset) == together
+        # Where rows cannot travel the gradient is dense.
+        sparse = variables(sparse=True)
+        assert _buckets(model(*sparse, optimizer=optimizers["adam"]), cluster([1, 1]), preset) == together
+        assert _buckets(model(*sparse, clip_norm=1.0), cluster([1, 1]), preset) == together
+        assert _buckets(model(*sparse), cluster([1, 1], backend="nccl"), preset) == together
 
 
 def test_one_lane_and_overlap_with_the_backward_pass_only(six: ModelSpec, cluster: Clusters) -> None:
@@ -111,6 +115,8 @@ CASES = {
     "mixed, cap of 1 MiB": ("ddp_cap", {"cap_bytes": MIB}),
     "tied": ("ddp", {}),
     "sparse": ("ddp", {}),
+    "sparse, cap of 1 MiB": ("ddp_cap", {"cap_bytes": MIB}),
+    "dense tables": ("ddp", {}),
     "wide": ("ddp", {}),
 }
 
@@ -147,8 +153,8 @@ def _spec_of(log: dict[str, Any], model: Models, variable: Variables) -> ModelSp
     ready = {index: position for position, index in enumerate(log["ready"])}
     variables = []
     for index, parameter in enumerate(log["parameters"]):
-        rows = {"kind": "embedding", "touched_rows": 1.0, "max_touched_rows": 3} if parameter["sparse"] else {}
-        fields = {"dtype": parameter["dtype"], "ready": ready[index], **rows}
+        fields = {"dtype": parameter["dtype"], "ready": ready[index], **(ROWS if parameter["embedding"] else {})}
+        fields |= {"sparse": True} if parameter["sparse"] else {}
         variables.append(variable(parameter["name"], *parameter["shape"], **fields))
     return model(*variables)
 
@@ -205,5 +211,7 @@ def test_the_cases_try_what_they_claim() -> None:
     assert len(residual["rebuilt"]) > 1
     assert {parameter["dtype"] for parameter in logs["mixed"]["parameters"]} == {"float32", "float64"}
     assert [p["name"] for p in logs["tied"]["parameters"]].count("output.weight") == 0
-    assert sum(parameter["sparse"] for parameter in logs["sparse"]["parameters"]) == 2
+    tables = {name: [p for p in logs[name]["parameters"] if p["embedding"]] for name in ("sparse", "dense tables")}
+    assert [p["sparse"] for p in tables["sparse"]] == [True, True]
+    assert [p["sparse"] for p in tables["dense tables"]] == [False, False]
     assert len(logs["wide"]["rebuilt"]) == 3

@@ -42,7 +42,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in NAMES),
     ("ddp", {"rebuilt": False}),
     ("ddp", {"find_unused_parameters": True}),
-    ("ddp", {"sparse_gradients": False}),
     ("ddp_cap", {"cap_bytes": "1 kB"}),
     ("hierarchical", {"cap_bytes": 500}),
     ("sharded", {"cap_bytes": 500}),
@@ -132,7 +131,7 @@ def test_an_embedding_is_dense_where_the_optimizer_takes_no_rows(
 
 
 def test_options_are_named_and_have_defaults() -> None:
-    assert preset_options("ddp") == {"rebuilt": True, "find_unused_parameters": False, "sparse_gradients": True}
+    assert preset_options("ddp") == {"rebuilt": True, "find_unused_parameters": False}
     assert preset_options("ddp_cap") == {"cap_bytes": 26214400}
 
 
