@@ -14,7 +14,7 @@ from collections.abc import Callable
 MAX_LENGTH = 200_000
 """Mutants stay shorter than this (or than their original), so that a run of thousands ends."""
 
-_CHARACTERS = [
+_CHARACTERS: list[str] = [
     *"\t\n\r\"'#%&*,-.:;<=>?@[]\\`{|}~! 0aé∞",
     *"\0\x01\x07\x1b\x7f\x85\xa0\u2028\u200b\ufeff\ufffe\ud800😀",
     "\r\n",
