@@ -96,6 +96,7 @@ def _tree_broadcast(n: int) -> Iterator[Move]:
 
 def _halving(n: int) -> Iterator[Move]:
     """Recursive halving among a power of two: each sends the half that its partner keeps."""
+    _require_power_of_two(n)
     for level, distance in enumerate(reversed(_powers_below(n))):
         for member in range(n):
             partner = member ^ distance
@@ -105,6 +106,7 @@ def _halving(n: int) -> Iterator[Move]:
 
 def _doubling(n: int) -> Iterator[Move]:
     """Recursive doubling among a power of two: each sends all that it has."""
+    _require_power_of_two(n)
     for level, distance in enumerate(_powers_below(n)):
         for member in range(n):
             first = (member // distance) * distance
@@ -148,6 +150,11 @@ def _folded_all_reduce(n: int) -> list[Move]:
     start, stop = len(fold), len(fold) + len(inner)
     moves[start:stop] = [m._replace(first=bounds[m.first], last=bounds[m.last]) for m in moves[start:stop]]
     return moves
+
+
+def _require_power_of_two(n: int) -> None:
+    if n & (n - 1):
+        raise ValueError(f"halving among {n} members: only a power of two can be halved to the end")
 
 
 def _powers_below(n: int) -> list[int]:
