@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -15,12 +16,23 @@ from autosync.plan.types import Gate, Plan, Region
 from autosync.specs.model import Variable
 from autosync.strategy.parts import Part
 
+P_ANY_ORDER = 0.5
+"""How often a rank uses variables and makes gradients in another order than the model's; results must not depend on it."""
+
 
 class Compute:
     """Every worker's compute as a sequence of moments, each behind its gate."""
 
     def __init__(
-        self, plan: Plan, workload: Workload, *, store: Store, progress: Progress, worker: Worker, num_steps: int
+        self,
+        plan: Plan,
+        workload: Workload,
+        *,
+        store: Store,
+        progress: Progress,
+        worker: Worker,
+        num_steps: int,
+        rng: random.Random,
     ) -> None:
         self._plan = plan
         self._workload = workload
@@ -28,6 +40,7 @@ class Compute:
         self._progress = progress
         self._worker = worker
         self._num_steps = num_steps
+        self._rng = rng
         self._variables = workload.model.variables
         self._step = [num_steps if rank.role == "server" else 0 for rank in plan.ranks]
         self._moments = [self._one_step() for _ in plan.ranks]
@@ -74,6 +87,9 @@ class Compute:
     def _one_step(self) -> Iterator[tuple[str, int]]:
         by_use = sorted(range(len(self._variables)), key=lambda index: (self._variables[index].use, index))
         by_ready = sorted(range(len(self._variables)), key=lambda index: self._variables[index].ready)
+        if self._rng.random() < P_ANY_ORDER:
+            self._rng.shuffle(by_use)
+            self._rng.shuffle(by_ready)
         for variable in by_use:
             yield "before_use", variable
         for variable in by_ready:

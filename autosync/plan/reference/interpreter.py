@@ -1,9 +1,9 @@
 """The interpreter: all ranks' compute, lanes and local work, advanced in any random legal order.
 
-Each rank goes through its steps: it uses variables (waiting at their gates), makes gradients in ready order, returns from backward,
-calls and returns from `step()`. A transfer takes place in a group once it heads its lane on every member and every member's edges
-are met; a local as soon as its rank's edges are met. Passes over all that could go on, in random order, go on until all
-is done; a pass in which nothing moved is a deadlock, reported with what each rank waits for.
+Each rank goes through its steps: it uses variables (waiting at their gates), makes gradients, returns from backward, calls and returns
+from `step()`; uses and gradients in the model's order or in any other, for no result may depend on it. A transfer takes place in a group once it heads its lane on every member and every member's edges
+are met; a local as soon as its rank's edges are met. Passes over all that could go on, in random order and each at a pace of its own,
+go on until all is done; a pass in which nothing can move is a deadlock, reported with what each rank waits for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from autosync.errors import DeadlockError
 from autosync.plan.reference.compute import Compute
@@ -22,6 +23,12 @@ from autosync.plan.reference.store import Store
 from autosync.plan.reference.work import Worker
 from autosync.plan.reference.workload import Array, Workload
 from autosync.plan.types import Local, Plan, Transfer
+
+PACES = (0.0, 0.3, 1.0, 1.0)
+"""How often something that may go on does. At pace 0 it does where nothing else can, so that all else can be steps ahead of it."""
+
+Agent: TypeAlias = tuple[Literal["compute", "local", "lane"], int, int]
+"""A rank's compute (0), one of its local operations by position, or one of its lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,35 +59,44 @@ class _Run:
         self._worker = Worker(plan, store, self._progress, reference_optimizer(workload.model.optimizer))
         self._mover = Mover(plan, store)
         self._compute = Compute(
-            plan, workload, store=store, progress=self._progress, worker=self._worker, num_steps=num_steps
+            plan, workload, store=store, progress=self._progress, worker=self._worker, num_steps=num_steps, rng=rng
         )
         self._lanes: dict[tuple[int, int], deque[tuple[int, int]]] = {}
-        self._locals: list[list[tuple[int, int]]] = [[] for _ in plan.ranks]
+        self._locals: dict[tuple[int, int], list[int]] = {}
         self._begun = [0] * len(plan.ranks)
+        self._paces: dict[Agent, float] = {}
 
     def run(self) -> Outcome:
         while not self._is_done():
             self._begin_steps()
             agents = [*self._agents()]
             self._rng.shuffle(agents)
-            moved = [self._advance(kind, rank, lane) for kind, rank, lane in agents]
-            if not any(moved):
+            hurried = [agent for agent in agents if self._rng.random() < self._pace(agent)]
+            moved = [self._advance(agent) for agent in hurried]
+            if not any(moved) and not any(self._advance(agent) for agent in agents):
                 raise DeadlockError(f"nothing can go on:\n{self._stuck()}")
         return Outcome(parameters=self._compute.parameters(), sent=self._mover.sent, residuals=self._worker.residuals)
 
-    def _agents(self) -> Iterator[tuple[str, int, int]]:
+    def _pace(self, agent: Agent) -> float:
+        pace = self._paces.get(agent)
+        if pace is None:
+            pace = self._paces[agent] = self._rng.choice(PACES)
+        return pace
+
+    def _agents(self) -> Iterator[Agent]:
         for rank in self._plan.ranks:
             if not self._compute.is_done(rank.index):
                 yield "compute", rank.index, 0
-            if self._locals[rank.index]:
-                yield "local", rank.index, 0
+        for (rank_index, index), steps in self._locals.items():
+            if steps:
+                yield "local", rank_index, index
         for (rank_index, lane), queue in self._lanes.items():
             if queue:
                 yield "lane", rank_index, lane
 
     def _is_done(self) -> bool:
         computed = all(self._compute.is_done(rank.index) for rank in self._plan.ranks)
-        return computed and not any(self._locals) and not any(self._lanes.values())
+        return computed and not any(self._locals.values()) and not any(self._lanes.values())
 
     def _begin_steps(self) -> None:
         """Hand a rank the operations of the steps it has come to; a server, which computes nothing, has come to all."""
@@ -97,28 +113,26 @@ class _Run:
             if isinstance(operation, Transfer):
                 self._lanes.setdefault((rank, operation.lane), deque()).append((step, index))
             else:
-                self._locals[rank].append((step, index))
+                self._locals.setdefault((rank, index), []).append(step)
 
-    def _advance(self, kind: str, rank: int, lane: int) -> bool:
+    def _advance(self, agent: Agent) -> bool:
+        kind, rank, which = agent
         if kind == "compute":
             return self._compute.advance(rank, self._rng.randint(1, 4))
         if kind == "local":
-            return self._work(rank)
-        return self._transfer(rank, lane)
+            return self._work(rank, which)
+        return self._transfer(rank, which)
 
-    def _work(self, rank: int) -> bool:
-        """One local operation of the rank, whichever of those that may."""
-        pending = self._locals[rank]
-        start = self._rng.randrange(len(pending)) if pending else 0
-        for offset in range(len(pending)):
-            position = (start + offset) % len(pending)
-            step, index = pending[position]
-            operation = self._plan.operations[index]
-            assert isinstance(operation, Local), "transfers wait in lanes"
+    def _work(self, rank: int, index: int) -> bool:
+        """A local operation, in whichever of the steps it may take place."""
+        operation = self._plan.operations[index]
+        assert isinstance(operation, Local), "transfers wait in lanes"
+        pending = self._locals[rank, index]
+        for step in self._rng.sample(pending, len(pending)):
             if self._progress.may(operation.after, rank, step):
                 self._worker.do(operation, rank, step)
                 self._progress.done(index, rank, step)
-                pending.pop(position)
+                pending.remove(step)
                 return True
         return False
 
@@ -146,6 +160,6 @@ class _Run:
         for (rank_index, lane), queue in sorted(self._lanes.items()):
             if queue:
                 lines.append(f"  rank {rank_index} lane {lane}: operation {queue[0][1]} of step {queue[0][0]}")
-        for rank_index, pending in enumerate(self._locals):
-            lines.extend(f"  rank {rank_index}: local operation {index} of step {step}" for step, index in pending[:3])
+        for (rank_index, index), pending in sorted(self._locals.items()):
+            lines.extend(f"  rank {rank_index}: local operation {index} of step {step}" for step in pending[:1])
         return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class Mover:
     ) -> tuple[dict[tuple[int, int], int], tuple[int, ...]]:
         """Contents of contributions: gathered from all members, or broadcast from the root."""
         links: dict[tuple[int, int], int] = {}
-        sizes = tuple(self._contribution(transfer, rank, step) for rank in group)
+        sizes = tuple(self._contribution(transfer, group, rank, step) for rank in group)
         for move in expand(transfer.collective, transfer.algorithm, len(group)):
             first = 0 if transfer.collective == "broadcast" else move.first
             _count(links, group, move, sizes[first])
@@ -107,22 +107,23 @@ class Mover:
                 for rank in group[1:]:
                     self._store.put_content(region, rank, step, content)
                 continue
-            contents = [
-                self._store.content(region, rank, step) for rank in group if self._store.has_content(region, rank, step)
-            ]
+            contents = [self._store.content(region, rank, step) for rank in group if self._contributes(transfer, rank)]
             for rank in group[:1] if transfer.collective == "gather_v" else group:
                 self._store.put_content(region, rank, step, contents)
         return links, sizes
 
-    def _contribution(self, transfer: Transfer, rank: int, step: int) -> int:
-        """Bytes that a rank brings: nothing, where it is a server that only collects or a receiver."""
-        if not self._store.has_content(transfer.regions[0], rank, step):
-            return 0
+    def _contributes(self, transfer: Transfer, rank: int) -> bool:
+        """Whether a rank brings something: not a server that only collects."""
+        return transfer.collective == "broadcast" or self._plan.ranks[rank].role == "worker"
+
+    def _contribution(self, transfer: Transfer, group: tuple[int, ...], rank: int, step: int) -> int:
+        """Bytes that a rank brings: nothing, where it only collects or receives."""
         region = self._plan.regions[transfer.regions[0]]
+        if not self._contributes(transfer, rank) or (transfer.collective == "broadcast" and rank != group[0]):
+            return 0
         if region.kind == "encoded":
             return transfer.num_bytes
-        content: Any = self._store.content(transfer.regions[0], rank, step)
-        return 0 if isinstance(content, list) else content_bytes(self._plan, region, content)
+        return content_bytes(self._plan, region, self._store.content(transfer.regions[0], rank, step))
 
 
 def _count(links: dict[tuple[int, int], int], group: tuple[int, ...], move: Move, num_bytes: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from autosync.errors import OperationError
 from autosync.plan.reference.workload import Array
 from autosync.plan.types import Plan, Region
 from autosync.specs.model import ITEM_BYTES
@@ -17,13 +18,17 @@ CONTENT = ("rows", "new_rows", "factors")
 Key: TypeAlias = tuple[str, int, int, int]
 
 
+class TooEarlyError(OperationError):
+    """A plan let a rank read what was not there yet. (Numbers that are not there are NaN; other contents cannot be.)"""
+
+
 class Store:
     """Every rank's buffers. What was never written reads as NaN (a server's gradient and the norm as zero), so mistakes show."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._dense: dict[Key, Array] = {}
-        self._content: dict[Key, Any] = {}
+        self._content: dict[tuple[int, int, int], Any] = {}
         self._sizes = [part.num_elements for part in plan.parts]
 
     def dense(self, region: Region, rank: int, step: int) -> Array:
@@ -45,16 +50,23 @@ class Store:
 
     def content(self, region: int, rank: int, step: int) -> Any:
         """What the rank has of a region whose content is no array."""
-        return self._content[self._content_key(region, rank, step)]
+        found = self._content.get((region, rank, step))
+        if found is None or isinstance(found, list):
+            raise TooEarlyError(f"rank {rank} reads {self._plan.regions[region]} of step {step} before it is there")
+        return found
+
+    def contents(self, region: int, rank: int, step: int) -> list[Any]:
+        """What a gather brought to the rank, in the order of the group's members."""
+        found = self._content.get((region, rank, step))
+        if not isinstance(found, list):
+            raise TooEarlyError(f"rank {rank} reads all of {self._plan.regions[region]} of step {step} too early")
+        return found
 
     def has_content(self, region: int, rank: int, step: int) -> bool:
-        return self._content_key(region, rank, step) in self._content
+        return (region, rank, step) in self._content
 
     def put_content(self, region: int, rank: int, step: int, value: Any) -> None:
-        self._content[self._content_key(region, rank, step)] = value
-
-    def _content_key(self, region: int, rank: int, step: int) -> Key:
-        return ("content", region, rank, step)
+        self._content[region, rank, step] = value
 
     def joined(self, regions: Sequence[int], rank: int, step: int) -> Array:
         """The rank's elements of several regions, one behind the other: a copy."""

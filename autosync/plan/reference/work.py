@@ -29,7 +29,7 @@ class Worker:
         self.residuals: dict[tuple[int, int], Array] = {}
         self._rights: dict[tuple[int, int], Array] = {}
         self._momenta: dict[tuple[int, int], Array] = {}
-        self._shown: dict[tuple[int, int, int], Array] = {}
+        self._shown: dict[tuple[int, int, int], Any] = {}
         workers = tuple(range(plan.num_workers))
         self._updates = [
             operation
@@ -38,7 +38,6 @@ class Worker:
             and operation.kind == "update"
             and not operation.sharded
             and operation.groups == (workers,)
-            and plan.regions[operation.inputs[0]].kind == "grad"
         ]
         self._work: dict[str, Callable[[Local, int, int], None]] = {
             "average": self._average,
@@ -63,7 +62,9 @@ class Worker:
     def show_gradients(self, rank: int, step: int) -> None:
         """Note the gradients that a worker's own updates will use: users have seen them now, so they must not change."""
         for operation in self._updates:
-            if rank in operation.groups[0]:
+            if self._plan.regions[operation.inputs[0]].kind == "rows":
+                self._shown[operation.message, rank, step] = self._store.content(operation.inputs[0], rank, step)
+            else:
                 self._shown[operation.message, rank, step] = self._store.joined(operation.inputs, rank, step)
 
     def _mine(self, operation: Local, rank: int, num_elements: int) -> slice:
@@ -126,7 +127,7 @@ class Worker:
         else:
             for source, target in zip(operation.inputs, operation.outputs, strict=True):
                 out = self._store.dense(self._plan.regions[target], rank, step)
-                contents = self._store.content(source, rank, step)
+                contents = self._store.contents(source, rank, step)
                 out[...] = sum(decode(codec, c, len(out)) for c in contents) / self._plan.num_workers
 
     def _decode_factors(self, operation: Local, rank: int, step: int, codec: PowerSGD) -> None:
@@ -156,7 +157,7 @@ class Worker:
 
     def _merge_rows(self, operation: Local, rank: int, step: int) -> None:
         (region,) = operation.inputs
-        contributions = self._store.content(region, rank, step)
+        contributions = self._store.contents(region, rank, step)
         rows = np.concatenate([c[0] for c in contributions])
         values = np.concatenate([c[1] for c in contributions])
         unique, where = np.unique(rows, return_inverse=True)
@@ -165,7 +166,7 @@ class Worker:
         self._store.put_content(operation.outputs[0], rank, step, (unique, merged / self._plan.num_workers))
 
     def _rebuild(self, operation: Local, rank: int, step: int) -> None:
-        contributions = self._store.content(operation.inputs[0], rank, step)
+        contributions = self._store.contents(operation.inputs[0], rank, step)
         total = sum(outputs.T @ inputs for outputs, inputs in contributions) / self._plan.num_workers
         self._store.spread(operation.outputs, rank, step, total.reshape(-1))
 
@@ -236,8 +237,10 @@ class Worker:
         return self._states.setdefault((kind, part, rank), (np.zeros(size), np.zeros(size)))
 
     def _update_rows(self, operation: Local, rank: int, step: int) -> None:
-        rows, gradient = self._store.content(operation.inputs[0], rank, step)
-        if not self._progress.is_called(rank, step):
+        content = self._store.content(operation.inputs[0], rank, step)
+        rows, gradient = content
+        shown = self._shown.get((operation.message, rank, step), content)
+        if not self._progress.is_called(rank, step) or shown is not content:
             gradient = np.full_like(gradient, np.nan)
         region = self._plan.regions[operation.outputs[0]]
         value = self._matrix(region.part, self._store.dense(region, rank, step))
@@ -282,7 +285,7 @@ class Worker:
 
 def _taken_from(operation: Local, step: int) -> int:
     """The step in which what an operation takes was sent."""
-    return step - max(edge.lag for edge in operation.after if edge.event == "operation")
+    return step - max((edge.lag for edge in operation.after if edge.event == "operation"), default=0)
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:
