@@ -1,0 +1,43 @@
+"""What every preset must hold to, ours and those of third parties, on any model and cluster.
+
+What it builds is legal, reads back from YAML and from JSON as it was, and lowers to a plan. Where it does not apply it
+says so with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autosync import documents
+from autosync.errors import DoesNotApplyError
+from autosync.plan.lowering import lower
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.files import dump_strategy, parse_strategy
+from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import Strategy
+
+
+def check_preset(name: str, model: ModelSpec, cluster: ClusterSpec, **options: Any) -> Strategy:
+    """The strategy that the preset builds, held to all of the above; an AssertionError says what does not hold.
+
+    A refusal leaves as the `DoesNotApplyError` that it is, for the caller to count or to mind; it has a reason and a
+    rule, and names the preset.
+    """
+    try:
+        strategy = build_preset(name, model, cluster, **options)
+    except DoesNotApplyError as error:
+        for problem in error.problems:
+            assert problem.what, f"{name} does not say why it does not apply"
+            assert problem.rule, f"{name} does not say which rule refuses {problem.what}"
+            assert problem.path[:2] == ("preset", name), f"{problem} does not name the preset {name}"
+        raise
+    found = legality.problems(strategy, model, cluster)
+    assert not found, f"{name} builds what is not legal: {found[0]}"
+    fields = dump_strategy(strategy)
+    for file, text in (("s.yaml", documents.format_yaml(fields)), ("s.json", documents.format_json(fields))):
+        read = parse_strategy(documents.parse_document(text, file=file))
+        assert read == strategy, f"{name} reads back from {file} as another strategy"
+    lower(strategy, model, cluster)
+    return strategy

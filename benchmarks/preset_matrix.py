@@ -1,0 +1,89 @@
+"""Every preset on every shipped model and cluster: built, legal, the same after a round trip through a file, lowered.
+
+    python benchmarks/preset_matrix.py > out.json
+
+Each cluster is tried as it ships and on NCCL. Prints one JSON document: how many strategies were built, how many
+refused and for which reasons, each failure, and the seconds that it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from autosync.errors import DoesNotApplyError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster, shipped_clusters
+from autosync.specs.model_file import load_model, shipped_models
+from autosync.strategy.presets import preset_names
+from autosync.testing.presets import check_preset
+
+
+def clusters() -> Iterator[tuple[str, ClusterSpec]]:
+    """The shipped clusters by name, and the same on NCCL."""
+    for name in shipped_clusters():
+        cluster = load_cluster(name)
+        yield name, cluster
+        if cluster.backend != "nccl":
+            yield f"{name} on nccl", replace(cluster, backend="nccl")
+
+
+def try_all(presets: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
+    """Try each cell of the matrix; what came of it as one document."""
+    began = time.perf_counter()
+    targets = dict(clusters())
+    built: Counter[str] = Counter()
+    refused: dict[str, Counter[str]] = {}
+    failures: list[dict[str, str]] = []
+    slowest = {"seconds": 0.0}
+    for model_name in models:
+        model = load_model(model_name)
+        for preset in presets:
+            for cluster_name, cluster in targets.items():
+                place = {"preset": preset, "model": model_name, "cluster": cluster_name}
+                start = time.perf_counter()
+                try:
+                    check_preset(preset, model, cluster)
+                    built[preset] += 1
+                except DoesNotApplyError as error:
+                    # The rule is the reason; what breaks it differs from cell to cell.
+                    reason = "; ".join(sorted({problem.rule for problem in error.problems}))
+                    refused.setdefault(preset, Counter())[reason] += 1
+                except Exception as error:  # noqa: BLE001 - whatever goes wrong is a failure of the preset, to be reported with its place
+                    failures.append({**place, "why": f"{type(error).__name__}: {error}"})
+                seconds = round(time.perf_counter() - start, 3)
+                slowest = max(slowest, {**place, "seconds": seconds}, key=lambda cell: cell["seconds"])
+    return {
+        "presets": len(presets),
+        "models": len(models),
+        "clusters": len(targets),
+        "built": built.total(),
+        "built_by_preset": dict(built),
+        "refused": sum(counts.total() for counts in refused.values()),
+        "refused_by_preset": {preset: dict(counts) for preset, counts in refused.items()},
+        "failed": len(failures),
+        "failures": failures,
+        "slowest": slowest,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--preset", action="append", choices=preset_names(), help="this preset (may be repeated)")
+    parser.add_argument("--model", action="append", choices=list(shipped_models()), help="this model (may be repeated)")
+    arguments = parser.parse_args()
+    result = try_all(arguments.preset or preset_names(), arguments.model or list(shipped_models()))
+    print(json.dumps(result, indent=2))
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

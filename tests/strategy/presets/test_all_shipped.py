@@ -1,0 +1,73 @@
+"""Every preset on every shipped model and cluster, as it ships and on NCCL, is all that a strategy must be."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from autosync.errors import DoesNotApplyError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster, shipped_clusters
+from autosync.specs.model_file import load_model, shipped_models
+from autosync.strategy.presets import preset_names
+from autosync.testing.presets import check_preset
+
+# Rows, convolutions, and an encoder with both tied and untied embeddings; the others take a minute together.
+QUICK = ("ncf", "resnet18", "bert_small")
+
+
+def _clusters() -> Iterator[ClusterSpec]:
+    for name in shipped_clusters():
+        cluster = load_cluster(name)
+        yield from (replace(cluster, backend="gloo"), replace(cluster, backend="nccl"))
+
+
+def _refusal(preset: str, cluster: ClusterSpec) -> str:
+    """Why a preset does not apply on a shipped cluster, as docs/presets.md has it; empty where it does."""
+    sizes = {len(group) for group in cluster.worker_groups()}
+    if preset == "bytescheduler" and cluster.backend == "nccl":
+        return "nccl runs transfers in one static order"
+    if preset == "hierarchical" and len(cluster.worker_groups()) == 1:
+        return "has one node"
+    if preset == "hierarchical" and sizes == {1}:
+        return "has one rank on every node"
+    return ""
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in shipped_models()]
+)
+def test_legal_the_same_from_a_file_and_lowered_or_refused_with_the_reason(preset: str, name: str) -> None:
+    model = load_model(name)
+    for cluster in _clusters():
+        reason = _refusal(preset, cluster)
+        if reason:
+            with pytest.raises(DoesNotApplyError, match=reason):
+                check_preset(preset, model, cluster)
+        else:
+            assert check_preset(preset, model, cluster).name == preset
+
+
+def test_each_preset_applies_somewhere_and_the_quick_models_ship() -> None:
+    clusters = list(_clusters())
+    assert all(any(not _refusal(preset, cluster) for cluster in clusters) for preset in preset_names())
+    assert set(QUICK) <= shipped_models().keys()
+
+
+def test_stock_ddp_gathers_the_rows_of_the_recommenders_alone() -> None:
+    cluster = load_cluster("4-hosts")
+    gathering = {
+        name
+        for name in shipped_models()
+        for message in check_preset("ddp", load_model(name), cluster).messages
+        if message.synchroniser.kind == "sparse_gather"
+    }
+    assert gathering == {"ncf", "dlrm"}
+
+
+def test_what_is_not_as_it_should_be_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cluster = load_model("ncf"), load_cluster("4-hosts")
+    monkeypatch.setattr("autosync.testing.presets.parse_strategy", lambda document: None)
+    with pytest.raises(AssertionError, match=r"ddp reads back from s\.yaml as another strategy"):
+        check_preset("ddp", model, cluster)
