@@ -7,18 +7,32 @@ the rules of strategies see to: so the piece's update is the piece of the update
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from autosync.plan.expansion import chunk_bounds
-from autosync.plan.types import Local, Plan
+from autosync.plan.types import Local, Plan, Region
 from autosync.runtime.tensors import RegionTensors
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """What is owned of a region: its place in the operation's buffer, and the parameter that our optimizer updates."""
+
+    region: Region
+    window: slice
+    start: int
+    value: torch.nn.Parameter
+    group: int
+    original: torch.nn.Parameter
+
+
 class OwnedUpdate:
-    """One update operation on the rank that owns it."""
+    """One update operation on the rank that owns it, or a shard of it."""
 
     def __init__(
         self,
@@ -27,64 +41,85 @@ class OwnedUpdate:
         operation: Local,
         rank: int,
         tensors: RegionTensors,
+        parameters: Mapping[str, torch.nn.Parameter],
         optimizer: torch.optim.Optimizer,
-        group_of: Mapping[str, int],
     ) -> None:
+        self._plan = plan
         self._operation = operation
         self._tensors = tensors
-        self._user_optimizer = optimizer
-        self._mine = self._window(plan, rank)
-        self._pieces: list[tuple[slice, torch.nn.Parameter]] = []
-        self._optimizer = self._make_optimizer(plan, group_of)
+        self._pieces = tuple(self._cut(rank, parameters, optimizer))
+        self._groups = sorted({piece.group for piece in self._pieces})
+        self._optimizer = self._make_optimizer(optimizer) if self._pieces else None
 
-    def _window(self, plan: Plan, rank: int) -> slice:
-        num_elements = sum(plan.regions[index].num_elements for index in self._operation.outputs)
+    def _cut(
+        self, rank: int, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+    ) -> Iterator[_Piece]:
+        group_of = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        owned = self._window(rank)
+        values = self._tensors.read(self._operation.outputs)
+        position = 0
+        for index in self._operation.outputs:
+            region = self._plan.regions[index]
+            start, stop = max(position, owned.start), min(position + region.num_elements, owned.stop)
+            original = parameters[self._plan.parts[region.part].variable.name]
+            # What the user's optimizer does not have is not updated.
+            if start < stop and id(original) in group_of:
+                yield _Piece(
+                    region=region,
+                    window=slice(start, stop),
+                    start=start - position,
+                    value=torch.nn.Parameter(values[start:stop].clone()),
+                    group=group_of[id(original)],
+                    original=original,
+                )
+            position += region.num_elements
+
+    def _window(self, rank: int) -> slice:
+        num_elements = sum(self._plan.regions[index].num_elements for index in self._operation.outputs)
         if not self._operation.sharded:
             return slice(0, num_elements)
         group = next(group for group in self._operation.groups if rank in group)
         bounds = chunk_bounds(num_elements, len(group))
         return slice(bounds[group.index(rank)], bounds[group.index(rank) + 1])
 
-    def _make_optimizer(self, plan: Plan, group_of: Mapping[str, int]) -> torch.optim.Optimizer | None:
-        """Our own copy of each piece in one parameter group per group of the user's."""
-        values = self._tensors.read(self._operation.outputs)
-        by_group: dict[int, list[torch.nn.Parameter]] = {}
-        position = 0
-        for index in self._operation.outputs:
-            region = plan.regions[index]
-            window = self._intersection(position, region.num_elements)
-            if window.start < window.stop:
-                piece = torch.nn.Parameter(values[window].clone())
-                self._pieces.append((window, piece))
-                by_group.setdefault(group_of[plan.parts[region.part].variable.name], []).append(piece)
-            position += region.num_elements
-        if not by_group:
-            return None
-        self._groups = sorted(by_group)
-        options = [{"params": by_group[group], **self._options(group)} for group in self._groups]
-        kind: Any = type(self._user_optimizer)
-        made: torch.optim.Optimizer = kind(options)
+    def _make_optimizer(self, users: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """An optimizer of the user's class over our pieces, that goes on from the state which the user's has."""
+        kind: Any = type(users)
+        made: torch.optim.Optimizer = kind(
+            [
+                {
+                    **{key: value for key, value in users.param_groups[group].items() if key != "params"},
+                    "params": [piece.value for piece in self._pieces if piece.group == group],
+                }
+                for group in self._groups
+            ]
+        )
+        for piece in self._pieces:
+            for key, value in users.state.get(piece.original, {}).items():
+                made.state[piece.value][key] = self._piece_of(key, value, piece)
         return made
 
-    def _intersection(self, position: int, size: int) -> slice:
-        start, stop = max(position, self._mine.start), min(position + size, self._mine.stop)
-        return slice(start, max(start, stop))
-
-    def _options(self, group: int) -> dict[str, Any]:
-        return {key: value for key, value in self._user_optimizer.param_groups[group].items() if key != "params"}
+    def _piece_of(self, key: str, value: Any, piece: _Piece) -> Any:
+        """The piece's share of a state tensor; what has another shape, as the step has, is of the whole parameter."""
+        if isinstance(value, torch.Tensor) and key != "step" and value.shape == piece.original.shape:
+            size = piece.window.stop - piece.window.start
+            return self._tensors.cut(value, piece.region)[piece.start : piece.start + size].clone()
+        return copy.deepcopy(value)
 
     def run(self, options: Sequence[Mapping[str, Any]]) -> None:
-        """Update the owned piece with the options (of each of the user's groups) that hold in this step."""
+        """Update the owned pieces with the options (of each of the user's groups) that hold in this step."""
         if self._optimizer is None:
             return
         for ours, group in zip(self._optimizer.param_groups, self._groups, strict=True):
             ours.update(options[group])
         gradient = self._tensors.read(self._operation.inputs)
-        for window, piece in self._pieces:
-            piece.grad = gradient[window]
-        self._optimizer.step()
         values = self._tensors.read(self._operation.outputs)
-        for window, piece in self._pieces:
-            values[window] = piece.detach()
-            piece.grad = None
+        for piece in self._pieces:
+            # Whatever changed the parameters meanwhile (a checkpoint that was loaded, say) holds.
+            piece.value.data.copy_(values[piece.window])
+            piece.value.grad = gradient[piece.window]
+        self._optimizer.step()
+        for piece in self._pieces:
+            values[piece.window] = piece.value.detach()
+            piece.value.grad = None
         self._tensors.write(self._operation.outputs, values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autosync.plan.types import Local, Plan, Transfer
+from autosync.runtime.updates import engine_updates
 
 RUN_LOCALLY = frozenset({"average", "update", "norm"})
 
@@ -21,12 +22,25 @@ def _reasons(plan: Plan) -> Iterator[str]:
         yield "the cluster has nodes that only serve; the engine runs on workers"
     if plan.overlap == "forward":
         yield "transfers overlap the forward pass; the engine overlaps the backward pass"
+    users = _users_updates(plan)
     for operation in plan.operations:
+        if any(edge.event == "operation" and edge.target in users for edge in operation.after):
+            yield f"{_where(plan, operation.message)} goes on after every worker's own update; the engine ends there"
         if isinstance(operation, Local):
             if operation.kind not in RUN_LOCALLY:
                 yield f"{_where(plan, operation.message)} needs {operation.kind}, which the engine does not do"
         else:
             yield from _transfer_reasons(plan, operation)
+
+
+def _users_updates(plan: Plan) -> set[int]:
+    """Updates that the user's optimizer makes, which is when the engine's step has ended."""
+    engines = engine_updates(plan).operations
+    return {
+        index
+        for index, operation in enumerate(plan.operations)
+        if isinstance(operation, Local) and operation.kind == "update" and index not in engines
+    }
 
 
 def _transfer_reasons(plan: Plan, transfer: Transfer) -> Iterator[str]:

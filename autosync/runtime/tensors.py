@@ -10,7 +10,10 @@ from autosync.plan.types import Plan, Region
 
 
 class RegionTensors:
-    """The gradients and parameters of a model, seen as the regions of a plan."""
+    """The gradients and parameters of a model, seen as the regions of a plan.
+
+    All writing goes past autograd's version counters: a gradient's version tells of the user's changes alone.
+    """
 
     def __init__(self, plan: Plan, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         self._plan = plan
@@ -18,7 +21,8 @@ class RegionTensors:
 
     def read(self, regions: Sequence[int]) -> torch.Tensor:
         """The regions one behind the other, in a buffer of its own."""
-        return torch.cat([self._flat(self._plan.regions[index]) for index in regions])
+        found = [self._plan.regions[index] for index in regions]
+        return torch.cat([self.cut(self._tensor(region), region) for region in found])
 
     def write(self, regions: Sequence[int], buffer: torch.Tensor) -> None:
         """Put a buffer's numbers back to where `read` found them."""
@@ -28,26 +32,27 @@ class RegionTensors:
             self._put(region, buffer[position : position + region.num_elements])
             position += region.num_elements
 
-    def _part(self, region: Region) -> torch.Tensor:
+    def cut(self, tensor: torch.Tensor, region: Region) -> torch.Tensor:
+        """A region's elements of any tensor of the variable's shape, in the plan's order: row by row of the part."""
+        return self._part(tensor, region).reshape(-1)[region.start : region.stop]
+
+    def _tensor(self, region: Region) -> torch.Tensor:
+        parameter = self._parameters[self._plan.parts[region.part].variable.name]
+        if region.kind == "param":
+            return parameter.data
+        assert region.kind == "grad", "other regions are refused before"
+        assert parameter.grad is not None, "a step without all gradients is refused before"
+        return parameter.grad.data
+
+    def _part(self, tensor: torch.Tensor, region: Region) -> torch.Tensor:
         part = self._plan.parts[region.part]
-        parameter = self._parameters[part.variable.name]
-        if region.kind == "grad":
-            if parameter.grad is None:
-                # A parameter without a gradient this time counts as one whose gradient is zero.
-                parameter.grad = torch.zeros_like(parameter)
-            tensor = parameter.grad
-        else:
-            tensor = parameter.data
         return tensor.narrow(part.axis, part.begin, part.end - part.begin) if tensor.dim() else tensor
 
-    def _flat(self, region: Region) -> torch.Tensor:
-        return self._part(region).reshape(-1)[region.start : region.stop]
-
     def _put(self, region: Region, values: torch.Tensor) -> None:
-        tensor = self._part(region)
-        if tensor.is_contiguous():
-            tensor.view(-1)[region.start : region.stop].copy_(values)
+        part = self._part(self._tensor(region), region)
+        if part.is_contiguous():
+            part.view(-1)[region.start : region.stop].copy_(values)
             return
-        flat = tensor.reshape(-1)
+        flat = part.reshape(-1)
         flat[region.start : region.stop] = values
-        tensor.copy_(flat.view(tensor.shape))
+        part.copy_(flat.view(part.shape))

@@ -1,10 +1,9 @@
-"""Transfers on torch.distributed: the backend's own collectives where a plan says so, else rounds of tagged messages."""
+"""Transfers on torch.distributed: the backend's own collectives where a plan asks for them, else rounds of messages."""
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ import torch.distributed as dist
 
 from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
 from autosync.plan.types import Plan, Transfer
+from autosync.runtime.groups import Groups
 from autosync.runtime.tensors import RegionTensors
 
 NATIVE = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -21,29 +21,11 @@ NATIVE = frozenset({"all_reduce", "broadcast", "reduce"})
 class Mover:
     """Carries out the transfers of a plan for one rank."""
 
-    def __init__(self, plan: Plan, tensors: RegionTensors, group: dist.ProcessGroup, timeout_seconds: float) -> None:
+    def __init__(self, plan: Plan, tensors: RegionTensors, groups: Groups) -> None:
         self._plan = plan
         self._tensors = tensors
-        self._group = group
-        self._rank = dist.get_rank(group)
-        self._timeout = dt.timedelta(seconds=timeout_seconds)
-        self._groups = self._make_groups()
-
-    def _make_groups(self) -> dict[tuple[int, ...], Any]:
-        """A process group for each set of members of a native transfer, made in the same order on every rank."""
-        members = dict.fromkeys(
-            group
-            for operation in self._plan.operations
-            if isinstance(operation, Transfer) and operation.algorithm == "native"
-            for group in operation.groups
-        )
-        # `global` here means the ranks that the process group's own ranks stand for.
-        made = {
-            group: dist.new_group([dist.get_global_rank(self._group, rank) for rank in group], timeout=self._timeout)
-            for group in members
-            if len(group) > 1
-        }
-        return {group: handle for group, handle in made.items() if self._rank in group}
+        self._groups = groups
+        self._rank = groups.rank
 
     def move(self, operation: int, transfer: Transfer) -> None:
         """Take part in a transfer; returns when this rank's buffers hold the result."""
@@ -68,11 +50,13 @@ class Mover:
         return slice(bounds[position], bounds[position + 1])
 
     def _native(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor) -> None:
-        handle = self._groups[group]
+        if not len(buffer):
+            return
+        handle = self._groups.native(group)
         if transfer.collective == "all_reduce":
             dist.all_reduce(buffer, group=handle)
             return
-        root = dist.get_global_rank(self._group, group[0])
+        root = self._groups.name(group[0])
         if transfer.collective == "reduce":
             dist.reduce(buffer, root, group=handle)
         else:
@@ -97,6 +81,7 @@ class Mover:
         tag: int,
     ) -> None:
         """Post all of a round's messages, then wait: everything is read before anything is written."""
+        everyone, timeout = self._groups.everyone, self._groups.timeout
         sends: list[Any] = []
         arrivals: list[tuple[Move, torch.Tensor, Any]] = []
         for move in moves:
@@ -104,24 +89,17 @@ class Mover:
             if not len(chunk):
                 continue
             if move.source == me:
-                sends.append(dist.isend(chunk.clone(), self._peer(group[move.destination]), self._group, tag))
+                sends.append(dist.isend(chunk.clone(), self._groups.name(group[move.destination]), everyone, tag))
             else:
                 arriving = torch.empty_like(chunk)
-                work = dist.irecv(arriving, self._peer(group[move.source]), self._group, tag)
+                work = dist.irecv(arriving, self._groups.name(group[move.source]), everyone, tag)
                 arrivals.append((move, arriving, work))
         for move, arriving, work in arrivals:
-            work.wait(self._timeout)
+            work.wait(timeout)
             chunk = buffer[bounds[move.first] : bounds[move.last]]
             if move.adds:
                 chunk += arriving
             else:
                 chunk.copy_(arriving)
-        _wait(sends, self._timeout)
-
-    def _peer(self, rank: int) -> int:
-        return dist.get_global_rank(self._group, rank)
-
-
-def _wait(works: Iterable[Any], timeout: dt.timedelta) -> None:
-    for work in works:
-        work.wait(timeout)
+        for work in sends:
+            work.wait(timeout)

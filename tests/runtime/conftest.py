@@ -1,0 +1,155 @@
+"""Real ranks for tests: clusters on this machine, bundles made for them, and processes that end whatever happens."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autosync.errors import DoesNotApplyError
+from autosync.launchers.local import LocalLauncher
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
+from autosync.runtime.support import unsupported
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import model_of
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.presets import build_preset, preset_names
+from autosync.strategy.representation import Strategy
+from autosync.strategy.space import Limits, Space
+
+HERE = Path(__file__).parent
+LIMIT_SECONDS = 90.0
+
+CLUSTERS = {"one node": (2,), "two nodes": (2, 2), "four nodes": (1, 1, 1, 1), "unequal": (2, 1)}
+
+
+def cluster_of(name: str) -> ClusterSpec:
+    """A cluster with so many ranks a node, all on this machine."""
+    nodes = tuple(
+        Node(name=f"n{i}", host="localhost", devices=count, bandwidth_out=1e8, bandwidth_in=1e8)
+        for i, count in enumerate(CLUSTERS[name])
+    )
+    return ClusterSpec(name="test", nodes=nodes)
+
+
+@functools.cache
+def model(task: str) -> ModelSpec:
+    return model_of(f"{HERE / 'tasks.py'}:{task}")
+
+
+def write_bundle(path: Path, strategy: Strategy, task: str, cluster: ClusterSpec) -> str:
+    spec = model(task)
+    bundle = Bundle(
+        strategy=strategy,
+        model=spec,
+        cluster=cluster,
+        strategy_id=strategy_id(strategy, spec, cluster),
+        plan_id=plan_id(lower(strategy, spec, cluster), cluster),
+    )
+    save_bundle(path, bundle)
+    return str(path)
+
+
+def runs(strategy: Strategy, task: str, cluster: ClusterSpec) -> bool:
+    return strategy.is_exact and not unsupported(lower(strategy, model(task), cluster))
+
+
+def presets(task: str, cluster: ClusterSpec) -> Iterator[tuple[str, Strategy]]:
+    """Every preset that applies and that the engine runs."""
+    for name in preset_names():
+        try:
+            strategy = build_preset(name, model(task), cluster)
+        except DoesNotApplyError:
+            continue
+        if runs(strategy, task, cluster):
+            yield f"preset:{name}", strategy
+
+
+def samples(task: str, cluster: ClusterSpec, count: int) -> Iterator[tuple[str, Strategy]]:
+    """As many different sampled strategies that the engine runs."""
+    space = Space(model=model(task), cluster=cluster, limits=Limits(overlaps=("backward",)))
+    rng = random.Random(0)
+    seen: set[str] = set()
+    for draw in range(60 * count):
+        strategy = space.sample(rng)
+        identity = strategy_id(strategy, model(task), cluster)
+        if identity not in seen and runs(strategy, task, cluster):
+            seen.add(identity)
+            yield f"sample {draw}", strategy
+        if len(seen) == count:
+            return
+
+
+class Ranks:
+    """Runs cases on the ranks of a cluster: all in one launch, for processes take seconds to start."""
+
+    def __init__(self, folder: Path, cluster: ClusterSpec) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.timeout_seconds = LIMIT_SECONDS
+        self._launches: list[Any] = []
+
+    def bundle(self, preset: str, task: str, **options: Any) -> str:
+        """The path of a preset's bundle."""
+        strategy = build_preset(preset, model(task), self.cluster, **options)
+        return write_bundle(self.folder / f"{preset}-{task}.yaml", strategy, task, self.cluster)
+
+    def bundles(self, task: str, num_samples: int) -> dict[str, str]:
+        """The paths of bundles that the engine runs: of every preset that applies, and of samples of the space."""
+        named = [*presets(task, self.cluster), *samples(task, self.cluster, num_samples)]
+        return {
+            f"{task}, {name}": write_bundle(self.folder / f"{task}-{i}.yaml", strategy, task, self.cluster)
+            for i, (name, strategy) in enumerate(named)
+        }
+
+    def run(self, cases: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
+        """Each rank's answers, as many as it gave."""
+        (self.folder / "cases.json").write_text(json.dumps(cases))
+        command = (sys.executable, str(HERE / "rank_main.py"), str(self.folder))
+        launcher = LocalLauncher()
+        launch = launcher.start(launcher.plan(self.cluster, command, self.folder / "logs"))
+        self._launches.append(launch)
+        deadline = time.monotonic() + self.timeout_seconds
+        while time.monotonic() < deadline and any(code is None for code in launch.exit_codes()):
+            time.sleep(0.05)
+        launch.stop()
+        return [self._answers(rank) for rank in range(self.cluster.num_workers)]
+
+    def run_one(self, case: str, **arguments: Any) -> list[Any]:
+        """What each rank answers to one case; None where it gave no answer."""
+        return [answers[0] if answers else None for answers in self.run([(case, arguments)])]
+
+    def _answers(self, rank: int) -> list[Any]:
+        path = self.folder / f"answers-{rank}.json"
+        answers: list[Any] = json.loads(path.read_text()) if path.exists() else []
+        return answers
+
+    def stop(self) -> None:
+        for launch in self._launches:
+            launch.stop()
+
+
+@pytest.fixture
+def make_ranks(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
+    """Makes the ranks of a cluster by its name; whatever still runs at the end of the test is ended."""
+    made: list[Ranks] = []
+
+    def make(name: str) -> Ranks:
+        folder = tmp_path / f"ranks-{len(made)}"
+        folder.mkdir()
+        made.append(Ranks(folder, cluster_of(name)))
+        return made[-1]
+
+    yield make
+    for ranks in made:
+        ranks.stop()

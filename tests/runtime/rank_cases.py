@@ -1,0 +1,313 @@
+"""What ranks are told to do in tests. Every case leaves the process as it found it."""
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from autosync.errors import AutosyncError
+from autosync.runtime.parallelize import no_sync, parallelize, release
+from autosync.specs.task import Task
+
+NUM_STEPS = 4
+SEED = 5
+
+
+@functools.cache
+def task_of(name: str) -> Task:
+    sys.path.insert(0, str(Path(__file__).parent))
+    import tasks
+
+    task: Task = getattr(tasks, name)()
+    return task
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+class Training:
+    """A task in training; what makes it parallel is handed in."""
+
+    def __init__(self, name: str) -> None:
+        self.task = task_of(name)
+        # Ranks begin apart: to make them agree is the engine's work, as it is DDP's.
+        torch.manual_seed(SEED + rank())
+        self.model = self.task.model()
+        self.optimizer = self.task.optimizer(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
+        self.batches = torch.Generator().manual_seed(100 + rank())
+        self.called: Any = self.model
+        self.without_sync: Callable[[], contextlib.AbstractContextManager[None]] = lambda: no_sync(self.model)
+
+    def backward(self) -> None:
+        self.task.loss(self.called, self.task.batch(self.batches)).backward()
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        for _ in range(self.task.accumulation_steps - 1):
+            with self.without_sync():
+                self.backward()
+        self.backward()
+        if self.task.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.task.clip_norm)
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def steps(self, count: int = NUM_STEPS) -> None:
+        for _ in range(count):
+            self.step()
+
+    def values(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+
+@contextlib.contextmanager
+def training(name: str, bundle: str, **options: Any) -> Iterator[Training]:
+    made = Training(name)
+    parallelize(made.model, made.optimizer, bundle, **options)
+    try:
+        yield made
+    finally:
+        release(made.model)
+
+
+@functools.cache
+def by_ddp(name: str, num_steps: int = NUM_STEPS) -> dict[str, torch.Tensor]:
+    """What stock DDP makes of a task."""
+    made = Training(name)
+    made.called = DistributedDataParallel(made.model, find_unused_parameters=name == "odd")
+    made.without_sync = made.called.no_sync
+    made.steps(num_steps)
+    return made.values()
+
+
+def difference(values: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> str:
+    """The tensors that are not as expected, by their norms, or that differ between ranks at all."""
+    found = []
+    for key, value in values.items():
+        # Every rank looks at every tensor, for the ranks meet here.
+        numbers = value.double().contiguous()
+        everyones = [torch.empty_like(numbers) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, numbers)
+        tolerance = 2e-2 if value.dtype == torch.bfloat16 else 1e-11
+        error = float((numbers - expected[key].double()).norm() / expected[key].double().norm().clamp_min(1e-3))
+        if not error < tolerance:
+            found.append(f"{key} is off by {error:.1e}")
+        if not all(torch.equal(other, everyones[0]) for other in everyones):
+            found.append(f"{key} differs between ranks")
+    return "; ".join(found)
+
+
+def exact(task: str, bundle: str) -> str:
+    with training(task, bundle) as made:
+        made.steps()
+        return difference(made.values(), by_ddp(task))
+
+
+def raised(function: Callable[[], Any]) -> str:
+    """The error that a call ends with; the answer to a refusal that does not come is no error."""
+    try:
+        function()
+    except AutosyncError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing raised"
+
+
+def refusals(bundle: str) -> dict[str, str]:
+    """What is refused whatever the strategy."""
+    found = {}
+    with training("small", bundle) as made:
+        found["step without backward"] = raised(made.optimizer.step)
+        made.step()
+        found["step twice"] = raised(made.optimizer.step)
+        found["closure"] = raised(lambda: made.optimizer.step(lambda: 0.0))
+        with no_sync(made.model):
+            made.backward()
+        found["step without sync"] = raised(made.optimizer.step)
+        found["parallelize twice"] = raised(lambda: parallelize(made.model, made.optimizer, bundle))
+    found["release twice"] = raised(lambda: release(made.model))
+    found["no_sync of a stranger"] = raised(lambda: no_sync(made.model).__enter__())
+    return found
+
+
+def still_exact_after_refusals(bundle: str) -> str:
+    with training("small", bundle) as made:
+        made.step()
+        raised(made.optimizer.step)
+        made.steps(NUM_STEPS - 1)
+        return difference(made.values(), by_ddp("small"))
+
+
+def second_backward(bundle: str) -> str:
+    """Backward twice before a step, both synchronised: DDP adds up averages."""
+    stock = Training("small")
+    stock.called = DistributedDataParallel(stock.model)
+    for _ in range(2):
+        stock.backward()
+    stock.optimizer.step()
+    with training("small", bundle) as made:
+        made.backward()
+        made.backward()
+        made.optimizer.step()
+        return difference(made.values(), stock.values())
+
+
+def skipped_step(bundle: str) -> str:
+    """A step that is not made, as a loss scaler does at an overflow; what the skipped batch would do must not show."""
+    stock = Training("small")
+    stock.called = DistributedDataParallel(stock.model)
+    with training("small", bundle) as made:
+        for one in (stock, made):
+            one.step()
+            one.optimizer.zero_grad()
+            one.backward()
+            one.step()
+        return difference(made.values(), stock.values())
+
+
+def clips_undeclared(bundle: str) -> str:
+    with training("small", bundle) as made:
+        made.backward()
+        nn.utils.clip_grad_norm_(made.model.parameters(), 1e-3)
+        made.optimizer.step()
+    return ""
+
+
+def state_dict(bundle: str) -> str:
+    with training("small", bundle) as made:
+        made.step()
+        return str(len(made.optimizer.state_dict()["state"]))
+
+
+def resumes(bundle: str) -> str:
+    """Half of the training by stock DDP, the rest by the bundle, with the optimizer state that is there."""
+    made = Training("small")
+    made.called = DistributedDataParallel(made.model)
+    made.steps(NUM_STEPS // 2)
+    made.called = made.model
+    parallelize(made.model, made.optimizer, bundle)
+    try:
+        made.steps(NUM_STEPS - NUM_STEPS // 2)
+        return difference(made.values(), by_ddp("small"))
+    finally:
+        release(made.model)
+
+
+def one_after_another(bundles: list[str]) -> str:
+    """Several models under several strategies in turn, in one process, some of them at once."""
+    found = []
+    first = Training("small")
+    parallelize(first.model, first.optimizer, bundles[0])
+    for bundle in bundles[1:]:
+        with training("small", bundle) as second:
+            first.step()
+            second.steps()
+            found.append(difference(second.values(), by_ddp("small")))
+    found.append(difference(first.values(), by_ddp("small", len(bundles) - 1)))
+    release(first.model)
+    threads = [thread.name for thread in threading.enumerate()]
+    return "; ".join([*filter(None, found), *(name for name in threads if "autosync" in name)])
+
+
+def released_is_free(bundle: str) -> str:
+    """After release each rank's model is its own again."""
+    with training("small", bundle) as made:
+        made.step()
+    made.optimizer.zero_grad()
+    made.backward()
+    mine = made.model[0].weight.grad.clone()
+    return "synchronised" if _is_equal_everywhere(mine) else ""
+
+
+def _is_equal_everywhere(tensor: torch.Tensor) -> bool:
+    everyones = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, tensor)
+    return all(torch.equal(other, everyones[0]) for other in everyones)
+
+
+def missing_gradient(bundle: str) -> str:
+    with training("small", bundle) as made:
+        made.step()
+        made.optimizer.zero_grad()
+        made.model[0](made.task.batch(made.batches)).sum().backward()
+    return ""
+
+
+def surprising_gradient(bundle: str) -> str:
+    with training("odd", bundle) as made:
+        made.model.idle(torch.ones(2, dtype=torch.float64)).sum().backward()
+    return ""
+
+
+def failing_engine(bundle: str) -> str:
+    from autosync.runtime.transfers import Mover
+
+    move = Mover.move
+    Mover.move = _out_of_order
+    try:
+        with training("small", bundle, timeout_seconds=20) as made:
+            made.step()
+    finally:
+        Mover.move = move
+    return ""
+
+
+def _out_of_order(*_: Any) -> None:
+    raise ValueError("the wire is out of order")
+
+
+def late_rank(bundle: str) -> str:
+    """Rank 1 comes later than the others wait."""
+    if rank() != 1:
+        with training("small", bundle, timeout_seconds=1) as made:
+            return raised(made.step)
+    with training("small", bundle, timeout_seconds=1) as made:
+        time.sleep(3)
+        return raised(made.step)
+
+
+def different_bundles(bundles: list[str]) -> str:
+    made = Training("small")
+    return raised(lambda: parallelize(made.model, made.optimizer, bundles[rank()]))
+
+
+def wrong_optimizer(bundle: str) -> str:
+    made = Training("small")
+    return raised(lambda: parallelize(made.model, torch.optim.SGD(made.model.parameters(), lr=0.1), bundle))
+
+
+def partly_optimized(bundle: str) -> str:
+    """What the user's optimizer does not have stays as it is, also where an owner updates for all."""
+    made = Training("small")
+    made.optimizer = torch.optim.Adam(made.model[2].parameters(), lr=0.02)
+    made.scheduler = torch.optim.lr_scheduler.StepLR(made.optimizer, step_size=2, gamma=0.5)
+    parallelize(made.model, made.optimizer, bundle)
+    before = made.values()
+    made.step()
+    after = made.values()
+    release(made.model)
+    moved = [key for key, value in after.items() if not torch.equal(value, before[key])]
+    return ", ".join(moved)
+
+
+def dies(bundle: str) -> str:
+    """Rank 1 is gone in the middle of a step; what the others are told, and how long it takes."""
+    made = Training("small")
+    parallelize(made.model, made.optimizer, bundle, timeout_seconds=20)
+    made.step()
+    if rank() == 1:
+        os.kill(os.getpid(), 9)
+    start = time.monotonic()
+    told = raised(made.step)
+    return f"{'late: ' if time.monotonic() - start > 20 else ''}{told}"

@@ -1,0 +1,150 @@
+"""Small tasks in float64, so that equal means equal: each has something that is easy to get wrong."""
+
+import itertools
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autosync import Task
+
+WIDTH = 8
+NUM_WORDS = 13
+
+
+class TiedTransformer(nn.Module):
+    """The output tied to the embedding, and a parameter without axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(NUM_WORDS, WIDTH)
+        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
+        self.feed_forward = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 11), nn.GELU(), nn.Linear(11, WIDTH))
+        self.output = nn.Linear(WIDTH, NUM_WORDS, bias=False)
+        self.output.weight = self.words.weight
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, text: Tensor) -> Tensor:
+        x = self.words(text)
+        query, key, value = self.query_key_value(x).chunk(3, dim=2)
+        x = x + self.scale * functional.scaled_dot_product_attention(query, key, value)
+        logits: Tensor = self.output(x + self.feed_forward(x))
+        return logits
+
+
+def two_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    all_of_them = list(parameters)
+    matrices = [parameter for parameter in all_of_them if parameter.dim() > 1]
+    others = [parameter for parameter in all_of_them if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "lr": 3e-3, "foreach": True}]
+    return torch.optim.AdamW(groups, lr=1e-2, amsgrad=True)
+
+
+def transformer() -> Task:
+    return Task(
+        name="tied-transformer",
+        model=lambda: TiedTransformer().double(),
+        batch=lambda generator: torch.randint(NUM_WORDS, (2, 6), generator=generator),
+        loss=lambda model, text: functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten()),
+        optimizer=two_groups,
+    )
+
+
+def convnet() -> Task:
+    """Weights whose memory is in another order than their axes (channels last)."""
+
+    def model() -> nn.Module:
+        layers = nn.Sequential(
+            nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 2, bias=False), nn.Flatten(), nn.Linear(36, 3)
+        )
+        return layers.double().to(memory_format=torch.channels_last)
+
+    def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        images = torch.randn(2, 3, 6, 6, generator=generator, dtype=torch.float64)
+        return images, torch.randint(3, (2,), generator=generator)
+
+    return Task(
+        name="convnet",
+        model=model,
+        batch=batch,
+        loss=lambda model, pair: functional.cross_entropy(model(pair[0]), pair[1]),
+        optimizer=lambda parameters: torch.optim.SGD(
+            parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01
+        ),
+    )
+
+
+class Odd(nn.Module):
+    """One layer is frozen and one is never used; a mask is a buffer of truth values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.frozen = nn.Linear(7, 7).requires_grad_(requires_grad=False)
+        self.idle = nn.Linear(2, 2)
+        self.last = nn.Linear(7, 1)
+        self.register_buffer("mask", torch.rand(7) > 0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(torch.tanh(self.frozen(self.first(x))) * self.mask)
+        return y
+
+
+def _numbers(generator: torch.Generator) -> Tensor:
+    return torch.randn(4, 5, generator=generator, dtype=torch.float64)
+
+
+def odd() -> Task:
+    return Task(
+        name="odd",
+        model=lambda: Odd().double(),
+        batch=_numbers,
+        loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+    )
+
+
+def clipped() -> Task:
+    """Three microsteps a step, and a global norm that is clipped."""
+    return Task(
+        name="clipped",
+        model=lambda: nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 1)).double(),
+        batch=_numbers,
+        loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.5),
+        accumulation_steps=3,
+        clip_norm=0.05,
+    )
+
+
+def small() -> Task:
+    """What single behaviours are tried on."""
+    return Task(
+        name="small",
+        model=lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 1)).double(),
+        batch=_numbers,
+        loss=lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02, weight_decay=0.1),
+    )
+
+
+def half() -> Task:
+    """In bfloat16."""
+    task = small()
+
+    def batch(generator: torch.Generator) -> Tensor:
+        return _numbers(generator).bfloat16()
+
+    return Task(
+        name="half",
+        model=lambda: task.model().bfloat16(),
+        batch=batch,
+        loss=task.loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    )
+
+
+EXACT = (transformer, convnet, odd, clipped)
+
+assert len({task().name for task in itertools.chain(EXACT, (small, half))}) == 6
