@@ -24,7 +24,7 @@ from autosync.plan.reference.work import Worker
 from autosync.plan.reference.workload import Array, Workload
 from autosync.plan.types import Local, Plan, Transfer
 
-PACES = (0.0, 0.3, 1.0, 1.0)
+PACES = (0.0, 0.3, 1.0, 1.0, 1.0, 1.0)
 """How often something that may go on does. At pace 0 it does where nothing else can, so that all else can be steps ahead of it."""
 
 Agent: TypeAlias = tuple[Literal["compute", "local", "lane"], int, int]
@@ -65,14 +65,15 @@ class _Run:
         self._locals: dict[tuple[int, int], list[int]] = {}
         self._begun = [0] * len(plan.ranks)
         self._paces: dict[Agent, float] = {}
+        # Who could not go on, and how much had happened on the rank by then: until more has, it need not be tried again.
+        self._tried: dict[Agent, int] = {}
 
     def run(self) -> Outcome:
         while not self._is_done():
             self._begin_steps()
-            agents = [*self._agents()]
+            agents = [agent for agent in self._agents() if self._tried.get(agent) != self._progress.news[agent[1]]]
             self._rng.shuffle(agents)
-            hurried = [agent for agent in agents if self._rng.random() < self._pace(agent)]
-            moved = [self._advance(agent) for agent in hurried]
+            moved = [self._advance(agent) for agent in agents if self._rng.random() < self._pace(agent)]
             if not any(moved) and not any(self._advance(agent) for agent in agents):
                 raise DeadlockError(f"nothing can go on:\n{self._stuck()}")
         return Outcome(parameters=self._compute.parameters(), sent=self._mover.sent, residuals=self._worker.residuals)
@@ -104,6 +105,7 @@ class _Run:
             while self._begun[rank.index] < min(self._num_steps, self._compute.step_of(rank.index) + 1):
                 self._begin(rank.index, self._begun[rank.index])
                 self._begun[rank.index] += 1
+                self._progress.news[rank.index] += 1
 
     def _begin(self, rank: int, step: int) -> None:
         for index in self._progress.operations_of(rank):
@@ -117,18 +119,23 @@ class _Run:
 
     def _advance(self, agent: Agent) -> bool:
         kind, rank, which = agent
+        news = self._progress.news[rank]
         if kind == "compute":
-            return self._compute.advance(rank, self._rng.randint(1, 4))
-        if kind == "local":
-            return self._work(rank, which)
-        return self._transfer(rank, which)
+            moved = self._compute.advance(rank, self._rng.randint(1, 4))
+        elif kind == "local":
+            moved = self._work(rank, which)
+        else:
+            moved = self._transfer(rank, which)
+        if not moved:
+            self._tried[agent] = news
+        return moved
 
     def _work(self, rank: int, index: int) -> bool:
         """A local operation, in whichever of the steps it may take place."""
         operation = self._plan.operations[index]
         assert isinstance(operation, Local), "transfers wait in lanes"
         pending = self._locals[rank, index]
-        for step in self._rng.sample(pending, len(pending)):
+        for step in self._rng.sample(pending, len(pending)) if len(pending) > 1 else (*pending,):
             if self._progress.may(operation.after, rank, step):
                 self._worker.do(operation, rank, step)
                 self._progress.done(index, rank, step)
