@@ -49,7 +49,8 @@ class Builder:
         self.model = model
         self.cluster = cluster
         self.parts = parts
-        self.variable_index = {variable.name: index for index, variable in enumerate(model.variables)}
+        index_of = {variable.name: index for index, variable in enumerate(model.variables)}
+        self.variable_of = [index_of[part.variable.name] for part in parts]
         self.num_lanes = 1 + max(message.lane for message in strategy.messages)
         self.nodes: Groups = cluster.worker_groups()
         self.workers: Groups = (tuple(range(cluster.num_workers)),)
@@ -57,11 +58,14 @@ class Builder:
         self.everyone: Groups = (tuple(sorted({*self.workers[0], *self.leaders.values()})),)
         self.regions: list[Region] = []
         self.operations: list[Operation] = []
+        self._dtypes = [part.variable.dtype for part in parts]
         self._region_index: dict[Region, int] = {}
+        self._stars: dict[tuple[str, bool], Groups] = {}
+        self._alone: dict[int, Groups] = {}
 
     def region(self, kind: RegionKind, piece: Piece, dtype: str) -> int:
         """The position of a region, the same for the same range."""
-        region = Region(kind, *piece, dtype)
+        region = Region(kind, piece.part, piece.start, piece.stop, dtype)
         index = self._region_index.get(region)
         if index is None:
             index = self._region_index[region] = len(self.regions)
@@ -74,12 +78,27 @@ class Builder:
 
     def regions_of(self, kind: RegionKind, pieces: Sequence[Piece], dtype: str = "") -> tuple[int, ...]:
         """One region a piece; in the part's own dtype unless told otherwise."""
-        return tuple(self.region(kind, piece, dtype or self.parts[piece.part].variable.dtype) for piece in pieces)
+        dtypes = self._dtypes
+        return tuple([self.region(kind, piece, dtype or dtypes[piece.part]) for piece in pieces])
 
     def grads_ready(self, pieces: Sequence[Piece]) -> tuple[Edge, ...]:
         """Edges to the gradients that pieces are cut from."""
-        names = dict.fromkeys(self.parts[piece.part].variable.name for piece in pieces)
-        return tuple(Edge("grad_ready", self.variable_index[name]) for name in names)
+        variables = dict.fromkeys([self.variable_of[piece.part] for piece in pieces])
+        return tuple([Edge("grad_ready", variable) for variable in variables])
+
+    def star(self, server: str, *, through_proxies: bool) -> Groups:
+        """The server, then everybody who speaks to it: all workers, or the first of each node."""
+        found = self._stars.get((server, through_proxies))
+        if found is None:
+            root = self.leaders[server]
+            speakers = [group[0] for group in self.nodes] if through_proxies else self.workers[0]
+            found = ((root, *[rank for rank in speakers if rank != root]),)
+            self._stars[server, through_proxies] = found
+        return found
+
+    def alone(self, rank: int) -> Groups:
+        """The group of one rank."""
+        return self._alone.setdefault(rank, ((rank,),))
 
     def transfer(
         self,

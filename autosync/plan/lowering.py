@@ -142,21 +142,22 @@ def _norm(
 ) -> tuple[Edge, ...]:
     """Add up the squares of finished gradients where they are; each worker a share of those that all hold, if told so.
 
-    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the same. Each
-    waits for the last of all holders: whether holders share ranks depends on names alone, and plans should not.
+    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the same. All
+    workers and a server may share a rank, two servers do not.
     """
     norm = builder.region("norm", piece, "float64")
     last: dict[Groups, Edge] = {}
     for index in indexes:
         for one in finished[index]:
+            near = last if one.holders == builder.workers else (one.holders, builder.workers)
             last[one.holders] = builder.local(
                 index,
                 "norm",
                 one.holders,
                 one.grads,
                 (norm,),
-                (*one.after, *last.values()),
-                num_elements=sum(builder.regions[grad].num_elements for grad in one.grads),
+                (*one.after, *[last[holders] for holders in near if holders in last]),
+                num_elements=sum([builder.regions[grad].num_elements for grad in one.grads]),
                 sharded=one.sharded or (shares and _is_everywhere(builder, one)),
             )
     return tuple(last.values())
@@ -205,6 +206,6 @@ def _gates(builder: Builder, finished: Sequence[Sequence[Finished]], settled: Se
     uses: dict[int, dict[Edge, None]] = {index: {} for index in range(len(builder.model.variables))}
     for piece, edges in settled:
         for part in piece.pieces:
-            waits = uses[builder.variable_index[builder.parts[part.part].variable.name]]
+            waits = uses[builder.variable_of[part.part]]
             waits.update(dict.fromkeys(edge._replace(lag=edge.lag + 1) for edge in edges))
     return tuple(Gate("before_use", variable, tuple(waits)) for variable, waits in uses.items())

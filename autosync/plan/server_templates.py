@@ -32,6 +32,10 @@ class ServerTemplate(Template):
     def root(self) -> int:
         return self.builder.leaders[self.server.server]
 
+    @property
+    def _at_root(self) -> Groups:
+        return self.builder.alone(self.root)
+
     def collect(self, piece: Slice) -> Finished:
         b = self.builder
         if self.codec is not None and not isinstance(self.codec, Cast):
@@ -41,11 +45,11 @@ class ServerTemplate(Template):
             wire = dense_wire(b, self.index, self.codec, piece)
             sent = self._reduce(wire)
         if self.server.update == "server":
-            return self._average(piece, wire, ((self.root,),), sent)
+            return self._average(piece, wire, self._at_root, sent)
         if isinstance(self.codec, Cast):
             arrived = self._broadcast(wire.regions, wire.size(), sent)
             return self._average(piece, wire, b.workers, (*sent, *arrived))
-        finished = self._average(piece, wire, ((self.root,),), sent)
+        finished = self._average(piece, wire, self._at_root, sent)
         arrived = self._broadcast(finished.grads, self._size(piece), (*sent, *finished.after))
         return Finished((*finished.after, *arrived), finished.grads, b.workers)
 
@@ -57,13 +61,13 @@ class ServerTemplate(Template):
         b, (piece,) = self.builder, slices
         if self.server.staleness:
             return self._settle_stale(piece, finished, barrier)
-        update = self._update(slices, finished, barrier, ((self.root,),))
+        update = self._update(slices, finished, barrier, self._at_root)
         params = b.regions_of("param", piece.pieces)
         return (update, *self._broadcast(params, self._size(piece), (update, STEP_CALLED)))
 
     def _settle_stale(self, piece: Slice, finished: Sequence[Finished], barrier: tuple[Edge, ...]) -> tuple[Edge, ...]:
         """The server goes on with a copy of its own; workers take the parameter that is `staleness` steps old."""
-        b, root = self.builder, ((self.root,),)
+        b, root = self.builder, self._at_root
         master = b.regions_of("master", piece.pieces)
         incoming = b.regions_of("incoming", piece.pieces)
         params = b.regions_of("param", piece.pieces)
@@ -79,10 +83,7 @@ class ServerTemplate(Template):
         return Size(num_elements=piece.num_elements, item_bytes=self.builder.item_bytes(piece))
 
     def _star(self) -> Groups:
-        """The server, then everybody who speaks to it."""
-        b = self.builder
-        speakers = tuple(group[0] for group in b.nodes) if self.server.local_proxy else b.workers[0]
-        return ((self.root, *(rank for rank in speakers if rank != self.root)),)
+        return self.builder.star(self.server.server, through_proxies=self.server.local_proxy)
 
     def _proxies(self) -> Groups:
         return tuple(group for group in self.builder.nodes if len(group) > 1) if self.server.local_proxy else ()
@@ -124,7 +125,7 @@ class SparseServerTemplate(ServerTemplate):
             1,
             "gather_v",
             "star",
-            ((self.root, *(rank for rank in b.workers[0] if rank != self.root)),),
+            b.star(self.server.server, through_proxies=False),
             rows,
             b.grads_ready(piece.pieces),
             num_elements=round(touched) * part.row_bytes,
@@ -134,14 +135,14 @@ class SparseServerTemplate(ServerTemplate):
         merged = b.local(
             self.index,
             "merge_rows",
-            ((self.root,),),
+            self._at_root,
             rows,
             rows,
             (gathered,),
             num_elements=round(touched) * part.shape[1] * len(b.workers[0]),
         )
         if self.server.update == "server":
-            return Finished((merged,), rows, ((self.root,),))
+            return Finished((merged,), rows, self._at_root)
         sent = self._send_rows(rows, part_index=piece.pieces[0].part, after=(gathered, merged), stage=2)
         return Finished((sent, merged), rows, b.workers)
 
@@ -153,7 +154,7 @@ class SparseServerTemplate(ServerTemplate):
         b, (piece,) = self.builder, slices
         if self.server.staleness:
             return self._settle_stale(piece, finished, barrier)
-        update = self._update(slices, finished, barrier, ((self.root,),))
+        update = self._update(slices, finished, barrier, self._at_root)
         params = b.regions_of("param", piece.pieces)
         sent = self._publish(piece, params, update, (STEP_CALLED,))
         others = tuple((rank,) for rank in b.workers[0] if rank != self.root)
@@ -164,7 +165,7 @@ class SparseServerTemplate(ServerTemplate):
         b = self.builder
         master = b.regions_of("master", piece.pieces)
         read_before = Edge("operation", len(b.operations) + 1, 1)
-        update = self._update((piece,), finished, barrier, ((self.root,),), updated=master, more=(read_before,))
+        update = self._update((piece,), finished, barrier, self._at_root, updated=master, more=(read_before,))
         sent = self._publish(piece, master, update, ())
         return (self._write(piece, b.workers, (sent._replace(lag=self.server.staleness), STEP_CALLED)),)
 
@@ -174,7 +175,7 @@ class SparseServerTemplate(ServerTemplate):
         rows, new_rows = b.regions_of("rows", piece.pieces), b.regions_of("new_rows", piece.pieces)
         num_elements = self._union(part_index)[0] * b.parts[part_index].shape[1]
         read = b.local(
-            self.index, "read_rows", ((self.root,),), (*rows, *source), new_rows, (update,), num_elements=num_elements
+            self.index, "read_rows", self._at_root, (*rows, *source), new_rows, (update,), num_elements=num_elements
         )
         return self._send_rows(new_rows, part_index=part_index, after=(read, *more), stage=2)
 
@@ -193,13 +194,12 @@ class SparseServerTemplate(ServerTemplate):
     def _send_rows(self, regions: tuple[int, ...], *, part_index: int, after: tuple[Edge, ...], stage: int) -> Edge:
         b, part = self.builder, self.builder.parts[part_index]
         union, most = self._union(part_index)
-        group = ((self.root, *(rank for rank in b.workers[0] if rank != self.root)),)
         return b.transfer(
             self.index,
             stage,
             "broadcast",
             "star",
-            group,
+            b.star(self.server.server, through_proxies=False),
             regions,
             after,
             num_elements=union * part.row_bytes,

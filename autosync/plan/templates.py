@@ -98,9 +98,8 @@ class Template:
         self, piece: Slice, wire: Wire, groups: Groups, after: tuple[Edge, ...], *, sharded: bool = False
     ) -> Finished:
         """Turn the sum on the wire into the averaged gradient on those ranks."""
-        grads = self.builder.regions_of("grad", piece.pieces)
-        edge = decoded(self.builder, self.index, self.codec, wire, grads, groups, after, piece, sharded=sharded)
-        return Finished((edge,), grads, groups, sharded)
+        edge = decoded(self.builder, self.index, self.codec, wire, groups, after, piece, sharded=sharded)
+        return Finished((edge,), wire.grads, groups, sharded)
 
 
 class AllReduceTemplate(Template):

@@ -23,9 +23,10 @@ class Size(TypedDict):
 
 
 class Wire(NamedTuple):
-    """Regions that travel as one buffer, and what they wait for."""
+    """Regions that travel as one buffer, the gradients that they are or were encoded from, and what they wait for."""
 
     regions: tuple[int, ...]
+    grads: tuple[int, ...]
     after: tuple[Edge, ...]
     num_elements: int
     item_bytes: int
@@ -58,11 +59,11 @@ def dense_wire(builder: Builder, index: int, codec: Codec | None, piece: Slice) 
     after = builder.grads_ready(piece.pieces)
     grads = builder.regions_of("grad", piece.pieces)
     if codec is None:
-        return Wire(grads, after, piece.num_elements, builder.item_bytes(piece))
+        return Wire(grads, grads, after, piece.num_elements, builder.item_bytes(piece))
     assert isinstance(codec, Cast), "other codecs cannot be summed on the way"
     encoded = builder.regions_of("encoded", piece.pieces, codec.dtype)
     edge = _encode(builder, index, codec, grads, encoded, after, piece)
-    return Wire(encoded, (edge,), piece.num_elements, ITEM_BYTES[codec.dtype])
+    return Wire(encoded, grads, (edge,), piece.num_elements, ITEM_BYTES[codec.dtype])
 
 
 def gather_encoded(
@@ -73,7 +74,7 @@ def gather_encoded(
     encoded = builder.regions_of("encoded", piece.pieces, "uint8")
     edge = _encode(builder, index, codec, grads, encoded, builder.grads_ready(piece.pieces), piece)
     num_bytes = sum(encoded_bytes(codec, stop - start) for _, start, stop in piece.pieces)
-    wire = Wire(encoded, (edge,), num_bytes, 1)
+    wire = Wire(encoded, grads, (edge,), num_bytes, 1)
     to_root = algorithm == "star"
     collective: Collective = "gather_v" if to_root else "all_gather_v"
     stage = 1 if to_root else 0
@@ -86,7 +87,6 @@ def decoded(
     index: int,
     codec: Codec | None,
     wire: Wire,
-    grads: tuple[int, ...],
     groups: Groups,
     after: tuple[Edge, ...],
     piece: Slice,
@@ -96,7 +96,7 @@ def decoded(
     """The averaged gradient out of what arrived on those ranks."""
     if codec is None:
         return builder.local(
-            index, "average", groups, grads, grads, after, num_elements=piece.num_elements, sharded=sharded
+            index, "average", groups, wire.grads, wire.grads, after, num_elements=piece.num_elements, sharded=sharded
         )
     num_contributions = 1 if isinstance(codec, Cast) else len(builder.workers[0])
     return builder.local(
@@ -104,7 +104,7 @@ def decoded(
         "decode",
         groups,
         wire.regions,
-        grads,
+        wire.grads,
         after,
         num_elements=piece.num_elements * num_contributions,
         cost=f"decode:{codec.kind}",
