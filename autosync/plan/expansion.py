@@ -1,12 +1,13 @@
 """Transfers as rounds of moves between members.
 
 One pure function expands a collective into moves (round, source, destination, chunks, copy or add). The point-to-point
-executor, the reference and the byte tests use it; nothing is ever stored, for the moves depend on collective, algorithm and number of
-members alone. Moves of one round happen at once: all read before any writes. Members and chunks are positions in
-the group: member i owns chunk i. A collective that is not split (reduce and broadcast) has the one chunk 0.
+executor, the reference and the byte tests use it; nothing is ever stored, for the moves depend on collective,
+algorithm and number of members alone. Moves of one round happen at once: all read before any writes. Members and
+chunks are positions in the group: member i owns chunk i. A collective that is not split (reduce and broadcast) has
+the one chunk 0.
 
-`native` stands for what the backends do: a ring for the symmetric collectives, a binomial tree for the rooted ones. Sizes come in
-only in `chunk_bounds`.
+`native` stands for what the backends do: a ring for the symmetric collectives, a binomial tree for the rooted ones.
+Sizes come in only in `chunk_bounds`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autosync.plan.types import Algorithm, Collective
 
 
 class Move(NamedTuple):
-    """In a round, `source` sends chunks `first` to `last` (exclusive) to `destination`, which adds them to its own or overwrites."""
+    """In a round, `source` sends chunks `first` to `last` (exclusive) to `destination`, which adds or overwrites."""
 
     round: int
     source: int
@@ -134,7 +135,7 @@ def _tree_all_reduce(n: int) -> list[Move]:
 
 
 def _folded_all_reduce(n: int) -> list[Move]:
-    """Halving-doubling for any n: members beyond the largest power of two fold into a partner first and hear the result last.
+    """Halving-doubling for any n: members beyond the largest power of two fold into a partner and hear the result last.
 
     The core of p members works on p super-chunks, which cover the n chunks as evenly as whole chunks allow.
     """

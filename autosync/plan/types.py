@@ -1,22 +1,27 @@
 """The plan: a strategy lowered to a graph of operations for one model on one cluster.
 
-What the runtime executes, the simulators simulate and the reference interprets. There are two kinds of operation: a `Transfer`
-moves bytes between ranks, a `Local` works within one. Both name the regions they touch and the edges they wait for.
-How to read a plan:
+What the runtime executes, the simulators simulate and the reference interprets. There are two kinds of operation: a
+`Transfer` moves bytes between ranks, a `Local` works within one. Both name the regions they touch and the edges
+they wait for. How to read a plan:
 
-- **Regions** are contiguous ranges of a part's elements (row-major). A rank that takes part in an operation on a region has a buffer for
-  it. `param`, `master` and `anchor` last over iterations; all others belong to one iteration.
-- **Groups.** An operation happens once in each of its `groups` of ranks, independently. In a rooted transfer (reduce, broadcast,
-  gather_v) the first member is the root.
-- **Shards.** n members share a buffer of E elements in n chunks by `expansion.chunk_bounds(E, n)`, the i-th member owning the i-th.
-  `reduce_scatter` leaves each member its chunk, `all_gather` starts from there, a `Local` with `sharded` works on its chunk alone, and
-  a transfer with `within` moves, as its whole buffer, the chunk that its members own in the groups of `within`.
-- **Edges** are local: a rank waits for what *it* takes part in. An edge to an operation in which the rank has no part, or to the
-  gradient of a rank that computes none, holds nothing up. `lag` counts iterations back; before the first there is nothing to wait for.
-- **Lanes** are queues: on every rank the transfers of a lane run in the order of `operations`. Lanes go on independently, `priority`
-  (0 first) decides between them. Each stage of a template has lanes of its own, so that stages of different messages
-  overlap. `operations` is one order for all lanes and in it everything comes after what it waits for, so no plan deadlocks.
-- **Gates** are what compute waits for: a variable's first use in the forward pass, the return of backward, the return of `step()`.
+- **Regions** are contiguous ranges of a part's elements (row-major). A rank that takes part in an operation on a
+  region has a buffer for it. `param`, `master` and `anchor` last over iterations; all others belong to one
+  iteration.
+- **Groups.** An operation happens once in each of its `groups` of ranks, independently. In a rooted transfer
+  (reduce, broadcast, gather_v) the first member is the root.
+- **Shards.** n members share a buffer of E elements in n chunks by `expansion.chunk_bounds(E, n)`, the i-th member
+  owning the i-th. `reduce_scatter` leaves each member its chunk, `all_gather` starts from there, a `Local` with
+  `sharded` works on its chunk alone, and a transfer with `within` moves, as its whole buffer, the chunk that its
+  members own in the groups of `within`.
+- **Edges** are local: a rank waits for what *it* takes part in. An edge to an operation in which the rank has no
+  part, or to the gradient of a rank that computes none, holds nothing up. `lag` counts iterations back; before the
+  first there is nothing to wait for.
+- **Lanes** are queues: on every rank the transfers of a lane run in the order of `operations`. Lanes go on
+  independently, `priority` (0 first) decides between them. Each stage of a template has lanes of its own, so that
+  stages of different messages overlap. `operations` is one order for all lanes and in it everything comes after
+  what it waits for, so no plan deadlocks.
+- **Gates** are what compute waits for: a variable's first use in the forward pass, the return of backward, the
+  return of `step()`.
 - **every** k: the operation takes place in the iterations k-1, 2k-1, … alone.
 """
 
@@ -39,9 +44,9 @@ RegionKind: TypeAlias = Literal[
 
 `grad` the gradient, local until a transfer has summed it · `param` the parameter · `rows` touched rows of a gradient ·
 `new_rows` rows of the updated parameter · `factors` the two factors of a gradient · `encoded` a codec's output ·
-`left`, `right` PowerSGD's factors · `master` a stale server's copy of the parameter · `incoming` its parameter on the way to the
-workers · `anchor` the parameter at the last periodic average · `norm` the sums of squares of gradients: element 0 of those that are
-shared, element 1 of a worker's own under periodic averaging.
+`left`, `right` PowerSGD's factors · `master` a stale server's copy of the parameter · `incoming` its parameter on
+the way to the workers · `anchor` the parameter at the last periodic average · `norm` the sums of squares of
+gradients: element 0 of those that are shared, element 1 of a worker's own under periodic averaging.
 """
 
 Collective: TypeAlias = Literal[
@@ -66,11 +71,12 @@ LocalKind: TypeAlias = Literal[
 ]
 """What a local operation does with its inputs.
 
-`average` divides by the number of workers · `encode`, `decode` run a codec (decode averages too; `project` is PowerSGD's middle
-step) · `merge_rows` adds up and averages rows with the same index · `rebuild` multiplies factors, adds up and averages · `norm` adds
-its gradients' squares to the norm · `update` is the optimizer, on gradients clipped by the norm that it waits for, if any · `copy` copies regions · `take` copies what arrived some
-iterations ago (the lag of its edges), if that far back there was one · `read_rows`, `write_rows` take rows out of the parameter and put
-them in, with a lag as `take` does · `outer` is the outer optimizer of periodic averaging.
+`average` divides by the number of workers · `encode`, `decode` run a codec (decode averages too; `project` is
+PowerSGD's middle step) · `merge_rows` adds up and averages rows with the same index · `rebuild` multiplies factors,
+adds up and averages · `norm` adds its gradients' squares to the norm · `update` is the optimizer, on gradients
+clipped by the norm that it waits for, if any · `copy` copies regions · `take` copies what arrived some iterations
+ago (the lag of its edges), if that far back there was one · `read_rows`, `write_rows` take rows out of the
+parameter and put them in, with a lag as `take` does · `outer` is the outer optimizer of periodic averaging.
 """
 
 Event: TypeAlias = Literal["operation", "grad_ready", "step_called"]
@@ -92,7 +98,7 @@ class Region(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Something to wait for: an operation (its position), a variable's gradient (its position in the model), or the step's call."""
+    """Something to wait for: an operation or a variable's gradient (by position), or the step's call."""
 
     event: Event
     target: int = -1
@@ -102,8 +108,9 @@ class Edge(NamedTuple):
 class Transfer(NamedTuple):
     """Bytes between ranks.
 
-    `num_elements` of `item_bytes` each make the buffer: all regions, one behind the other. For gather_v and all_gather_v they are one
-    member's contribution; where that is known at run time only (rows), they are what is expected and `max_elements` bounds it.
+    `num_elements` of `item_bytes` each make the buffer: all regions, one behind the other. For gather_v and
+    all_gather_v they are one member's contribution; where that is known at run time only (rows), they are what is
+    expected and `max_elements` bounds it.
     """
 
     collective: Collective
@@ -128,8 +135,8 @@ class Transfer(NamedTuple):
 class Local(NamedTuple):
     """Work within ranks.
 
-    `cost` names what simulators price it by, `num_elements` is the whole, of which a shard is a share. `settings` are those of the
-    codec or of the outer optimizer.
+    `cost` names what simulators price it by, `num_elements` is the whole, of which a shard is a share. `settings`
+    are those of the codec or of the outer optimizer.
     """
 
     kind: LocalKind

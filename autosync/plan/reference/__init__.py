@@ -1,7 +1,7 @@
 """The reference: what a plan means, as numpy in one process, operations in any random legal order.
 
-It proves in milliseconds that a strategy is exact, that it cannot deadlock, and which bytes cross which link. Runtime and
-simulators are held against it.
+It proves in milliseconds that a strategy is exact, that it cannot deadlock, and which bytes cross which link.
+Runtime and simulators are held against it.
 """
 
 from autosync.plan.reference.interpreter import Outcome, interpret

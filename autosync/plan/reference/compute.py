@@ -17,7 +17,7 @@ from autosync.specs.model import Variable
 from autosync.strategy.parts import Part
 
 P_ANY_ORDER = 0.5
-"""How often a rank uses variables and makes gradients in another order than the model's; results must not depend on it."""
+"""How often a rank uses variables and makes gradients out of the model's order; results must not depend on it."""
 
 
 class Compute:

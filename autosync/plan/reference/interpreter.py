@@ -1,9 +1,11 @@
 """The interpreter: all ranks' compute, lanes and local work, advanced in any random legal order.
 
-Each rank goes through its steps: it uses variables (waiting at their gates), makes gradients, returns from backward, calls and returns
-from `step()`; uses and gradients in the model's order or in any other, for no result may depend on it. A transfer takes place in a group once it heads its lane on every member and every member's edges
-are met; a local as soon as its rank's edges are met. Passes over all that could go on, in random order and each at a pace of its own,
-go on until all is done; a pass in which nothing can move is a deadlock, reported with what each rank waits for.
+Each rank goes through its steps: it uses variables (waiting at their gates), makes gradients, returns from
+backward, calls and returns from `step()`; uses and gradients in the model's order or in any other, for no result
+may depend on it. A transfer takes place in a group once it heads its lane on every member and every member's edges
+are met; a local as soon as its rank's edges are met. Passes over all that could go on, in random order and each at
+a pace of its own, go on until all is done; a pass in which nothing can move is a deadlock, reported with what each
+rank waits for.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from autosync.plan.reference.workload import Array, Workload
 from autosync.plan.types import Local, Plan, Transfer
 
 PACES = (0.0, 0.3, 1.0, 1.0, 1.0, 1.0)
-"""How often something that may go on does. At pace 0 it does where nothing else can, so that all else can be steps ahead of it."""
+"""How often something that may go on does; at pace 0 only where nothing else can, so all else can be steps ahead."""
 
 Agent: TypeAlias = tuple[Literal["compute", "local", "lane"], int, int]
 """A rank's compute (0), one of its local operations by position, or one of its lanes."""
@@ -35,8 +37,8 @@ Agent: TypeAlias = tuple[Literal["compute", "local", "lane"], int, int]
 class Outcome:
     """What came of it, when all transfers of the last step are done.
 
-    `parameters` are each worker's, `sent` is every transfer that took place, `residuals` is what error feedback holds back, by rank
-    and region.
+    `parameters` are each worker's, `sent` is every transfer that took place, `residuals` is what error feedback
+    holds back, by rank and region.
     """
 
     parameters: Sequence[dict[str, Array]]
@@ -65,7 +67,7 @@ class _Run:
         self._locals: dict[tuple[int, int], list[int]] = {}
         self._begun = [0] * len(plan.ranks)
         self._paces: dict[Agent, float] = {}
-        # Who could not go on, and how much had happened on the rank by then: until more has, it need not be tried again.
+        # Who could not go on, and how much had happened on the rank by then: until more has, it is not tried again.
         self._tried: dict[Agent, int] = {}
 
     def run(self) -> Outcome:

@@ -1,10 +1,11 @@
 """What a strategy means, without any plan: every worker's copy of every part, as the representation's words say it.
 
-Written from the strategy alone, so that plans have something to be held against that no lowering has touched. It speaks of the
-classes exact and stale; what a codec does to a gradient is not simulated here.
+Written from the strategy alone, so that plans have something to be held against that no lowering has touched. It
+speaks of the classes exact and stale; what a codec does to a gradient is not simulated here.
 
-A part is either shared (all workers take the averaged gradient, at a stale server some updates late) or each worker's own (periodic
-averaging). Where the task clips, shared gradients are clipped by their common norm, and each worker clips its own by theirs.
+A part is either shared (all workers take the averaged gradient, at a stale server some updates late) or each
+worker's own (periodic averaging). Where the task clips, shared gradients are clipped by their common norm, and each
+worker clips its own by theirs.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ CONTENT_KINDS = ("rows", "new_rows", "factors")
 
 
 class Sent(NamedTuple):
-    """One transfer as it took place in one group: the bytes from rank to rank, and what each member contributed to a gather."""
+    """One transfer as it took place in one group: bytes from rank to rank, what each member brought to a gather."""
 
     operation: int
     step: int

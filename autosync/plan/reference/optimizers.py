@@ -1,7 +1,8 @@
 """Optimizers for the reference: plain SGD, momentum and Adam by element, and one that is not elementwise.
 
-Which one stands for a model's optimizer follows from its facts: the number of state slots, whether it is elementwise, and
-whether it takes sparse gradients and keeps state (then it is lazy and leaves alone what has no gradient, as SparseAdam does).
+Which one stands for a model's optimizer follows from its facts: the number of state slots, whether it is
+elementwise, and whether it takes sparse gradients and keeps state (then it is lazy and leaves alone what has no
+gradient, as SparseAdam does).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from autosync.plan.reference.workload import Array, Workload
 def single_process(
     workload: Workload, *, num_workers: int, num_steps: int, delays: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """The parameters as they would be used after some steps. A delayed variable is used as it was so many updates ago."""
+    """The parameters as they would be used after some steps; a delayed one as it was so many updates ago."""
     delays = delays or {}
     model = workload.model
     optimizer = reference_optimizer(model.optimizer)

@@ -23,7 +23,7 @@ class TooEarlyError(OperationError):
 
 
 class Store:
-    """Every rank's buffers. What was never written reads as NaN (a server's gradient and the norm as zero), so mistakes show."""
+    """Every rank's buffers. What was never written reads as NaN (a server's gradient and the norm as zero)."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

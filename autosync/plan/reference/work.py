@@ -18,7 +18,7 @@ from autosync.strategy.representation import Cast, OuterOptimizer, PowerSGD
 
 
 class Worker:
-    """Does local operations; keeps what outlives a step beside the parameters: optimizer states, residuals, right factors."""
+    """Does local operations; keeps what outlives a step: optimizer states, residuals, right factors."""
 
     def __init__(self, plan: Plan, store: Store, progress: Progress, optimizer: ReferenceOptimizer) -> None:
         self._plan = plan
@@ -60,7 +60,7 @@ class Worker:
         self._work[operation.kind](operation, rank, step)
 
     def show_gradients(self, rank: int, step: int) -> None:
-        """Note the gradients that a worker's own updates will use: users have seen them now, so they must not change."""
+        """Note the gradients that a worker's own updates will use: users have seen them, so they must not change."""
         for operation in self._updates:
             if self._plan.regions[operation.inputs[0]].kind == "rows":
                 self._shown[operation.message, rank, step] = self._store.content(operation.inputs[0], rank, step)
@@ -211,7 +211,7 @@ class Worker:
             position += size
 
     def _gradient(self, operation: Local, rank: int, step: int) -> Array:
-        """The clipped gradient; NaN where it is not the one that users saw, or comes before hyperparameters are known."""
+        """The clipped gradient; NaN where users saw another, or hyperparameters are not known yet."""
         gradient = self._store.joined(operation.inputs, rank, step)
         shown = self._shown.get((operation.message, rank, step))
         if not self._progress.is_called(rank, step) or not (shown is None or np.array_equal(shown, gradient)):
@@ -219,7 +219,7 @@ class Worker:
         return gradient * self._coefficient(operation, rank, step)
 
     def _joined_by_part(self, regions: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Regions with their sizes, those that continue one another taken as one: an optimizer may need whole variables."""
+        """Regions with their sizes; those that continue one another as one: an optimizer may need whole variables."""
         joined: list[tuple[int, int]] = []
         for index in regions:
             region = self._plan.regions[index]

@@ -1,7 +1,7 @@
 """A workload for the reference: gradients that depend on rank, step and the parameters in use.
 
-They depend on the parameters, so that a value used too early or too late changes the result; rows and factors are random, so that
-no two ranks send the same. Everything is drawn from a seed and can be drawn again in any order.
+They depend on the parameters, so that a value used too early or too late changes the result; rows and factors are
+random, so that no two ranks send the same. Everything is drawn from a seed and can be drawn again in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """One rank's gradient of one variable: always dense, and for an embedding its rows, for a linear variable its factors."""
+    """One rank's gradient of one variable: dense, and an embedding's rows or a linear variable's factors."""
 
     dense: Array
     rows: npt.NDArray[np.int64] | None = None
