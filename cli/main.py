@@ -33,6 +33,7 @@ class Entry:
 COMMANDS: Mapping[str, Entry] = {
     "profile": Entry("autosync.cli.profile:profile", "Run a model and write its model spec."),
     "cluster": Entry("autosync.cli.cluster:cluster", "Show a cluster."),
+    "testbed": Entry("autosync.cli.testbed:testbed", "Emulate a cluster on this machine."),
     "strategy": Entry("autosync.cli.strategy:strategy", "Build, show, check and compare strategies."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),

@@ -5,4 +5,10 @@ from autosync.registry import Registry
 
 __all__ = ["LAUNCHERS", "LaunchRequest", "Process"]
 
-LAUNCHERS = Registry("launcher", {"local": "autosync.launchers.local:LocalLauncher"})
+LAUNCHERS = Registry(
+    "launcher",
+    {
+        "local": "autosync.launchers.local:LocalLauncher",
+        "testbed": "autosync.launchers.testbed:TestbedLauncher",
+    },
+)

@@ -1,0 +1,97 @@
+"""Calls of `ip` and `tc` as data, and the running of them.
+
+A step is many lines for one call, for a call a line would take a hundred times as long. Without root the calls are made
+inside the user namespace that owns the testbed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autosync.errors import OperationError
+
+TIMEOUT_SECONDS = 60.0
+
+# What the kernel says where a module is missing, and what that means.
+_MISSING = {
+    "Specified qdisc kind is unknown": "the kernel has no token bucket filter (module sch_tbf)",
+    "Unknown device type": "the kernel has no veth or bridge interfaces (modules veth, bridge)",
+    "Operation not permitted": "it takes the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN",
+}
+
+
+def tool_environment() -> dict[str, str]:
+    """The environment of `ip` and `tc`: found where only root looks by default, and speaking English."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return {**os.environ, "PATH": path, "LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Lines for `ip` or `tc`, in a namespace or (None) where namespaces are named. Removal goes on after a failure."""
+
+    tool: Literal["ip", "tc"]
+    lines: tuple[str, ...]
+    namespace: str | None = None
+    may_fail: bool = False
+
+    def __str__(self) -> str:
+        """The commands that a person would type."""
+        inside = f"-n {self.namespace} " if self.namespace else ""
+        return "\n".join(f"{self.tool} {inside}{line}" for line in self.lines)
+
+    def command(self) -> tuple[str, ...]:
+        inside = ("-n", self.namespace) if self.namespace else ()
+        return (self.tool, *inside, *(("-force",) if self.may_fail else ()), "-batch", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """Runs steps. `enter` is the command that leads to where the namespaces are named.
+
+    Children inherit `lock`: when this process is killed, the lock holds until what it began has ended too.
+    """
+
+    enter: tuple[str, ...] = ()
+    lock: int | None = None
+
+    def run(self, step: Step) -> None:
+        result = self._call(step.command(), "\n".join(step.lines) + "\n")
+        if result.returncode and not step.may_fail:
+            raise OperationError(_explain(step, result.stderr))
+
+    def query(self, *command: str) -> list[dict[str, Any]] | None:
+        """What `ip -json ...` answers; None where the thing that was asked for is not there."""
+        result = self._call(command)
+        if result.returncode:
+            return None
+        return [item for item in json.loads(result.stdout or "[]") if item]
+
+    def _call(self, command: tuple[str, ...], stdin: str = "") -> subprocess.CompletedProcess[str]:
+        full = (*self.enter, *command)
+        try:
+            return subprocess.run(
+                full,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TIMEOUT_SECONDS,
+                env=tool_environment(),
+                pass_fds=() if self.lock is None else (self.lock,),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise OperationError(f"{command[0]} did not answer within {TIMEOUT_SECONDS:g} s") from error
+        except OSError as error:
+            raise OperationError(f"{full[0]} cannot be run: {error.strerror}") from error
+
+
+def _explain(step: Step, stderr: str) -> str:
+    said = " ".join(stderr.split())
+    reason = next((meaning for words, meaning in _MISSING.items() if words in said), "")
+    where = f" in {step.namespace}" if step.namespace else ""
+    return f"{step.tool}{where} failed: {said}" + (f" ({reason})" if reason else "")

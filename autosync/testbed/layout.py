@@ -1,0 +1,188 @@
+"""The emulated cluster as data: which namespace, address and switch port each node has, and which commands build it.
+
+Nothing here acts. All interfaces live in namespaces of the testbed's own, none on the machine itself, so their names
+are the same in every testbed and clash with nothing:
+
+    eth0 in a host's namespace --- host0, host1 ... in the switch's namespace, on a bridge
+    uplink0, uplink1 ...       --- downlink0, downlink1 ... between a rack's bridge (rack0 ...) and the spine
+
+Each end of a link shapes what it sends: eth0 the node's rate out, hostN its rate in; likewise uplink and downlink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autosync import jsonio
+from autosync.errors import InputError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import dump_cluster
+from autosync.testbed.commands import Step
+from autosync.testbed.shaping import MTU_BYTES, bucket, packet_bytes
+
+PREFIX = "autosync-"
+INTERFACE = "eth0"
+MAX_HOSTS = 250
+NUM_SLOTS = 256
+
+# Part of each testbed's key: a testbed that an older version built is not taken for one of this version.
+_VERSION = 1
+# All links of a switch are in one group, so that one command deletes them, and waits until both ends are gone.
+_GROUP = 77
+_QUIET = "addrgenmode none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where one node is: rates in bytes per second."""
+
+    node: str
+    namespace: str
+    address: str
+    port: str
+    bandwidth_out: float
+    bandwidth_in: float
+    bridge: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """A rack's link to the spine."""
+
+    rack: str
+    bridge: str
+    port: str
+    spine_port: str
+    out: float
+    into: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One testbed. `key` tells testbeds apart by all that their cluster files say."""
+
+    name: str
+    key: str
+    slot: int
+    hosts: tuple[Host, ...]
+    uplinks: tuple[Uplink, ...]
+
+    @property
+    def switch(self) -> str:
+        return f"{PREFIX}{self.key}-switch"
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return (self.switch, *(host.namespace for host in self.hosts))
+
+
+def cluster_key(cluster: ClusterSpec) -> str:
+    """The same for the same file, another for any change in it."""
+    return jsonio.content_hash([_VERSION, dump_cluster(cluster)], length=8)
+
+
+def plan_layout(cluster: ClusterSpec, slot: int) -> Layout:
+    """Each node's place. A slot is a subnet, 10.77.SLOT.0/24."""
+    if len(cluster.nodes) > MAX_HOSTS:
+        rule = f"a testbed has at most {MAX_HOSTS} hosts, all on one machine"
+        raise InputError(f"{cluster.name} has {len(cluster.nodes)} nodes", rule=rule)
+    key = cluster_key(cluster)
+    racks = {rack.name: f"rack{index}" for index, rack in enumerate(cluster.racks)}
+    return Layout(
+        name=cluster.name,
+        key=key,
+        slot=slot,
+        hosts=tuple(
+            Host(
+                node=node.name,
+                namespace=host_namespace(key, index),
+                address=f"10.77.{slot}.{index + 1}",
+                port=f"host{index}",
+                bandwidth_out=node.bandwidth_out,
+                bandwidth_in=node.bandwidth_in,
+                bridge="spine" if node.rack is None else racks[node.rack],
+            )
+            for index, node in enumerate(cluster.nodes)
+        ),
+        uplinks=tuple(
+            Uplink(
+                rack=rack.name,
+                bridge=racks[rack.name],
+                port=f"uplink{index}",
+                spine_port=f"downlink{index}",
+                out=rack.uplink_out,
+                into=rack.uplink_in,
+            )
+            for index, rack in enumerate(cluster.racks)
+        ),
+    )
+
+
+def host_namespace(key: str, index: int) -> str:
+    """The namespace of the node at that position; known before the testbed is up."""
+    return f"{PREFIX}{key}-{index}"
+
+
+def build_steps(layout: Layout) -> tuple[Step, ...]:
+    """The commands that build a testbed, in order."""
+    names = Step(tool="ip", lines=tuple(f"netns add {name}" for name in layout.namespaces))
+    switch = Step(tool="ip", namespace=layout.switch, lines=tuple(_switch_lines(layout)))
+    shaped = [line for uplink in layout.uplinks for line in _uplink_rates(uplink)]
+    shaped += [_shape(host.port, host.bandwidth_in) for host in layout.hosts]
+    rates = Step(tool="tc", namespace=layout.switch, lines=tuple(shaped))
+    return (names, switch, rates, *(step for host in layout.hosts for step in _host_steps(layout, host)))
+
+
+def remove_steps(switch: str, namespaces: tuple[str, ...]) -> tuple[Step, ...]:
+    """The commands that take away whatever there is of these namespaces.
+
+    Deleting a namespace is asynchronous, deleting a link is not: it is gone at both ends when the command returns.
+    """
+    links = Step(tool="ip", namespace=switch, lines=(f"link delete group {_GROUP}",), may_fail=True)
+    names = Step(tool="ip", lines=tuple(f"netns delete {name}" for name in namespaces), may_fail=True)
+    return ((links,) if switch in namespaces else ()) + ((names,) if namespaces else ())
+
+
+def link_step(layout: Layout, host: Host, *, up: bool) -> Step:
+    """Pull a host's cable out of the switch, or put it back."""
+    return Step(tool="ip", namespace=layout.switch, lines=(f"link set {host.port} {'up' if up else 'down'}",))
+
+
+def _switch_lines(layout: Layout) -> Iterator[str]:
+    for bridge in ("spine", *(uplink.bridge for uplink in layout.uplinks)):
+        yield f"link add name {bridge} mtu {MTU_BYTES} group {_GROUP} type bridge mcast_snooping 0"
+        yield f"link set {bridge} up {_QUIET}"
+    for uplink in layout.uplinks:
+        yield _pair(uplink.port, f"name {uplink.spine_port} mtu {MTU_BYTES}")
+        yield f"link set {uplink.port} master {uplink.bridge} up {_QUIET}"
+        yield f"link set {uplink.spine_port} master spine up {_QUIET}"
+    for host in layout.hosts:
+        yield _pair(host.port, f"name {INTERFACE} mtu {MTU_BYTES} netns {host.namespace}")
+        yield f"link set {host.port} master {host.bridge} up {_QUIET}"
+
+
+def _pair(port: str, peer: str) -> str:
+    return f"link add name {port} mtu {MTU_BYTES} group {_GROUP} type veth peer {peer}"
+
+
+def _uplink_rates(uplink: Uplink) -> Iterator[str]:
+    yield _shape(uplink.port, uplink.out)
+    yield _shape(uplink.spine_port, uplink.into)
+
+
+def _host_steps(layout: Layout, host: Host) -> Iterator[Step]:
+    subnet = f"10.77.{layout.slot}.0/24"
+    lines = (
+        "link set lo up",
+        f"link set {INTERFACE} up {_QUIET} gso_max_size {packet_bytes(host.bandwidth_out)}",
+        f"address add {host.address}/24 dev {INTERFACE} noprefixroute",
+        # Every kernel has reno. BBR, the default of some machines, paces itself and stays far below slow rates.
+        f"route add {subnet} dev {INTERFACE} src {host.address} congctl reno",
+    )
+    yield Step(tool="ip", namespace=host.namespace, lines=lines)
+    yield Step(tool="tc", namespace=host.namespace, lines=(_shape(INTERFACE, host.bandwidth_out),))
+
+
+def _shape(port: str, rate: float) -> str:
+    return f"qdisc add dev {port} root {bucket(rate)}"

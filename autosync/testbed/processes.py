@@ -1,0 +1,103 @@
+"""The processes that run in a testbed's hosts: found by their network namespace, ended by what cannot be reused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync.errors import OperationError
+
+NamespaceId = tuple[int, int]
+
+ASK_SECONDS = 2.0
+KILL_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A process in a host."""
+
+    pid: int
+    command: str
+
+
+def namespace_id(path: Path) -> NamespaceId | None:
+    """What tells a namespace from all others; None where the file is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
+
+
+def start_time(pid: int) -> str | None:
+    """When a process started: with its pid, an identity. None once it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name in parentheses may hold anything; after it come the state and further fields without spaces in them.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def command_line(pid: int) -> list[str]:
+    """The words a process was started with; none for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def all_pids() -> Iterator[int]:
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            yield int(entry.name)
+
+
+def running_in(namespaces: Mapping[NamespaceId, str]) -> dict[str, list[Running]]:
+    """The processes in each of these namespaces, by the name given for it."""
+    found: dict[str, list[Running]] = {name: [] for name in namespaces.values()}
+    for pid in all_pids():
+        name = namespaces.get(namespace_id(Path(f"/proc/{pid}/ns/net")) or (-1, -1))
+        if name is not None:
+            found[name].append(Running(pid=pid, command=" ".join(command_line(pid))))
+    return found
+
+
+def end_all(namespaces: Collection[NamespaceId]) -> None:
+    """End every process in these namespaces: ask, then kill, and wait until none is left."""
+    wanted = set(namespaces)
+    start = time.monotonic()
+    asked: set[int] = set()
+    while pids := [pid for pid in all_pids() if namespace_id(Path(f"/proc/{pid}/ns/net")) in wanted]:
+        waited = time.monotonic() - start
+        if waited > KILL_SECONDS:
+            raise OperationError(f"processes {', '.join(map(str, pids))} in the testbed do not end")
+        for pid in pids:
+            # Those that fork meanwhile are found by the next round.
+            if waited > ASK_SECONDS:
+                _signal(pid, signal.SIGKILL, wanted)
+            elif pid not in asked:
+                asked.add(pid)
+                _signal(pid, signal.SIGTERM, wanted)
+        time.sleep(_POLL_SECONDS)
+
+
+def _signal(pid: int, number: signal.Signals, namespaces: set[NamespaceId]) -> None:
+    """Through a descriptor, looked at again once it is held: a pid may belong to another process by now."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if namespace_id(Path(f"/proc/{pid}/ns/net")) in namespaces:
+                signal.pidfd_send_signal(descriptor, number)
+                # One that is stopped hears nothing until it goes on.
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,46 @@
+"""Token buckets that hold a rate: what `tc tbf` and the sender's interface are told for a link.
+
+Two things make a rate hold within a percent. Frames are large, so headers cost little: of 9014 bytes on the wire 8948
+are payload. And a bucket takes the largest packet that a sender hands over: segmentation is left to the interface, so
+one "packet" is up to 64 kB, and a bucket smaller than that cuts it up frame by frame, which a busy machine cannot keep
+up with. Slow links therefore make their senders hand over smaller packets, and have smaller buckets: after a pause a
+bucket's worth of bytes passes at once, whatever the rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MTU_BYTES = 9000
+QUEUE_BYTES = 64 * 2**20
+"""The queue before a link. Larger than what the sockets of a testbed buffer: nothing is dropped, senders wait."""
+
+_BUCKET_SECONDS = 500e-6
+# Two frames with their headers, below which large packets would save nothing; and what the kernel lets a packet be.
+_MIN_PACKET_BYTES = 18_300
+_MAX_PACKET_BYTES = 65_000
+# The headers of the frames that one packet becomes.
+_HEADER_BYTES = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One direction of a link: its rate in bytes per second and the bytes that pass at once after a pause."""
+
+    rate: int
+    burst_bytes: int
+
+    def __str__(self) -> str:
+        """The words that `tc` knows; its `bps` are bytes per second."""
+        return f"tbf rate {self.rate}bps burst {self.burst_bytes} limit {QUEUE_BYTES}"
+
+
+def packet_bytes(rate: float) -> int:
+    """The largest packet that the sender on a link of this rate may hand to its interface."""
+    return int(min(max(rate * _BUCKET_SECONDS, _MIN_PACKET_BYTES), _MAX_PACKET_BYTES))
+
+
+def bucket(rate: float) -> Bucket:
+    """The bucket for a rate in bytes per second: half a millisecond's worth, at least one packet."""
+    burst = max(packet_bytes(rate) + _HEADER_BYTES, round(rate * _BUCKET_SECONDS))
+    return Bucket(rate=max(1, round(rate)), burst_bytes=burst)
