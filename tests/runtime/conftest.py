@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import random
+import signal
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,6 @@ from typing import Any
 import pytest
 
 from autosync.errors import DoesNotApplyError
-from autosync.launchers.local import LocalLauncher
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.runtime.support import unsupported
@@ -96,8 +98,7 @@ class Ranks:
     def __init__(self, folder: Path, cluster: ClusterSpec) -> None:
         self.folder = folder
         self.cluster = cluster
-        self.timeout_seconds = LIMIT_SECONDS
-        self._launches: list[Any] = []
+        self._process: subprocess.Popen[bytes] | None = None
 
     def bundle(self, preset: str, task: str, **options: Any) -> str:
         """The path of a preset's bundle."""
@@ -115,15 +116,20 @@ class Ranks:
     def run(self, cases: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
         """Each rank's answers, as many as it gave."""
         (self.folder / "cases.json").write_text(json.dumps(cases))
-        command = (sys.executable, str(HERE / "rank_main.py"), str(self.folder))
-        launcher = LocalLauncher()
-        launch = launcher.start(launcher.plan(self.cluster, command, self.folder / "logs"))
-        self._launches.append(launch)
-        deadline = time.monotonic() + self.timeout_seconds
-        while time.monotonic() < deadline and any(code is None for code in launch.exit_codes()):
-            time.sleep(0.05)
-        launch.stop()
-        return [self._answers(rank) for rank in range(self.cluster.num_workers)]
+        num_ranks = self.cluster.num_workers
+        with (self.folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                (sys.executable, HERE / "rank_main.py", self.folder, str(num_ranks)),
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LIMIT_SECONDS)
+        self.stop()
+        return [self._answers(rank) for rank in range(num_ranks)]
 
     def run_one(self, case: str, **arguments: Any) -> list[Any]:
         """What each rank answers to one case; None where it gave no answer."""
@@ -135,8 +141,12 @@ class Ranks:
         return answers
 
     def stop(self) -> None:
-        for launch in self._launches:
-            launch.stop()
+        """End the ranks: they are a process group of their own."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
 
 
 @pytest.fixture

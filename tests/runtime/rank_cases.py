@@ -19,7 +19,7 @@ from autosync.errors import AutosyncError
 from autosync.runtime.parallelize import no_sync, parallelize, release
 from autosync.specs.task import Task
 
-NUM_STEPS = 4
+NUM_STEPS = 3
 SEED = 5
 
 

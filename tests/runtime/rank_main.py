@@ -1,6 +1,8 @@
-"""One rank of a test: `python rank_main.py FOLDER` runs the cases in FOLDER/cases.json and says what came of each.
+"""The ranks of a test: `python rank_main.py FOLDER NUM_RANKS` runs the cases in FOLDER/cases.json on each of them.
 
-A case is a function of `rank_cases.py` with its arguments. Its answer is what it returned, or what it raised.
+The ranks are forks of this process, for to import torch takes each of them seconds. What came of the cases goes to
+FOLDER/answers-RANK.json. A case is a function of `rank_cases.py` with its arguments. Its answer is what it returned,
+or what it raised.
 """
 
 import datetime as dt
@@ -27,9 +29,7 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def main(folder: Path) -> None:
-    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
+def run_rank(folder: Path, rank: int, num_ranks: int) -> None:
     store = dist.FileStore(str(folder / "rendezvous"), num_ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=dt.timedelta(seconds=60))
     cases = load(Path(__file__).with_name("rank_cases.py"))
@@ -44,7 +44,22 @@ def main(folder: Path) -> None:
         (folder / f"answers-{rank}.json").write_text(json.dumps(answers))
 
 
+def main(folder: Path, num_ranks: int) -> None:
+    torch.set_num_threads(1)
+    children = []
+    for rank in range(num_ranks):
+        child = os.fork()
+        if not child:
+            try:
+                run_rank(folder, rank, num_ranks)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    sys.stdout.flush()
-    os._exit(0)
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,92 @@
+"""What else a training script may do with a parallelized model: it is right, or it is refused by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+Answers = dict[tuple[str, str], list[Any]]
+
+# For each case the start of every rank's answer under a strategy that updates on all workers, and under one that
+# updates in shards.
+EXPECTED = {
+    "still_exact_after_refusals": ("", ""),
+    "second_backward": ("", "OperationError: a second backward pass before optimizer.step()"),
+    "skipped_step": ("", "OperationError: a second backward pass before optimizer.step()"),
+    "clips_undeclared": ("", "OperationError: the gradient of 0.weight was changed between backward and step"),
+    "state_dict": ("4", "OperationError: the optimizer's state of 0.weight is where it is updated"),
+    "resumes": ("", ""),
+    "released_is_free": ("", ""),
+    "missing_gradient": (
+        "OperationError: 2.weight got no gradient in this step",
+        "OperationError: 2.weight got no gradient in this step",
+    ),
+    "partly_optimized": ("2.weight, 2.bias", "2.weight, 2.bias"),
+}
+_NO_BACKWARD = "OperationError: optimizer.step() was called without a synchronised backward pass before it"
+_UNKNOWN = "OperationError: the model is not parallelized: parallelize(model, optimizer, bundle) comes first"
+# What is refused whatever the strategy.
+REFUSALS = {
+    "step without backward": _NO_BACKWARD,
+    "step twice": _NO_BACKWARD,
+    "closure": "OperationError: optimizer.step(closure): a closure's backward passes cannot be synchronised",
+    "step without sync": _NO_BACKWARD,
+    "parallelize twice": "OperationError: the model is parallelized already: release(model) comes first",
+    "release twice": _UNKNOWN,
+    "no_sync of a stranger": _UNKNOWN,
+}
+SHARED, OWNED = "all_reduce_per_variable", "sharded"
+
+
+def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+    bundles = {name: ranks.bundle(name, "small") for name in (SHARED, OWNED)}
+    server = ranks.bundle("ps_load_balanced", "small")
+    cases: list[tuple[str, dict[str, Any]]] = [
+        (case, {"bundle": bundle}) for case in EXPECTED for bundle in bundles.values()
+    ]
+    others = {
+        "one_after_another": ({"bundles": [*bundles.values(), server, bundles[SHARED]]}, [""] * 2),
+        "different_bundles": (
+            {"bundles": list(bundles.values())},
+            ["OperationError: rank 1 was given a bundle with another strategy than rank 0"] * 2,
+        ),
+        "wrong_optimizer": (
+            {"bundle": bundles[OWNED]},
+            ["OperationError: the optimizer is torch.optim.sgd.SGD; the bundle was made for Adam"] * 2,
+        ),
+        "surprising_gradient": (
+            {"bundle": ranks.bundle("ddp", "odd")},
+            ["OperationError: idle.bias got a gradient, which the bundle does not synchronise"] * 2,
+        ),
+    }
+    cases += [(case, arguments) for case, (arguments, _) in others.items()]
+    expected = [answer for pair in EXPECTED.values() for answer in pair]
+    expected_of = [[answer, answer] for answer in expected] + [list(pair) for _, pair in others.values()]
+    last = [
+        ("exact", {"task": "half", "bundle": ranks.bundle("sharded", "half")}),
+        *(("refusals", {"bundle": bundle}) for bundle in bundles.values()),
+        *((case, {"bundle": bundles[OWNED]}) for case in ("failing_engine", "late_rank")),
+    ]
+    # One launch for all: processes take seconds to start.
+    answers = ranks.run([*cases, *last])
+    for rank, given in enumerate(answers):
+        for (case, arguments), answer, wanted in zip(cases, given, expected_of, strict=False):
+            assert str(answer).startswith(wanted[rank]), (rank, case, arguments)
+            assert wanted[rank] or answer == "", (rank, case, arguments)
+            assert "threads left" not in str(answer)
+        assert len(given) == len(cases) + len(last)
+        in_half, *refused, failing, late = given[len(cases) :]
+        assert in_half == "", "bfloat16"
+        assert refused == [REFUSALS, REFUSALS]
+        assert failing.startswith(f"OperationError: rank {rank}: reduce_scatter of ")
+        assert "the wire is out of order" in failing
+        # Who waits is told what for; who comes late finds the others gone.
+        assert late.startswith(f"OperationError: rank {rank}: reduce_scatter of ")
+
+
+def test_when_a_rank_dies_the_others_are_told(make_ranks: Callable[[str], Any]) -> None:
+    for preset in (SHARED, OWNED):
+        ranks = make_ranks("one node")
+        told, nothing = ranks.run_one("dies", bundle=ranks.bundle(preset, "small"))
+        assert told.startswith("OperationError: rank 0: "), told
+        assert " failed: " in told
+        assert nothing is None
