@@ -30,6 +30,8 @@ from autosync.strategy.representation import (
 )
 
 MAX_PARTS = 4096
+MAX_SLICES = 65_536
+"""As many slices as a model's bytes may be cut into: a plan has operations for each of them."""
 
 SUMMABLE_ONLY = "only a codec whose results can be summed: cast"
 
@@ -54,6 +56,11 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
         if known:
             found.extend(rules.problems(message, known, ("messages", position)))
     return found
+
+
+def smallest_slice_bytes(model: ModelSpec) -> int:
+    """The smallest slices that a message of the model may be cut into, whatever travels in it."""
+    return -(-model.num_bytes // MAX_SLICES)
 
 
 def message_problems(
@@ -126,6 +133,7 @@ class _Rules:
         self.model = model
         self.backend = BACKENDS[cluster.backend]
         self.num_workers = cluster.num_workers
+        self.smallest_slice_bytes = smallest_slice_bytes(model)
         self.nodes = {node.name: node for node in cluster.nodes}
 
     def problems(self, message: Message, parts: Sequence[Part], path: Path) -> Iterator[Problem]:
@@ -246,3 +254,6 @@ class _Rules:
             yield ("priority",), f"priority {message.priority} on {backend.name}", rule
         if message.lane >= backend.max_lanes:
             yield ("lane",), f"lane {message.lane} on {backend.name}", f"0 to {backend.max_lanes - 1}"
+        if message.slice_bytes is not None and message.slice_bytes < self.smallest_slice_bytes:
+            rule = f"{self.smallest_slice_bytes} B or more: a model of {self.model.num_bytes} B in {MAX_SLICES} slices"
+            yield ("slice_bytes",), f"slices of {message.slice_bytes} B", rule

@@ -169,7 +169,8 @@ def _legal_settings(
     for synchroniser, codec in itertools.product(synchronisers, codecs):
         message = Message(parts=(variable.name,), synchroniser=synchroniser, codec=codec)
         if not message_problems(message, parts, model, cluster):
-            sliced = replace(message, slice_bytes=1024)
+            # Whether slices are legal at all: these are large enough for any model.
+            sliced = replace(message, slice_bytes=max(1024, model.num_bytes))
             slices = not message_problems(sliced, parts, model, cluster)
             yield Setting(synchroniser, codec, slices, codec.rank if isinstance(codec, PowerSGD) else 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autosync.errors import Problem
 from autosync.specs.cluster import ClusterSpec
@@ -37,21 +37,28 @@ class Space:
         _ = self.choices
 
     @functools.cached_property
+    def _legal_limits(self) -> Limits:
+        """The limits without the slice sizes that are too small for the model."""
+        smallest = legality.smallest_slice_bytes(self.model)
+        sizes = tuple(size for size in self.limits.slice_bytes if size >= smallest)
+        return replace(self.limits, slice_bytes=sizes)
+
+    @functools.cached_property
     def choices(self) -> Choices:
         """Every synchroniser with every codec that messages may have."""
-        return find_choices(self.model, self.cluster, self.limits)
+        return find_choices(self.model, self.cluster, self._legal_limits)
 
     @functools.cached_property
     def _sampler(self) -> Sampler:
-        return Sampler(self.model, self.cluster, self.limits, self.choices)
+        return Sampler(self.model, self.cluster, self._legal_limits, self.choices)
 
     @functools.cached_property
     def _mutator(self) -> Mutator:
-        return Mutator(self.model, self.cluster, self.limits, self.choices)
+        return Mutator(self.model, self.cluster, self._legal_limits, self.choices)
 
     @functools.cached_property
     def _log10_size(self) -> float:
-        return log10_size(self.model, self.limits, self.choices)
+        return log10_size(self.model, self._legal_limits, self.choices)
 
     def problems(self, strategy: Strategy) -> list[Problem]:
         """Why a strategy is not in the space: the rules it breaks, or else the limits it leaves; none if it is in."""

@@ -232,6 +232,18 @@ def test_too_many_parts(model: ModelSpec, cluster: ClusterSpec, make_strategy: M
     assert str(problem) == "partitions.fc.bias.sizes: 4097 parts (at most 4096)"
 
 
+def test_slices_too_small_for_the_model(model: ModelSpec, cluster: ClusterSpec, make_strategy: MakeStrategy) -> None:
+    long = replace(model.variables[2], shape=(1024 * legality.MAX_SLICES,))
+    model = replace(model, variables=(*model.variables[:2], long, *model.variables[3:]))
+    smallest = legality.smallest_slice_bytes(model)
+    assert smallest == -(-model.num_bytes // 65_536) > 4096
+    message = Message(parts=("scale",), slice_bytes=smallest)
+    assert not legality.problems(make_strategy(message), model, cluster)
+    (problem,) = legality.problems(make_strategy(replace(message, slice_bytes=smallest - 1)), model, cluster)
+    what = f"messages[0].slice_bytes: slices of {smallest - 1} B"
+    assert str(problem) == f"{what} ({smallest} B or more: a model of {model.num_bytes} B in 65536 slices)"
+
+
 def test_each_part_is_in_one_message(model: ModelSpec, cluster: ClusterSpec) -> None:
     messages = (Message(parts=("fc.bias", "scale")), Message(parts=("fc.bias", "fc.weigth")))
     found = legality.problems(Strategy(messages=messages), model, cluster)

@@ -248,3 +248,17 @@ def test_a_name_is_not_inherited(model: ModelSpec, cluster: ClusterSpec, strateg
 def test_drawn_strategies_can_be_hashed(model: ModelSpec, cluster: ClusterSpec) -> None:
     space = Space(model=model, cluster=cluster)
     assert jsonio.content_hash(to_plain(space.sample(random.Random(0))))
+
+
+def test_slices_too_small_for_the_model_are_not_drawn() -> None:
+    model, cluster = load_model("vgg16"), load_cluster("4-hosts")
+    smallest = legality.smallest_slice_bytes(model)
+    limits = Limits(slice_bytes=(1024, smallest - 1, smallest), topologies=("native",))
+    space, rng = Space(model=model, cluster=cluster, limits=limits), random.Random(0)
+    first, second = space.sample(rng), space.sample(rng)
+    population = [first, second, space.crossover(first, second, rng), *(space.mutate(first, rng) for _ in range(30))]
+    population += [space.sample(rng) for _ in range(10)]
+    assert {m.slice_bytes for strategy in population for m in strategy.messages} == {None, smallest}
+    assert not any(space.problems(strategy) for strategy in population)
+    without = Space(model=model, cluster=cluster, limits=replace(limits, slice_bytes=(smallest,)))
+    assert space.log10_size() == without.log10_size()
