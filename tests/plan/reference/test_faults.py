@@ -1,7 +1,7 @@
-"""The reference can fail: what is taken out of a correct plan shows, as a wrong result, NaN, a deadlock or a read too early.
+"""The reference can fail: what is taken out of a plan shows, as a wrong result, NaN, a deadlock or an early read.
 
-Every edge of every example is either implied by the others (whoever waits for those has waited for it) or load-bearing: without it
-some legal order goes wrong. So no edge is missing a reason, and the reference is not too kind to notice.
+Every edge of every example is either implied by the others (whoever waits for those has waited for it) or load-bearing:
+without it some legal order goes wrong. So no edge is without a reason, and the reference is not too kind to notice.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import pytest
 
 from autosync.errors import DeadlockError
 from autosync.plan.reference import Workload, interpret
+from autosync.plan.reference.progress import Progress
 from autosync.plan.reference.store import TooEarlyError
 from autosync.plan.reference.workload import Array
 from autosync.plan.types import Edge, Local, Operation, Plan, Transfer
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Overlap
-from autosync.testing.plans import Example, examples
+from autosync.testing.plans import examples
 
 NUM_STEPS = 5
 NUM_ORDERS = 200
@@ -174,3 +175,149 @@ def test_every_edge_is_implied_or_load_bearing(name: str, overlap: Overlap) -> N
         broken = without_edge(plan, where, index, edge)
         found = fault(broken, example.model, good, num_orders=NUM_ORDERS)
         assert found, f"{where}[{index}] need not wait for {edge}: {getattr(plan, where)[index]}"
+
+
+@pytest.mark.parametrize(("name", "overlap"), CASES)
+def test_no_plan_works_without_gates(name: str, overlap: Overlap) -> None:
+    example = examples(overlap)[name]
+    plan = example.plan()
+    assert fault(replace(plan, gates=()), example.model, run(plan, example.model), num_orders=NUM_ORDERS)
+
+
+Change = Callable[[Operation], Operation]
+
+
+def _nobody(operation: Operation) -> Operation:
+    return operation._replace(groups=())
+
+
+def _another_root(operation: Operation) -> Operation:
+    return operation._replace(groups=tuple((*group[1:], group[0]) for group in operation.groups))
+
+
+def _one_less(operation: Operation) -> Operation:
+    return operation._replace(groups=tuple(group[:-1] for group in operation.groups))
+
+
+def _not_waiting_for_operations(operation: Operation) -> Operation:
+    return operation._replace(after=tuple(edge for edge in operation.after if edge.event != "operation"))
+
+
+def _whole(operation: Operation) -> Operation:
+    assert isinstance(operation, Local)
+    return operation._replace(sharded=False)
+
+
+def _within_the_other_way(operation: Operation) -> Operation:
+    assert isinstance(operation, Transfer)
+    return operation._replace(within=tuple(group[::-1] for group in operation.within))
+
+
+def _every_step(operation: Operation) -> Operation:
+    return operation._replace(every=1)
+
+
+def _less_lag(operation: Operation) -> Operation:
+    return operation._replace(after=tuple(edge._replace(lag=max(0, edge.lag - 1)) for edge in operation.after))
+
+
+MUTANTS: list[tuple[str, str, Change]] = [
+    ("all_reduce", "average", _nobody),
+    ("all_reduce", "all_reduce", _nobody),
+    ("all_reduce", "all_reduce", _one_less),
+    ("all_reduce", "update", _nobody),
+    ("all_reduce", "update", _one_less),
+    ("all_reduce clipped", "norm", _nobody),
+    ("hierarchical, equal nodes", "all_reduce", _within_the_other_way),
+    ("hierarchical, equal nodes", "all_gather", _nobody),
+    ("hierarchical, unequal nodes", "reduce", _another_root),
+    ("hierarchical, unequal nodes", "broadcast", _nobody),
+    ("server", "reduce", _another_root),
+    ("server", "broadcast", _another_root),
+    ("server", "average", _nobody),
+    ("server apart", "update", _nobody),
+    ("server apart, clipped", "all_reduce", _one_less),
+    ("server, proxies", "reduce", _another_root),
+    ("server, workers update", "broadcast", _nobody),
+    ("server, stale", "take", _nobody),
+    ("server, stale", "take", _less_lag),
+    ("server, stale", "copy", _nobody),
+    ("rows", "merge_rows", _nobody),
+    ("rows at server", "gather_v", _another_root),
+    ("rows at server", "write_rows", _nobody),
+    ("rows at server, stale", "write_rows", _less_lag),
+    ("factors", "rebuild", _nobody),
+    ("factors", "all_gather_v", _one_less),
+    ("sharded", "average", _nobody),
+    ("sharded", "all_gather", _nobody),
+    ("sharded, clipped", "norm", _whole),
+    ("sharded, clipped", "all_reduce", _nobody),
+    ("sharded, clipped", "update", _not_waiting_for_operations),
+    ("periodic", "all_reduce", _every_step),
+    ("periodic", "average", _nobody),
+    ("periodic, clipped", "norm", _nobody),
+    ("periodic, outer", "outer", _nobody),
+    ("int8", "decode", _nobody),
+    ("power_sgd", "project", _nobody),
+]
+
+
+def _changed(plan: Plan, kind: str, change: Change) -> Iterator[Plan]:
+    """Plans in which one operation of that kind is changed."""
+    for index, operation in enumerate(plan.operations):
+        name = operation.collective if isinstance(operation, Transfer) else operation.kind
+        if name == kind:
+            yield with_operation(plan, index, change(operation))
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize(("name", "kind", "change"), MUTANTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_changed_operation_shows(name: str, kind: str, change: Change, overlap: Overlap) -> None:
+    example = examples(overlap)[name]
+    plan = example.plan()
+    good = run(plan, example.model)
+    mutants = list(_changed(plan, kind, change))
+    assert mutants
+    for mutant in mutants:
+        assert fault(mutant, example.model, good, num_orders=5)
+
+
+def test_ranks_that_order_a_lane_differently_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = examples("backward")["all_reduce"]
+    plan = example.plan()
+    one_lane = replace(
+        plan,
+        operations=tuple(o._replace(lane=0) if isinstance(o, Transfer) else o for o in plan.operations),
+    )
+    good = run(plan, example.model)
+    assert not fault(one_lane, example.model, good, num_orders=5)
+    in_order = Progress.operations_of
+    monkeypatch.setattr(Progress, "operations_of", lambda self, rank: in_order(self, rank)[:: -1 if rank == 1 else 1])
+    with pytest.raises(DeadlockError, match="rank 1 lane 0: operation"):
+        run(one_lane, example.model)
+
+
+def test_a_lane_that_is_not_in_the_order_of_waiting_deadlocks() -> None:
+    example = examples("backward")["hierarchical, equal nodes"]
+    plan = example.plan()
+    transfers = [index for index, operation in enumerate(plan.operations) if isinstance(operation, Transfer)]
+    operations = list(plan.operations)
+    for index in transfers:
+        operations[index] = operations[index]._replace(lane=0)
+    one_lane = replace(plan, operations=tuple(operations))
+    assert not fault(one_lane, example.model, run(plan, example.model), num_orders=5)
+    # The all-reduce between nodes before the reduce-scatter within them, which it waits for.
+    first, second = transfers[:2]
+    operations[first], operations[second] = operations[second], operations[first]
+    renamed = {first: second, second: first}
+    moved = tuple(
+        operation._replace(
+            after=tuple(
+                edge._replace(target=renamed.get(edge.target, edge.target)) if edge.event == "operation" else edge
+                for edge in operation.after
+            )
+        )
+        for operation in operations
+    )
+    with pytest.raises(DeadlockError, match="nothing can go on"):
+        run(replace(plan, operations=moved), example.model)
