@@ -45,7 +45,7 @@ from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Int8, PowerSGD, Sign, Strategy, TopK
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.limits import ALL_CODECS
-from autosync.testing.fuzz import mutations
+from autosync.testing.fuzz import mutations, value_mutations
 from autosync.testing.generate import random_cluster, random_model
 
 MAX_SECONDS = 5.0
@@ -298,9 +298,17 @@ def fuzz(kind: str, files: Sequence[Original], count: int, rng: random.Random, f
     tally = Tally()
     for _ in range(count):
         original = rng.choice(files)
-        raw = mutations(original.text, rng).encode("utf-8", "surrogatepass")
+        raw = _mutant(original, rng).encode("utf-8", "surrogatepass")
         _tried(tally, kind, raw, rng.choice(original.commands), folder / f"{kind}{original.ending}")
     return tally
+
+
+def _mutant(original: Original, rng: random.Random) -> str:
+    """Every other one is mutated as text, the others as what the text holds: those are well-formed and get further."""
+    if rng.random() < 0.5:
+        return mutations(original.text, rng)
+    value = documents.parse_document(original.text, file=f"original{original.ending}").value
+    return json.dumps(value_mutations(value, rng), indent=1)
 
 
 def _tried(tally: Tally, kind: str, raw: bytes, command: Sequence[str], path: Path) -> None:

@@ -1,15 +1,18 @@
 """Files as no user means to write them: random mutations of a YAML or JSON text.
 
 Whatever becomes of a text, reading it must end in a value or in a `DocumentError` whose problems name file and line.
-Tests of every kind of file we read draw their mutants from here. A mutant may hold half a surrogate pair: the bytes of
+Tests of every kind of file we read draw their mutants from here: `mutations` of the text, or `value_mutations` of what
+it holds, which are always well-formed and so get further. A mutant may hold half a surrogate pair: the bytes of
 its file are `mutations(text, rng).encode("utf-8", "surrogatepass")`.
 """
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 MAX_LENGTH = 200_000
 """Mutants stay shorter than this (or than their original), so that a run of thousands ends."""
@@ -85,6 +88,84 @@ def mutations(text: str, rng: random.Random) -> str:
     for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
         text = rng.choice(_MUTATIONS)(text, rng)[:limit]
     return text
+
+
+def value_mutations(value: Any, rng: random.Random) -> Any:
+    """Plain values after one to three random mutations; at its outside a mapping or a list, as the original."""
+    mutant = copy.deepcopy(value)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        places = _places(mutant)
+        if places:
+            parent, key = rng.choice(places)
+            rng.choice(_VALUE_MUTATIONS)(parent, key, places, rng)
+    return mutant
+
+
+_Place = tuple[Any, Any]
+"""A mapping or a list, and a key or an index of it."""
+
+
+def _places(value: Any) -> list[_Place]:
+    """Every place in the value that something stands at."""
+    found: list[_Place] = []
+    waiting = [value]
+    while waiting:
+        parent = waiting.pop()
+        if isinstance(parent, dict | list):
+            keys: Any = list(parent) if isinstance(parent, dict) else range(len(parent))
+            found += [(parent, key) for key in keys]
+            waiting += [parent[key] for key in keys]
+    return found
+
+
+def _take_out(parent: Any, key: Any, _places: list[_Place], _rng: random.Random) -> None:
+    del parent[key]
+
+
+def _put_odd(parent: Any, key: Any, _places: list[_Place], rng: random.Random) -> None:
+    parent[key] = copy.deepcopy(rng.choice(_ODD))
+
+
+def _put_another(parent: Any, key: Any, places: list[_Place], rng: random.Random) -> None:
+    """What stands elsewhere, here too: a known thing where it does not belong."""
+    other, there = rng.choice(places)
+    parent[key] = copy.deepcopy(other[there])
+
+
+def _exchange(parent: Any, key: Any, places: list[_Place], rng: random.Random) -> None:
+    other, there = rng.choice(places)
+    # Copies, for one may hold the other.
+    mine, theirs = copy.deepcopy(parent[key]), copy.deepcopy(other[there])
+    parent[key], other[there] = theirs, mine
+
+
+def _rename_or_repeat(parent: Any, key: Any, places: list[_Place], rng: random.Random) -> None:
+    if isinstance(parent, list):
+        parent.insert(rng.randint(0, len(parent)), copy.deepcopy(parent[key]))
+    else:
+        parent[str(rng.choice(places)[1])] = parent.pop(key)
+
+
+def _change_number(parent: Any, key: Any, _places: list[_Place], rng: random.Random) -> None:
+    number = parent[key]
+    if isinstance(number, int | float) and not isinstance(number, bool):
+        parent[key] = rng.choice((number + 1, number - 1, number * 2, -number, number * 10**9))
+
+
+_ValueMutation = Callable[[Any, Any, list[_Place], random.Random], None]
+_VALUE_MUTATIONS: tuple[_ValueMutation, ...] = (
+    _take_out,
+    _put_odd,
+    _put_another,
+    _exchange,
+    _rename_or_repeat,
+    _change_number,
+)
+_ODD: list[Any] = [
+    *(None, True, False, "", "x", "0", "1 B", "1e300 B", "1e3 Gbit/s"),
+    *(0, 1, -1, 2, 3, 7, 64, 4096, 10**6, 2**31, 2**63 - 1, 2**63, 10**30, 0.0, -0.0, 0.5, 1.5, 1e-300, 1e300),
+    *([], {}, [[]], ["x"], [0], {"a": 1}),
+]
 
 
 def _delete_characters(text: str, rng: random.Random) -> str:

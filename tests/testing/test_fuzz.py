@@ -1,5 +1,6 @@
 """Mutated files: each is a value, or refused with file and line; and the mutants are worth their name."""
 
+import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from autosync import documents, units
 from autosync.documents import STRICT
 from autosync.errors import DocumentError
-from autosync.testing.fuzz import MAX_LENGTH, mutations
+from autosync.testing.fuzz import MAX_LENGTH, mutations, value_mutations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,3 +143,21 @@ def test_a_text_with_nothing_to_mutate(text: str) -> None:
     rng = random.Random(0)
     for _ in range(500):
         assert isinstance(mutations(text, rng), str)
+
+
+def test_mutants_of_values_are_well_formed_and_leave_the_original_alone() -> None:
+    original = {"messages": [{"parts": ["a", "b"], "lane": 1}, {"parts": ["c"]}], "overlap": True}
+    before = json.dumps(original)
+    mutants = [json.dumps(value_mutations(original, random.Random(seed))) for seed in range(3000)]
+    assert json.dumps(original) == before
+    assert mutants == [json.dumps(value_mutations(original, random.Random(seed))) for seed in range(3000)]
+    assert len(set(mutants)) > 800
+    assert all(isinstance(json.loads(mutant), dict) for mutant in mutants)
+    texts = " ".join(mutants)
+    for oddity in ('"lane": 2}', '"lane": 1000000000}', '["a", "a"]', '["b", "b"]', '"overlap": ["c"]', '"lane": [[]]'):
+        assert oddity in texts, oddity
+
+
+def test_values_without_places_stay() -> None:
+    assert value_mutations([], random.Random(0)) == []
+    assert value_mutations("word", random.Random(0)) == "word"
