@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autosync.errors import OperationError
+from autosync.errors import InputError, OperationError
 from autosync.launchers.request import LaunchRequest, Process
 from autosync.specs.cluster import ClusterSpec
 
@@ -20,9 +23,17 @@ class LocalLauncher:
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
         """One process a worker rank, with the environment that torch.distributed knows."""
+        for node in cluster.nodes:
+            if not _is_this_machine(node.host):
+                raise InputError(
+                    f"{node.name} is on {node.host}",
+                    rule="the local launcher starts every rank on this machine: host localhost",
+                )
         workers = [rank for rank in cluster.ranks if rank.role == "worker"]
         if len(workers) < len(cluster.ranks):
-            raise OperationError(f"{cluster.name} has nodes that only serve; the local launcher starts workers")
+            raise InputError(
+                f"{cluster.name} has nodes that only serve", rule="the local launcher starts workers alone"
+            )
         return LaunchRequest(
             processes=tuple(
                 Process(
@@ -51,9 +62,11 @@ class LocalLauncher:
         try:
             for process in request.processes:
                 launch.add(process)
-        except OSError as error:
+        except BaseException as error:
             launch.stop()
-            raise OperationError(f"a rank could not be started: {error}") from error
+            if isinstance(error, OSError):
+                raise OperationError(f"a rank could not be started: {error}") from error
+            raise
         return launch
 
 
@@ -81,13 +94,25 @@ class LocalLaunch:
         return [process.poll() for process in self._running]
 
     def stop(self) -> None:
-        """Ask, then kill."""
-        for process in self._running:
-            if process.poll() is None:
+        """Ask, then kill. Whatever interrupts this, no process is left."""
+        running = [process for process in self._running if process.poll() is None]
+        deadline = time.monotonic() + STOP_SECONDS
+        try:
+            for process in running:
                 process.terminate()
-        for process in self._running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS)
-            if process.poll() is None:
+            for process in running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            for process in running:
                 process.kill()
                 process.wait()
+
+
+def _is_this_machine(host: str) -> bool:
+    if host in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -21,12 +21,16 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """One way to train: a bundle's strategy under our engine, or torch's own DistributedDataParallel as it ships."""
+    """One way to train: a bundle's strategy under our engine, or torch's own DistributedDataParallel as it ships.
+
+    `find_unused_parameters` is DDP's option of that name: without it, DDP refuses models that leave parameters out.
+    """
 
     __pydantic_config__ = STRICT
 
     name: str
     bundle: str | None = None
+    find_unused_parameters: bool = False
 
     @property
     def is_stock_ddp(self) -> bool:
@@ -60,7 +64,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One rank's answer: its timings, or what went wrong."""
+    """One rank's answer: its timings, or what went wrong. Who failed first tells why the others did."""
 
     __pydantic_config__ = STRICT
 
@@ -69,6 +73,7 @@ class Answer:
     peak_memory_bytes: int = 0
     error_kind: Literal["refused", "raised"] | None = None
     error: str = ""
+    ended_at_seconds: float = 0.0
 
 
 class JobFolder:

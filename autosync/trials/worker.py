@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import faulthandler
 import os
-import resource
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from autosync.errors import AutosyncError
+from autosync.errors import AutosyncError, OperationError
 from autosync.runtime.parallelize import no_sync, parallelize, release
 from autosync.specs.task import Task
 from autosync.specs.task_file import load_task
@@ -35,22 +35,28 @@ from autosync.specs.task_run import (
 from autosync.trials.job import Answer, Contestant, Job, JobFolder, Timing
 
 
+class RefusedError(AutosyncError):
+    """A contestant's strategy cannot run here."""
+
+
 class Training:
     """One contestant's model in training on this rank."""
 
-    def __init__(self, task: Task, contestant: Contestant, seed: int, rank: int) -> None:
-        torch.manual_seed(seed)
+    def __init__(self, task: Task, contestant: Contestant, job: Job, rank: int) -> None:
+        torch.manual_seed(job.seed)
         self._task = task
         self._bare = build_model(task)
         self._optimizer = build_optimizer(task, self._bare.parameters())
-        self._is_stock_ddp = contestant.is_stock_ddp
+        self._is_stock_ddp = contestant.bundle is None
         self._model: Any = self._bare
-        if self._is_stock_ddp:
-            self._model = DistributedDataParallel(self._bare)
+        if contestant.bundle is None:
+            self._model = DistributedDataParallel(self._bare, find_unused_parameters=contestant.find_unused_parameters)
         else:
-            assert contestant.bundle is not None, "a contestant is stock DDP or has a bundle"
-            parallelize(self._bare, self._optimizer, contestant.bundle)
-        self._batches = torch.Generator().manual_seed(seed * 1_000_003 + rank)
+            try:
+                parallelize(self._bare, self._optimizer, contestant.bundle, timeout_seconds=job.timeout_seconds)
+            except AutosyncError as error:
+                raise RefusedError(str(error)) from error
+        self._batches = torch.Generator().manual_seed(job.seed * 1_000_003 + rank)
 
     def step(self) -> float:
         """One optimizer step; its seconds."""
@@ -81,20 +87,19 @@ class Training:
 def run_job(job: Job, rank: int) -> tuple[Timing, ...]:
     """Train every contestant: warm up each, then measure them in turn."""
     task = load_task(job.task)
-    trainings = [Training(task, contestant, job.seed, rank) for contestant in job.contestants]
+    trainings = [Training(task, contestant, job, rank) for contestant in job.contestants]
     seconds: list[list[float]] = [[] for _ in trainings]
-    try:
-        for training in trainings:
-            for _ in range(job.num_warmup_steps):
-                training.step()
-        for _ in range(job.num_blocks):
-            for training, measured in zip(trainings, seconds, strict=True):
-                dist.barrier()
-                measured.extend(training.step() for _ in range(job.num_steps))
-        dist.barrier()
-    finally:
-        for training in trainings:
-            training.close()
+    for training in trainings:
+        for _ in range(job.num_warmup_steps):
+            training.step()
+    for _ in range(job.num_blocks):
+        for training, measured in zip(trainings, seconds, strict=True):
+            dist.barrier()
+            measured.extend(training.step() for _ in range(job.num_steps))
+    dist.barrier()
+    # Only here: after a failure it would wait for other ranks, and the process ends anyway.
+    for training in trainings:
+        training.close()
     return tuple(
         Timing(name=contestant.name, step_seconds=tuple(measured))
         for contestant, measured in zip(job.contestants, seconds, strict=True)
@@ -107,25 +112,41 @@ def main(folder: JobFolder) -> int:
     torch.set_num_threads(1)
     try:
         job = folder.read_job()
+        # Should whoever started the ranks be gone, they end themselves, and the log says where they were.
+        faulthandler.dump_traceback_later(job.timeout_seconds, exit=True)
+        num_ranks = int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
             "gloo",
-            init_method=folder.rendezvous.resolve().as_uri(),
+            store=dist.FileStore(str(folder.rendezvous.resolve()), num_ranks),
             rank=rank,
-            world_size=int(os.environ["WORLD_SIZE"]),
+            world_size=num_ranks,
             timeout=dt.timedelta(seconds=job.timeout_seconds),
         )
         timings = run_job(job, rank)
         dist.destroy_process_group()
-    except AutosyncError as error:
-        folder.write_answer(Answer(rank=rank, error_kind="refused", error=str(error)))
-        return 1
-    except Exception as error:  # noqa: BLE001 - a trial's failure becomes data here
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a trial's failure becomes data here
         traceback.print_exc()
-        folder.write_answer(Answer(rank=rank, error_kind="raised", error=f"{type(error).__name__}: {error}"))
+        kind: Literal["refused", "raised"] = "refused" if isinstance(error, RefusedError) else "raised"
+        folder.write_answer(Answer(rank=rank, error_kind=kind, error=_in_words(error), ended_at_seconds=time.time()))
         return 1
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    folder.write_answer(Answer(rank=rank, timings=timings, peak_memory_bytes=peak))
+    answer = Answer(rank=rank, timings=timings, peak_memory_bytes=_peak_memory_bytes(), ended_at_seconds=time.time())
+    folder.write_answer(answer)
     return 0
+
+
+def _peak_memory_bytes() -> int:
+    """Of this program alone: what getrusage tells includes the process that started it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OperationError("this system does not tell peak memory (VmHWM in /proc/self/status)")
+
+
+def _in_words(error: BaseException) -> str:
+    """What went wrong. What the engine raised within the user's backward pass is no fault of the user's line."""
+    if isinstance(error.__cause__, OperationError):
+        error = error.__cause__
+    return str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

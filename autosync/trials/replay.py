@@ -1,0 +1,179 @@
+"""Replay: a model spec as a task. Compute takes the recorded time by sleeping; everything on the wire is real.
+
+The replayed model has the spec's parameters by name and shape. Its forward pass goes through the recorded segments, its
+backward pass gives out gradients of the real sizes (rows for sparse ones) in the recorded order, its optimizer takes
+the recorded time for whatever share of the elements it updates. Sleeping leaves the cores to the network, which on an
+emulated cluster is what one wants to measure. Numbers in gradients and parameters mean nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from autosync.specs.model import ModelSpec, Segment, Variable
+from autosync.specs.task import Task
+
+Rows: TypeAlias = Mapping[str, torch.Tensor]
+"""For each variable with sparse gradients the rows that a batch touches."""
+
+_SLACK_SECONDS = 0.0005
+"""How far the pace may lag behind and catch up: sleeping too long by so much is made good by the next segment."""
+
+
+class Pace:
+    """A clock that compute keeps up with: each segment ends when its time is over, whatever work was done meanwhile."""
+
+    def __init__(self) -> None:
+        self._until = time.perf_counter()
+
+    def spend(self, seconds: float) -> None:
+        """Let a segment's time pass. Time lost in waiting for others is not made good."""
+        now = time.perf_counter()
+        if now - self._until > _SLACK_SECONDS:
+            self._until = now
+        self._until += seconds
+        remaining = self._until - time.perf_counter()
+        if remaining > 0:
+            time.sleep(remaining)
+
+
+def replay_task(model: ModelSpec) -> Task:
+    """The task that stands for a model spec."""
+    num_elements = sum(variable.num_elements for variable in model.variables)
+    seconds_per_element = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
+    return Task(
+        name=model.name,
+        model=lambda: ReplayedModel(model),
+        batch=lambda generator: _draw_rows(model, generator),
+        loss=lambda module, rows: module(rows),
+        optimizer=lambda parameters: ReplayedOptimizer(parameters, seconds_per_element=seconds_per_element),
+        batch_size=model.batch_size,
+        accumulation_steps=model.accumulation_steps,
+    )
+
+
+class ReplayedModel(nn.Module):
+    """The spec's parameters, in modules named as the original's, behind passes that take their time."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__()
+        self._timeline = model.timeline
+        self._pace = Pace()
+        self._variables = {variable.name: variable for variable in model.variables}
+        self._gradients: dict[str, torch.Tensor] = {}
+        for variable in model.variables:
+            owner, _, leaf = variable.name.rpartition(".")
+            parameter = nn.Parameter(torch.zeros(variable.shape, dtype=getattr(torch, variable.dtype)))
+            self._module(owner).register_parameter(leaf, parameter)
+            if not variable.sparse:
+                self._gradients[variable.name] = torch.randn_like(parameter)
+        self._by_name = dict(self.named_parameters())
+
+    def _module(self, name: str) -> nn.Module:
+        """The module of that name, made where it is missing."""
+        module: nn.Module = self
+        for step in name.split(".") if name else ():
+            child = dict(module.named_children()).get(step)
+            if child is None:
+                child = _Stage()
+                module.add_module(step, child)
+            module = child
+        return module
+
+    def forward(self, rows: Rows) -> torch.Tensor:
+        for segment in self._timeline.forward:
+            self._pass(segment)
+        # The node that is made last runs first in the backward pass.
+        loss = torch.zeros((), requires_grad=True)
+        for segment in reversed(self._timeline.backward):
+            parameters = [self._by_name[name] for name in segment.variables]
+            loss = _BackwardSegment.apply(loss, self, segment, rows, *parameters)  # type: ignore[no-untyped-call]
+        return loss
+
+    def _pass(self, segment: Segment) -> None:
+        """Through the segment's module, so that whoever hooks into it (to wait for its parameters) gets a chance."""
+        owners = dict.fromkeys(name.rpartition(".")[0] for name in segment.variables)
+        for owner in owners:
+            if owner:
+                self.get_submodule(owner)()
+        self._pace.spend(segment.seconds)
+
+    def gradient(self, name: str, rows: Rows) -> torch.Tensor:
+        """A variable's gradient: always the same numbers; for a sparse one those of the batch's rows.
+
+        A copy each time, which autograd takes as it is; of a tensor that we keep it would make one itself, outside the
+        segment's time.
+        """
+        variable = self._variables[name]
+        if not variable.sparse:
+            return self._gradients[name].clone()
+        touched = rows[name]
+        values = torch.ones((len(touched), variable.shape[1]), dtype=getattr(torch, variable.dtype))
+        return torch.sparse_coo_tensor(
+            touched.unsqueeze(0), values, variable.shape, is_coalesced=True, check_invariants=False
+        )
+
+    @property
+    def pace(self) -> Pace:
+        return self._pace
+
+
+class _Stage(nn.Module):
+    """A module that owns parameters; its time is spent by the model."""
+
+    def forward(self) -> None:
+        return
+
+
+class _BackwardSegment(torch.autograd.Function):
+    """One recorded segment of the backward pass: its time passes, then its gradients are there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, loss: torch.Tensor, model: ReplayedModel, segment: Segment, rows: Rows, *_: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.model, ctx.segment, ctx.rows = model, segment, rows
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        found = [ctx.model.gradient(name, ctx.rows) for name in ctx.segment.variables]
+        ctx.model.pace.spend(ctx.segment.seconds)
+        return (gradients[0], None, None, None, *found)
+
+
+class ReplayedOptimizer(torch.optim.Optimizer):
+    """Takes the recorded time for the elements that have a gradient, and changes nothing."""
+
+    def __init__(self, parameters: Iterable[Any], *, seconds_per_element: float = 0.0) -> None:
+        self._pace = Pace()
+        super().__init__(parameters, {"seconds_per_element": seconds_per_element})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is None, "nothing here needs a closure"
+        seconds = sum(
+            group["seconds_per_element"] * _num_elements(parameter.grad)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        )
+        self._pace.spend(seconds)
+
+
+def _num_elements(gradient: torch.Tensor) -> int:
+    return gradient.coalesce().values().numel() if gradient.is_sparse else gradient.numel()
+
+
+def _draw_rows(model: ModelSpec, generator: torch.Generator) -> Rows:
+    """The rows that one batch touches: as many as the spec says, each as likely as any other."""
+    return {variable.name: _rows_of(variable, generator) for variable in model.variables if variable.sparse}
+
+
+def _rows_of(variable: Variable, generator: torch.Generator) -> torch.Tensor:
+    count = round(variable.touched_rows or 0)
+    return torch.randperm(variable.shape[0], generator=generator)[:count].sort().values
