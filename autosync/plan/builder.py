@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from autosync.plan.rows import union_rows
 from autosync.plan.types import (
     Algorithm,
     Collective,
@@ -95,6 +96,12 @@ class Builder:
             found = ((root, *[rank for rank in speakers if rank != root]),)
             self._stars[server, through_proxies] = found
         return found
+
+    def touched_by_any(self, part: int) -> tuple[int, int]:
+        """Rows of an embedding's part that any worker touches: expected, and at most."""
+        touched, most = self.parts[part].touched_rows()
+        num_rows, num_workers = self.parts[part].shape[0], len(self.workers[0])
+        return round(union_rows(num_rows, touched, num_workers)), min(num_rows, most * num_workers)
 
     def alone(self, rank: int) -> Groups:
         """The group of one rank."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autosync.plan.builder import Slice
-from autosync.plan.rows import union_rows
-from autosync.plan.templates import STEP_CALLED, Finished, Template
+from autosync.plan.templates import STEP_CALLED, Finished, Template, num_touched
 from autosync.plan.types import Edge, Groups
 from autosync.plan.wires import Size, Wire, dense_wire, gather_encoded
 from autosync.strategy.representation import Cast, ParameterServer
@@ -116,6 +115,9 @@ class SparseServerTemplate(ServerTemplate):
     def updates_by_slice(self) -> bool:
         return False
 
+    def num_updated(self, slices: Sequence[Slice]) -> int:
+        return num_touched(self.builder, slices)
+
     def collect(self, piece: Slice) -> Finished:
         b, part = self.builder, self.builder.parts[piece.pieces[0].part]
         rows = b.regions_of("rows", piece.pieces)
@@ -173,7 +175,7 @@ class SparseServerTemplate(ServerTemplate):
         """Read the rows that were updated, and send them to all."""
         b, part_index = self.builder, piece.pieces[0].part
         rows, new_rows = b.regions_of("rows", piece.pieces), b.regions_of("new_rows", piece.pieces)
-        num_elements = self._union(part_index)[0] * b.parts[part_index].shape[1]
+        num_elements = b.touched_by_any(part_index)[0] * b.parts[part_index].shape[1]
         read = b.local(
             self.index, "read_rows", self._at_root, (*rows, *source), new_rows, (update,), num_elements=num_elements
         )
@@ -182,18 +184,12 @@ class SparseServerTemplate(ServerTemplate):
     def _write(self, piece: Slice, groups: Groups, after: tuple[Edge, ...]) -> Edge:
         b, part_index = self.builder, piece.pieces[0].part
         new_rows, params = b.regions_of("new_rows", piece.pieces), b.regions_of("param", piece.pieces)
-        num_elements = self._union(part_index)[0] * b.parts[part_index].shape[1]
+        num_elements = b.touched_by_any(part_index)[0] * b.parts[part_index].shape[1]
         return b.local(self.index, "write_rows", groups, new_rows, params, after, num_elements=num_elements)
-
-    def _union(self, part_index: int) -> tuple[int, int]:
-        """Rows that any worker touches: expected, and at most."""
-        part, num_workers = self.builder.parts[part_index], len(self.builder.workers[0])
-        touched, most = part.touched_rows()
-        return round(union_rows(part.shape[0], touched, num_workers)), min(part.shape[0], most * num_workers)
 
     def _send_rows(self, regions: tuple[int, ...], *, part_index: int, after: tuple[Edge, ...], stage: int) -> Edge:
         b, part = self.builder, self.builder.parts[part_index]
-        union, most = self._union(part_index)
+        union, most = b.touched_by_any(part_index)
         return b.transfer(
             self.index,
             stage,

@@ -57,6 +57,10 @@ class Template:
     def codec(self) -> Codec | None:
         return self.message.codec
 
+    def num_updated(self, slices: Sequence[Slice]) -> int:
+        """How many elements an update of slices changes."""
+        return sum([one.num_elements for one in slices])
+
     def collect(self, piece: Slice) -> Finished:
         """The operations that finish a slice's gradient."""
         raise NotImplementedError
@@ -89,7 +93,7 @@ class Template:
             grads,
             updated or self.builder.regions_of("param", pieces),
             (*edges, *barrier, STEP_CALLED, *more),
-            num_elements=sum(one.num_elements for one in slices),
+            num_elements=self.num_updated(slices),
             cost=f"update:{self.builder.model.optimizer.name}",
             sharded=sharded,
         )
@@ -100,6 +104,12 @@ class Template:
         """Turn the sum on the wire into the averaged gradient on those ranks."""
         edge = decoded(self.builder, self.index, self.codec, wire, groups, after, piece, sharded=sharded)
         return Finished((edge,), wire.grads, groups, sharded)
+
+
+def num_touched(builder: Builder, slices: Sequence[Slice]) -> int:
+    """Elements of the rows that any worker is expected to touch, where whole parts travel as rows."""
+    parts = [piece.part for one in slices for piece in one.pieces]
+    return sum([builder.touched_by_any(part)[0] * builder.parts[part].shape[1] for part in parts])
 
 
 class AllReduceTemplate(Template):
@@ -186,6 +196,9 @@ class ShardedTemplate(Template):
 
 class SparseGatherTemplate(Template):
     """Everybody's touched rows to everybody; merge; update the rows."""
+
+    def num_updated(self, slices: Sequence[Slice]) -> int:
+        return num_touched(self.builder, slices)
 
     def collect(self, piece: Slice) -> Finished:
         b, synchroniser = self.builder, self.message.synchroniser

@@ -1,0 +1,447 @@
+"""The plan of every synchroniser and codec, written out.
+
+A plan is written as one line an operation: its name, the groups, what it reads and writes, what it waits for. Numbers
+behind `after` are positions of operations, `-1` behind one means an iteration earlier.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from autosync.plan.lowering import lower
+from autosync.plan.types import Edge, Groups, Plan, Transfer
+from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
+from autosync.strategy.representation import (
+    AllReduce,
+    Cast,
+    Codec,
+    Int8,
+    Message,
+    OuterOptimizer,
+    Overlap,
+    ParameterServer,
+    Periodic,
+    PowerSGD,
+    Sharded,
+    SparseGather,
+    Strategy,
+    SufficientFactors,
+    Synchroniser,
+    TopK,
+)
+from autosync.testing.plans import cluster_of
+
+WEIGHT = Variable(name="w", shape=(4, 6), kind="linear", use=0, ready=0, factor_rows=2)
+TABLE = Variable(name="t", shape=(10, 3), kind="embedding", use=0, ready=0, touched_rows=2.5, max_touched_rows=4)
+
+
+def model_with(*variables: Variable, clip_norm: float | None = None) -> ModelSpec:
+    return ModelSpec(
+        name="small",
+        clip_norm=clip_norm,
+        optimizer=OptimizerSpec(name="SGD", sparse=True),
+        variables=variables,
+        timeline=Timeline(device="none", source="computed", forward=(), backward=()),
+    )
+
+
+def plan_of(
+    synchroniser: Synchroniser,
+    *devices: int,
+    codec: Codec | None = None,
+    variable: Variable = WEIGHT,
+    overlap: Overlap = "backward",
+    clip_norm: float | None = None,
+    slice_bytes: int | None = None,
+) -> Plan:
+    """The plan of one variable in one message."""
+    message = Message(parts=(variable.name,), synchroniser=synchroniser, codec=codec, slice_bytes=slice_bytes)
+    strategy = Strategy(overlap=overlap, messages=(message,))
+    return lower(strategy, model_with(variable, clip_norm=clip_norm), cluster_of(*devices))
+
+
+def written(plan: Plan) -> str:
+    """A plan as text."""
+    lines = []
+    for index, operation in enumerate(plan.operations):
+        after = _edges(operation.after)
+        if isinstance(operation, Transfer):
+            size = f"{operation.num_elements} x {operation.item_bytes} B"
+            size += f" (at most {operation.max_elements})" if operation.max_elements != operation.num_elements else ""
+            what = f"{operation.collective} {operation.algorithm} {_groups(operation.groups)}"
+            what += f" within {_groups(operation.within)}" if operation.within else ""
+            what += f": {_regions(plan, operation.regions)}, {size}, lane {operation.lane}"
+        else:
+            what = f"{operation.kind}{' (shard)' if operation.sharded else ''} {_groups(operation.groups)}"
+            what += f": {_regions(plan, operation.inputs)} -> {_regions(plan, operation.outputs)}"
+            what += f", {operation.num_elements}"
+        what += f", every {operation.every}" if operation.every > 1 else ""
+        lines.append(f"{index} {what} after {after}")
+    lines.extend(
+        f"{gate.kind}{f' {gate.variable}' if gate.variable >= 0 else ''} after {_edges(gate.after)}"
+        for gate in plan.gates
+    )
+    return "\n".join(lines)
+
+
+def _groups(groups: Groups) -> str:
+    return " ".join("".join(map(str, group)) for group in groups)
+
+
+def _regions(plan: Plan, indexes: Sequence[int]) -> str:
+    regions = [plan.regions[index] for index in indexes]
+    return " + ".join(f"{r.kind}[{r.start}:{r.stop}]{'' if r.dtype == 'float32' else ' ' + r.dtype}" for r in regions)
+
+
+def _edges(edges: Sequence[Edge]) -> str:
+    names = {"operation": "", "grad_ready": "grad ", "step_called": "step"}
+    found = [
+        f"{names[edge.event]}{'' if edge.target < 0 else edge.target}{f'-{edge.lag}' if edge.lag else ''}"
+        for edge in edges
+    ]
+    return ", ".join(found) or "nothing"
+
+
+PLANS: dict[str, tuple[Plan, str]] = {
+    "all-reduce": (
+        plan_of(AllReduce(topology="ring"), 1, 1, 1),
+        """
+        0 all_reduce ring 012: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 average 012: grad[0:24] -> grad[0:24], 24 after 0
+        2 update 012: grad[0:24] -> param[0:24], 24 after 1, step
+        backward_returns after 1
+        step_returns after 2
+        """,
+    ),
+    "all-reduce, forward": (
+        plan_of(AllReduce(), 1, 1, overlap="forward"),
+        """
+        0 all_reduce native 01: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 average 01: grad[0:24] -> grad[0:24], 24 after 0
+        2 update 01: grad[0:24] -> param[0:24], 24 after 1, step
+        before_use 0 after 2-1
+        """,
+    ),
+    "one worker": (
+        plan_of(AllReduce(), 1),
+        """
+        0 update 0: grad[0:24] -> param[0:24], 24 after grad 0, step
+        backward_returns after nothing
+        step_returns after 0
+        """,
+    ),
+    "all-reduce in slices": (
+        plan_of(AllReduce(), 1, 1, variable=replace(WEIGHT, shape=(60, 6)), slice_bytes=1024),
+        """
+        0 all_reduce native 01: grad[0:256], 256 x 4 B, lane 0 after grad 0
+        1 average 01: grad[0:256] -> grad[0:256], 256 after 0
+        2 all_reduce native 01: grad[256:360], 104 x 4 B, lane 0 after grad 0
+        3 average 01: grad[256:360] -> grad[256:360], 104 after 2
+        4 update 01: grad[0:256] + grad[256:360] -> param[0:256] + param[256:360], 360 after 1, 3, step
+        backward_returns after 1, 3
+        step_returns after 4
+        """,
+    ),
+    "all-reduce, clipped": (
+        plan_of(AllReduce(), 1, 1, clip_norm=1.0),
+        """
+        0 all_reduce native 01: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 average 01: grad[0:24] -> grad[0:24], 24 after 0
+        2 norm 01: grad[0:24] -> norm[0:1] float64, 24 after 1
+        3 update 01: grad[0:24] -> param[0:24], 24 after 1, 2, step
+        backward_returns after 1
+        step_returns after 3
+        """,
+    ),
+    "hierarchical, equal nodes": (
+        plan_of(AllReduce(hierarchical=True), 2, 2),
+        """
+        0 reduce_scatter native 01 23: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 all_reduce native 02 13 within 01 23: grad[0:24], 24 x 4 B, lane 1 after 0
+        2 all_gather native 01 23: grad[0:24], 24 x 4 B, lane 2 after 1
+        3 average 0123: grad[0:24] -> grad[0:24], 24 after 2
+        4 update 0123: grad[0:24] -> param[0:24], 24 after 3, step
+        backward_returns after 3
+        step_returns after 4
+        """,
+    ),
+    "hierarchical, unequal nodes": (
+        plan_of(AllReduce(hierarchical=True, topology="ring"), 2, 1),
+        """
+        0 reduce tree 01: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 all_reduce ring 02: grad[0:24], 24 x 4 B, lane 1 after grad 0, 0
+        2 broadcast tree 01: grad[0:24], 24 x 4 B, lane 2 after grad 0, 0, 1
+        3 average 012: grad[0:24] -> grad[0:24], 24 after 0, 1, 2
+        4 update 012: grad[0:24] -> param[0:24], 24 after 3, step
+        backward_returns after 3
+        step_returns after 4
+        """,
+    ),
+    "server apart": (
+        plan_of(ParameterServer(server="n2"), 1, 1, 0),
+        """
+        0 reduce star 201: grad[0:24], 24 x 4 B, lane 1 after grad 0
+        1 average 2: grad[0:24] -> grad[0:24], 24 after 0
+        2 update 2: grad[0:24] -> param[0:24], 24 after 1, step
+        3 broadcast star 201: param[0:24], 24 x 4 B, lane 2 after 2, step
+        backward_returns after nothing
+        step_returns after 2, 3
+        """,
+    ),
+    "server, forward": (
+        plan_of(ParameterServer(server="n1"), 1, 1, overlap="forward"),
+        """
+        0 reduce star 10: grad[0:24], 24 x 4 B, lane 1 after grad 0
+        1 average 1: grad[0:24] -> grad[0:24], 24 after 0
+        2 update 1: grad[0:24] -> param[0:24], 24 after 1, step
+        3 broadcast star 10: param[0:24], 24 x 4 B, lane 2 after 2, step
+        before_use 0 after 2-1, 3-1
+        """,
+    ),
+    "server, clipped": (
+        plan_of(ParameterServer(server="n1"), 1, 1, clip_norm=1.0),
+        """
+        0 reduce star 10: grad[0:24], 24 x 4 B, lane 1 after grad 0
+        1 average 1: grad[0:24] -> grad[0:24], 24 after 0
+        2 norm 1: grad[0:24] -> norm[0:1] float64, 24 after 1
+        3 all_reduce native 01: norm[0:1] float64, 1 x 8 B, lane 1 after 2
+        4 update 1: grad[0:24] -> param[0:24], 24 after 1, 3, step
+        5 broadcast star 10: param[0:24], 24 x 4 B, lane 2 after 4, step
+        backward_returns after nothing
+        step_returns after 4, 5
+        """,
+    ),
+    "server, proxies": (
+        plan_of(ParameterServer(server="n2", local_proxy=True), 2, 1, 0),
+        """
+        0 reduce star 01: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 reduce star 302: grad[0:24], 24 x 4 B, lane 1 after grad 0, 0
+        2 average 3: grad[0:24] -> grad[0:24], 24 after 0, 1
+        3 update 3: grad[0:24] -> param[0:24], 24 after 2, step
+        4 broadcast star 302: param[0:24], 24 x 4 B, lane 2 after 3, step
+        5 broadcast star 01: param[0:24], 24 x 4 B, lane 3 after 3, step, 4
+        backward_returns after nothing
+        step_returns after 3, 4, 5
+        """,
+    ),
+    "server, workers update": (
+        plan_of(ParameterServer(server="n1", update="worker"), 1, 1),
+        """
+        0 reduce star 10: grad[0:24], 24 x 4 B, lane 1 after grad 0
+        1 average 1: grad[0:24] -> grad[0:24], 24 after 0
+        2 broadcast star 10: grad[0:24], 24 x 4 B, lane 2 after 0, 1
+        3 update 01: grad[0:24] -> param[0:24], 24 after 1, 2, step
+        backward_returns after 1, 2
+        step_returns after 3
+        """,
+    ),
+    "server, workers update, cast": (
+        plan_of(ParameterServer(server="n1", update="worker"), 1, 1, codec=Cast()),
+        """
+        0 encode 01: grad[0:24] -> encoded[0:24] bfloat16, 24 after grad 0
+        1 reduce star 10: encoded[0:24] bfloat16, 24 x 2 B, lane 1 after 0
+        2 broadcast star 10: encoded[0:24] bfloat16, 24 x 2 B, lane 2 after 1
+        3 decode 01: encoded[0:24] bfloat16 -> grad[0:24], 24 after 1, 2
+        4 update 01: grad[0:24] -> param[0:24], 24 after 3, step
+        backward_returns after 3
+        step_returns after 4
+        """,
+    ),
+    "server, int8": (
+        plan_of(ParameterServer(server="n1"), 1, 1, codec=Int8(block=10)),
+        """
+        0 encode 01: grad[0:24] -> encoded[0:24] uint8, 24 after grad 0
+        1 gather_v star 10: encoded[0:24] uint8, 36 x 1 B, lane 1 after 0
+        2 decode 1: encoded[0:24] uint8 -> grad[0:24], 48 after 1
+        3 update 1: grad[0:24] -> param[0:24], 24 after 2, step
+        4 broadcast star 10: param[0:24], 24 x 4 B, lane 2 after 3, step
+        backward_returns after nothing
+        step_returns after 3, 4
+        """,
+    ),
+    "server, stale": (
+        plan_of(ParameterServer(server="n1", staleness=2), 1, 1, overlap="forward"),
+        """
+        0 reduce star 10: grad[0:24], 24 x 4 B, lane 1 after grad 0
+        1 average 1: grad[0:24] -> grad[0:24], 24 after 0
+        2 update 1: grad[0:24] -> master[0:24], 24 after 1, step, 3-1
+        3 copy 1: master[0:24] -> incoming[0:24], 24 after 2
+        4 broadcast star 10: incoming[0:24], 24 x 4 B, lane 2 after 3
+        5 take 01: incoming[0:24] -> param[0:24], 24 after 3-2, 4-2, step
+        before_use 0 after 5-1
+        """,
+    ),
+    "server, stale, int8 with feedback": (
+        plan_of(ParameterServer(server="n1", staleness=1), 1, 1, codec=Int8(error_feedback=True)),
+        """
+        0 encode 01: grad[0:24] -> encoded[0:24] uint8, 24 after grad 0, 0-1
+        1 gather_v star 10: encoded[0:24] uint8, 28 x 1 B, lane 1 after 0
+        2 decode 1: encoded[0:24] uint8 -> grad[0:24], 48 after 1
+        3 update 1: grad[0:24] -> master[0:24], 24 after 2, step, 4-1
+        4 copy 1: master[0:24] -> incoming[0:24], 24 after 3
+        5 broadcast star 10: incoming[0:24], 24 x 4 B, lane 2 after 4
+        6 take 01: incoming[0:24] -> param[0:24], 24 after 4-1, 5-1, step
+        backward_returns after nothing
+        step_returns after 6
+        """,
+    ),
+    "rows at server": (
+        plan_of(ParameterServer(server="n2", sparse=True), 1, 1, 0, variable=TABLE),
+        """
+        0 gather_v star 201: rows[0:30], 40 x 1 B (at most 80), lane 1 after grad 0
+        1 merge_rows 2: rows[0:30] -> rows[0:30], 12 after 0
+        2 update 2: rows[0:30] -> param[0:30], 12 after 1, step
+        3 read_rows 2: rows[0:30] + param[0:30] -> new_rows[0:30], 12 after 2
+        4 broadcast star 201: new_rows[0:30], 80 x 1 B (at most 160), lane 2 after 3, step
+        5 write_rows 0 1: new_rows[0:30] -> param[0:30], 12 after 4
+        backward_returns after nothing
+        step_returns after 2, 5
+        """,
+    ),
+    "rows at server, workers update": (
+        plan_of(ParameterServer(server="n0", sparse=True, update="worker"), 1, 1, variable=TABLE),
+        """
+        0 gather_v star 01: rows[0:30], 40 x 1 B (at most 80), lane 1 after grad 0
+        1 merge_rows 0: rows[0:30] -> rows[0:30], 12 after 0
+        2 broadcast star 01: rows[0:30], 80 x 1 B (at most 160), lane 2 after 0, 1
+        3 update 01: rows[0:30] -> param[0:30], 12 after 2, 1, step
+        backward_returns after 2, 1
+        step_returns after 3
+        """,
+    ),
+    "rows at server, stale": (
+        plan_of(ParameterServer(server="n0", sparse=True, staleness=2), 1, 1, variable=TABLE),
+        """
+        0 gather_v star 01: rows[0:30], 40 x 1 B (at most 80), lane 1 after grad 0
+        1 merge_rows 0: rows[0:30] -> rows[0:30], 12 after 0
+        2 update 0: rows[0:30] -> master[0:30], 12 after 1, step, 3-1
+        3 read_rows 0: rows[0:30] + master[0:30] -> new_rows[0:30], 12 after 2
+        4 broadcast star 01: new_rows[0:30], 80 x 1 B (at most 160), lane 2 after 3
+        5 write_rows 01: new_rows[0:30] -> param[0:30], 12 after 4-2, step
+        backward_returns after nothing
+        step_returns after 5
+        """,
+    ),
+    "sharded": (
+        plan_of(Sharded(), 1, 1, 1, overlap="forward"),
+        """
+        0 reduce_scatter native 012: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 average (shard) 012: grad[0:24] -> grad[0:24], 24 after 0
+        2 update (shard) 012: grad[0:24] -> param[0:24], 24 after 1, step
+        3 all_gather native 012: param[0:24], 24 x 4 B, lane 1 after 2
+        before_use 0 after 3-1
+        """,
+    ),
+    "sharded, cast": (
+        plan_of(Sharded(topology="ring"), 1, 1, codec=Cast(dtype="float16")),
+        """
+        0 encode 01: grad[0:24] -> encoded[0:24] float16, 24 after grad 0
+        1 reduce_scatter ring 01: encoded[0:24] float16, 24 x 2 B, lane 0 after 0
+        2 decode (shard) 01: encoded[0:24] float16 -> grad[0:24], 24 after 1
+        3 update (shard) 01: grad[0:24] -> param[0:24], 24 after 2, step
+        4 all_gather ring 01: param[0:24], 24 x 4 B, lane 1 after 3
+        backward_returns after nothing
+        step_returns after 4
+        """,
+    ),
+    "sharded, clipped": (
+        plan_of(Sharded(), 1, 1, clip_norm=1.0),
+        """
+        0 reduce_scatter native 01: grad[0:24], 24 x 4 B, lane 0 after grad 0
+        1 average (shard) 01: grad[0:24] -> grad[0:24], 24 after 0
+        2 norm (shard) 01: grad[0:24] -> norm[0:1] float64, 24 after 1
+        3 all_reduce native 01: norm[0:1] float64, 1 x 8 B, lane 1 after 2
+        4 update (shard) 01: grad[0:24] -> param[0:24], 24 after 1, 3, step
+        5 all_gather native 01: param[0:24], 24 x 4 B, lane 1 after 4
+        backward_returns after nothing
+        step_returns after 5
+        """,
+    ),
+    "rows": (
+        plan_of(SparseGather(), 1, 1, variable=TABLE),
+        """
+        0 all_gather_v native 01: rows[0:30], 40 x 1 B (at most 80), lane 0 after grad 0
+        1 merge_rows 01: rows[0:30] -> rows[0:30], 12 after 0
+        2 update 01: rows[0:30] -> param[0:30], 12 after 1, step
+        backward_returns after 1
+        step_returns after 2
+        """,
+    ),
+    "factors": (
+        plan_of(SufficientFactors(topology="ring"), 1, 1),
+        """
+        0 all_gather_v ring 01: factors[0:24], 20 x 4 B, lane 0 after grad 0
+        1 rebuild 01: factors[0:24] -> grad[0:24], 96 after 0
+        2 update 01: grad[0:24] -> param[0:24], 24 after 1, step
+        backward_returns after 1
+        step_returns after 2
+        """,
+    ),
+    "periodic": (
+        plan_of(Periodic(every=4), 1, 1),
+        """
+        0 update 01: grad[0:24] -> param[0:24], 24 after grad 0, step
+        1 all_reduce native 01: param[0:24], 24 x 4 B, lane 0, every 4 after 0
+        2 average 01: param[0:24] -> param[0:24], 24, every 4 after 1
+        backward_returns after nothing
+        step_returns after 0, 2
+        """,
+    ),
+    "periodic, outer, clipped": (
+        plan_of(Periodic(every=4, outer=OuterOptimizer()), 1, 1, clip_norm=1.0),
+        """
+        0 norm 0 1: grad[0:24] -> norm[1:2] float64, 24 after grad 0
+        1 update 01: grad[0:24] -> param[0:24], 24 after grad 0, 0, step
+        2 all_reduce native 01: param[0:24], 24 x 4 B, lane 0, every 4 after 1
+        3 average 01: param[0:24] -> param[0:24], 24, every 4 after 2
+        4 outer 01: param[0:24] + anchor[0:24] -> param[0:24] + anchor[0:24], 24, every 4 after 3
+        backward_returns after nothing
+        step_returns after 1, 4
+        """,
+    ),
+    "cast": (
+        plan_of(AllReduce(), 1, 1, codec=Cast()),
+        """
+        0 encode 01: grad[0:24] -> encoded[0:24] bfloat16, 24 after grad 0
+        1 all_reduce native 01: encoded[0:24] bfloat16, 24 x 2 B, lane 0 after 0
+        2 decode 01: encoded[0:24] bfloat16 -> grad[0:24], 24 after 1
+        3 update 01: grad[0:24] -> param[0:24], 24 after 2, step
+        backward_returns after 2
+        step_returns after 3
+        """,
+    ),
+    "top-k by tree": (
+        plan_of(AllReduce(topology="tree"), 1, 1, 1, codec=TopK(ratio=0.25)),
+        """
+        0 encode 012: grad[0:24] -> encoded[0:24] uint8, 24 after grad 0
+        1 all_gather_v ring 012: encoded[0:24] uint8, 48 x 1 B, lane 0 after 0
+        2 decode 012: encoded[0:24] uint8 -> grad[0:24], 72 after 1
+        3 update 012: grad[0:24] -> param[0:24], 24 after 2, step
+        backward_returns after 2
+        step_returns after 3
+        """,
+    ),
+    "power_sgd": (
+        plan_of(AllReduce(), 1, 1, codec=PowerSGD(rank=2)),
+        """
+        0 encode 01: grad[0:24] -> left[0:8], 48 after grad 0
+        1 all_reduce native 01: left[0:8], 8 x 4 B, lane 0 after 0
+        2 project 01: grad[0:24] + left[0:8] -> left[0:8] + right[0:12], 48 after 1
+        3 all_reduce native 01: right[0:12], 12 x 4 B, lane 1 after 2
+        4 decode 01: left[0:8] + right[0:12] -> grad[0:24], 48 after 3
+        5 update 01: grad[0:24] -> param[0:24], 24 after 4, step
+        backward_returns after 4
+        step_returns after 5
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_plan_written_out(name: str) -> None:
+    plan, expected = PLANS[name]
+    assert written(plan) == textwrap.dedent(expected).strip()
