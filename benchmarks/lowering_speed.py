@@ -2,8 +2,9 @@
 
     python benchmarks/lowering_speed.py --repeats 20 > out.json
 
-Prints one JSON document: for each strategy the least and the median time of lowering and of taking its canonical form and id, for each
-space those of drawing one strategy and checking it. The least of many is what the code costs; the median says how busy the machine was.
+Prints one JSON document: for each strategy the least and the median time of lowering and of taking its canonical form
+and id, for each space those of drawing one strategy and checking it. The least of many is what the code costs; the
+median says how busy the machine was.
 """
 
 from __future__ import annotations

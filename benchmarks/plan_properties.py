@@ -3,9 +3,9 @@
     python benchmarks/plan_properties.py --count 10000 --seed 0 > out.json
     python benchmarks/plan_properties.py --rerun out.json
 
-Prints one JSON document: how many strategies were tried, how often each property was checked, and each failure with its strategy, model
-and cluster, ready to be run again. Strategies are sampled, mutated and crossed; a share of the spaces is exact alone, others allow
-lossy or stale strategies or both.
+Prints one JSON document: how many strategies were tried, how often each property was checked, and each failure with its
+strategy, model and cluster, ready to be run again. Strategies are sampled, mutated and crossed; a share of the spaces
+is exact alone, others allow lossy or stale strategies or both.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def draw(rng: random.Random, count: int) -> Iterator[Case]:
 
 
 def check(case: Case) -> Iterator[str]:
-    """The names of the properties that were checked and hold, in turn; `BrokenError` or another error where one does not."""
+    """The names of the properties that were checked and hold, in turn; `BrokenError` or another error where one does
+    not.
+    """
     yield from check_form(case)
     yield from check_identity(case)
     yield from check_run(case)
@@ -315,7 +317,8 @@ def _with_faithful_codec(message: Message, case: Case) -> Message:
     if isinstance(message.codec, PowerSGD):
         parts = [all_parts(case.strategy, case.model)[name] for name in message.parts]
         sides = {part.smaller_side for part in parts}
-        # It looks where the last gradient was. Those of a table change their rank from step to step, so some of the next is missed.
+        # It looks where the last gradient was. Those of a table change their rank from step to step, so some of the
+        # next is missed.
         if len(sides) == 1 and all(part.variable.kind != "embedding" for part in parts):
             return replace(message, codec=replace(message.codec, rank=sides.pop()))
     synchroniser = message.synchroniser

@@ -33,7 +33,10 @@ class Piece(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What one round of a message's template works on. `ready` is the last gradient it needs, `use` the first parameter it feeds."""
+    """What one round of a message's template works on.
+
+    `ready` is the last gradient it needs, `use` the first parameter it feeds.
+    """
 
     message: int
     pieces: tuple[Piece, ...]
@@ -43,7 +46,10 @@ class Slice(NamedTuple):
 
 
 class Builder:
-    """The growing plan. Groups are made once and shared by all operations; `everyone` is the workers and the servers in use."""
+    """The growing plan.
+
+    Groups are made once and shared by all operations; `everyone` is the workers and the servers in use.
+    """
 
     def __init__(self, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, parts: Sequence[Part]) -> None:
         self.strategy = strategy

@@ -1,9 +1,9 @@
 """The one lowering: strategy + model spec + cluster spec -> plan, pure, deterministic and free of torch.
 
-Nothing else interprets a strategy. The canonical form is what is lowered, so equal strategy ids mean equal plans. The order of the
-operations is the proof that a plan cannot deadlock: first whatever collects gradients, in the order in which they become
-ready; then the barrier; then whatever updates and returns parameters, in the order of their next use. Every operation comes after all it
-waits for, and each lane is a part of this order.
+Nothing else interprets a strategy. The canonical form is what is lowered, so equal strategy ids mean equal plans. The
+order of the operations is the proof that a plan cannot deadlock: first whatever collects gradients, in the order in
+which they become ready; then the barrier; then whatever updates and returns parameters, in the order of their next use.
+Every operation comes after all it waits for, and each lane is a part of this order.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _collect(templates: Sequence[Template], slices: Sequence[Sequence[Slice]]) -
 def _barriers(builder: Builder, finished: Sequence[Sequence[Finished]]) -> list[tuple[Edge, ...]]:
     """Where the task clips or scales: for each message the norm that its updates wait for, and are scaled by.
 
-    Shared gradients have one norm among them. Periodic averaging has no finished gradients: each of its workers has a norm of its own.
+    Shared gradients have one norm among them. Periodic averaging has no finished gradients: each of its workers has a
+    norm of its own.
     """
     messages = builder.strategy.messages
     if builder.model.clip_norm is None and not builder.model.loss_scaling:
@@ -117,8 +118,8 @@ def _barriers(builder: Builder, finished: Sequence[Sequence[Finished]]) -> list[
 def _shared_barrier(builder: Builder, shared: list[int], finished: Sequence[Sequence[Finished]]) -> tuple[Edge, ...]:
     """The norm of all shared gradients.
 
-    Where all workers hold all gradients, each counts for itself. Else each counts what it alone holds and a share of what all hold,
-    and a scalar all-reduce makes the norm everybody's.
+    Where all workers hold all gradients, each counts for itself. Else each counts what it alone holds and a share of
+    what all hold, and a scalar all-reduce makes the norm everybody's.
     """
     everywhere = all(_is_everywhere(builder, one) for index in shared for one in finished[index])
     edges = _norm(builder, SHARED_NORM, shared, finished, shares=not everywhere)
@@ -142,8 +143,8 @@ def _norm(
 ) -> tuple[Edge, ...]:
     """Add up the squares of finished gradients where they are; each worker a share of those that all hold, if told so.
 
-    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the same. All
-    workers and a server may share a rank, two servers do not.
+    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the
+    same. All workers and a server may share a rank, two servers do not.
     """
     norm = builder.region("norm", piece, "float64")
     last: dict[Groups, Edge] = {}

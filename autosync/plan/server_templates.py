@@ -1,7 +1,8 @@
 """Templates of parameter servers: dense, stale, and sparse.
 
-The server's node takes part through its first rank. Dense gradients are reduced there over a star (through one rank of each node with a local
-proxy), rows are gathered. A stale server goes on with a copy of its own, the `master`; workers take what it sent some iterations ago.
+The server's node takes part through its first rank. Dense gradients are reduced there over a star (through one rank of
+each node with a local proxy), rows are gathered. A stale server goes on with a copy of its own, the `master`; workers
+take what it sent some iterations ago.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class SparseServerTemplate(ServerTemplate):
         return (update, self._write(piece, others, (sent,)))
 
     def _settle_stale(self, piece: Slice, finished: Sequence[Finished], barrier: tuple[Edge, ...]) -> tuple[Edge, ...]:
-        """As with dense gradients: the server updates its copy, workers write the rows that it sent `staleness` steps ago."""
+        """As with dense gradients: the server updates its copy, workers write the rows that it sent steps ago."""
         b = self.builder
         master = b.regions_of("master", piece.pieces)
         read_before = Edge("operation", len(b.operations) + 1, 1)

@@ -1,9 +1,9 @@
 """Templates: what each synchroniser becomes in a plan.
 
-A template has two halves. `collect` turns the ranks' gradients of one slice into finished ones, wherever the optimizer needs them; it runs
-while backward does. `settle` updates the parameters and brings them to whoever lacks them, after `step()` was called and
-after the barrier (the norm, where the task clips). Between the two the lowering knows from `Finished` where gradients are.
-Those of parameter servers are in `server_templates`.
+A template has two halves. `collect` turns the ranks' gradients of one slice into finished ones, wherever the optimizer
+needs them; it runs while backward does. `settle` updates the parameters and brings them to whoever lacks them, after
+`step()` was called and after the barrier (the norm, where the task clips). Between the two the lowering knows from
+`Finished` where gradients are. Those of parameter servers are in `server_templates`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ STEP_CALLED = Edge("step_called")
 
 
 class Finished(NamedTuple):
-    """A finished gradient: the edges to wait for, its regions, and the ranks that hold it (each its shard where `sharded`)."""
+    """A finished gradient: the edges to wait for, its regions, and the ranks that hold it.
+
+    Each holds its shard where `sharded`.
+    """
 
     after: tuple[Edge, ...]
     grads: tuple[int, ...]
@@ -136,7 +139,10 @@ class AllReduceTemplate(Template):
         return self._average(piece, wire, b.workers, (edge,))
 
     def _hierarchical(self, wire: Wire, synchroniser: AllReduce) -> tuple[Edge, ...]:
-        """Within nodes, between them, within them again. Equal nodes share the work, unequal ones meet through one rank each."""
+        """Within nodes, between them, within them again.
+
+        Equal nodes share the work, unequal ones meet through one rank each.
+        """
         b, topology = self.builder, synchroniser.topology
         inner: Groups = tuple(group for group in b.nodes if len(group) > 1)
         if len({len(group) for group in b.nodes}) == 1:

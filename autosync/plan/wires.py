@@ -116,7 +116,10 @@ def decoded(
 def power_sgd(
     builder: Builder, index: int, codec: PowerSGD, piece: Slice, algorithm: Algorithm
 ) -> tuple[tuple[Edge, ...], tuple[int, ...]]:
-    """Left factor (gradient times last right one), summed; right factor (gradient times orthogonal left one), summed; product."""
+    """The left factor (gradient times the last right one), summed; the right one, summed; their product.
+
+    The right factor is the gradient's transpose times the left one made orthogonal.
+    """
     grads = builder.regions_of("grad", piece.pieces)
     sides = [_sides(builder, p) for p in piece.pieces]
     left = tuple(

@@ -1,6 +1,7 @@
 """A small example of every synchroniser, codec and kind of server, for whoever must get all of them right.
 
-One model of three variables (a table, a linear layer, a bias) on clusters of two to six ranks. `examples` has them by name.
+One model of three variables (a table, a linear layer, a bias) on clusters of two to six ranks. `examples` has them by
+name.
 """
 
 from __future__ import annotations
