@@ -15,7 +15,7 @@ they wait for. How to read a plan:
   members own in the groups of `within`.
 - **Edges** are local: a rank waits for what *it* takes part in. An edge to an operation in which the rank has no
   part, or to the gradient of a rank that computes none, holds nothing up. `lag` counts iterations back; before the
-  first there is nothing to wait for.
+  first there is nothing to wait for. A server's step is called when the first worker's is.
 - **Lanes** are queues: on every rank the transfers of a lane run in the order of `operations`. Lanes go on
   independently, `priority` (0 first) decides between them. Each stage of a template has lanes of its own, so that
   stages of different messages overlap. `operations` is one order for all lanes and in it everything comes after
