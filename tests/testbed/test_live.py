@@ -13,6 +13,7 @@ import pytest
 from autosync.errors import OperationError, UnknownNameError
 from autosync.specs.cluster import ClusterSpec, Rack
 from autosync.testbed import Testbed, live, processes, records, up
+from autosync.testbed.commands import tool_environment
 from autosync.testbed.layout import cluster_key
 from autosync.testbed.support import find_places
 
@@ -41,7 +42,9 @@ def _links_and_namespaces(key: str) -> list[str]:
 
 
 def _output(command: Sequence[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=30, env=tool_environment()
+    ).stdout
 
 
 def _python(bed: Testbed, node: str, *arguments: str) -> list[str]:
