@@ -13,7 +13,6 @@ from autosync.errors import InputError
 from autosync.specs.task_file import is_task
 
 if TYPE_CHECKING:
-    from autosync.search.guarantee import Contest
     from autosync.search.tune import Tuned
 
 
@@ -92,34 +91,52 @@ def tune(
 
 def describe(tuned: Tuned, output: Path | None) -> str:
     """The verdict for people."""
-    verdict = tuned.verdict
+    return "\n".join([_tried(tuned), "", *_contests(tuned), "", *_verdict(tuned), "", *_places(tuned, output)])
+
+
+def _tried(tuned: Tuned) -> str:
     failed = sum(record.failure is not None for record in tuned.records)
-    lines = [
-        f"{len(tuned.records)} strategies tried, {failed} failed; the finalists, measured in turn with stock DDP:",
-        "",
-    ]
-    lines += [f"  {_contest(contest)}" for contest in verdict.contests]
-    winner = verdict.winner
-    lines.append("")
-    if verdict.beats_default:
-        interval = winner.speedup
-        lines.append(
-            f"{winner.candidate.origin} is {interval.value:.2f} times as fast as stock DDP "
-            f"(95 % interval {interval.low:.2f} to {interval.high:.2f}):"
+    count = len(tuned.records)
+    text = "1 strategy tried" if count == 1 else f"{count} strategies tried"
+    if failed:
+        text += f", {failed} of them failed (the study says why)"
+    return f"{text}. Stock DDP and the fastest others, measured again in turn:"
+
+
+def _contests(tuned: Tuned) -> list[str]:
+    """A table: milliseconds a step and how many times as fast as stock DDP, each with its 95 % interval."""
+    rows = [("", "ms a step", "(95 % interval)", "speedup", "(95 % interval)")]
+    for contest in tuned.verdict.contests:
+        seconds, speedup = contest.seconds, contest.speedup
+        rows.append(
+            (
+                contest.candidate.name,
+                f"{seconds.value * 1e3:.2f}",
+                f"({seconds.low * 1e3:.2f} to {seconds.high * 1e3:.2f})",
+                f"{speedup.value:.2f}",
+                f"({speedup.low:.2f} to {speedup.high:.2f})",
+            )
         )
-        summary = tuned.summary["winner"]
-        assert isinstance(summary, dict), "the summary's winner has fields"
-        lines.append(f"  {summary['in_words']}")
-    else:
-        lines.append("Nothing beats stock DDP for certain: keep it. The bundle has its buckets as a strategy.")
-    lines += ["", f"bundle: {output or tuned.folder / 'best.yaml'}", f"study:  {tuned.folder}"]
-    return "\n".join(lines)
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [
+        f"  {row[0]:{widths[0]}}  {row[1]:>{widths[1]}} {row[2]:{widths[2]}}  {row[3]:>{widths[3]}} {row[4]}"
+        for row in rows
+    ]
 
 
-def _contest(contest: Contest) -> str:
-    seconds, speedup = contest.seconds, contest.speedup
-    name = f"{contest.candidate.origin} {contest.candidate.strategy_id[:8]}"
-    return (
-        f"{name:36}  {seconds.value * 1e3:8.2f} ms a step ({seconds.low * 1e3:.2f} to {seconds.high * 1e3:.2f})"
-        f"  x{speedup.value:.2f} ({speedup.low:.2f} to {speedup.high:.2f})"
-    )
+def _verdict(tuned: Tuned) -> list[str]:
+    winner = tuned.verdict.winner
+    if not tuned.verdict.beats_default:
+        if len(tuned.verdict.contests) == 1:
+            return ["Nothing was there to compare with stock DDP: keep it."]
+        return ["Nothing tried is faster than stock DDP for certain: keep it."]
+    interval = winner.speedup
+    summary = tuned.summary["winner"]
+    assert isinstance(summary, dict), "the summary's winner has fields"
+    factor = f"{interval.value:.2f} times as fast as stock DDP ({interval.low:.2f} to {interval.high:.2f})"
+    return [f"{winner.candidate.name} is {factor}:", f"  {summary['in_words']}"]
+
+
+def _places(tuned: Tuned, output: Path | None) -> list[str]:
+    what = "" if tuned.verdict.beats_default else " (stock DDP's buckets as a strategy)"
+    return [f"bundle: {output or tuned.folder / 'best.yaml'}{what}", f"study:  {tuned.folder}"]

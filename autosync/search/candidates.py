@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Strategy
-from autosync.strategy.space import Space
+from autosync.strategy.space import Limits, Space
 
 MAX_DRAWS = 1000
 """Draws in a row that bring nothing new before the space counts as exhausted."""
@@ -28,6 +29,13 @@ class Candidate:
     strategy: Strategy | None
     strategy_id: str
 
+    @property
+    def name(self) -> str:
+        """What people call it: samples have nothing but their id."""
+        if self.strategy is None:
+            return "stock DDP"
+        return f"{self.origin} {self.strategy_id[:8]}"
+
 
 STOCK_DDP = Candidate(origin="baseline:torch_ddp", strategy=None, strategy_id="torch_ddp")
 
@@ -38,41 +46,36 @@ def default_as_strategy(model: ModelSpec, cluster: ClusterSpec) -> Candidate:
 
 
 def candidates(model: ModelSpec, cluster: ClusterSpec, seed: int) -> Iterator[Candidate]:
-    """Stock DDP, the presets that apply, then samples without end (or until nothing new comes); each strategy once."""
+    """Stock DDP, the presets that apply, then samples without end (or until nothing new comes).
+
+    Each strategy comes once, and only what is exact and what the engine runs.
+    """
     yield STOCK_DDP
     seen: set[str] = set()
-    for candidate in _presets_then_samples(model, cluster, seed):
-        if candidate.strategy_id not in seen:
-            seen.add(candidate.strategy_id)
-            yield candidate
-
-
-def _presets_then_samples(model: ModelSpec, cluster: ClusterSpec, seed: int) -> Iterator[Candidate]:
-    for name in preset_names():
-        try:
-            strategy = build_preset(name, model, cluster)
-        except DoesNotApplyError:
-            continue
-        if _runs(strategy, model, cluster):
-            yield _candidate(f"preset:{name}", strategy, model, cluster)
-    space = Space(model=model, cluster=cluster)
-    rng = random.Random(seed)
-    drawn: set[str] = set()
     idle = 0
-    while idle < MAX_DRAWS:
-        strategy = space.sample(rng)
-        candidate = _candidate("sampled", strategy, model, cluster)
-        idle += 1
-        if candidate.strategy_id not in drawn and _runs(strategy, model, cluster):
-            drawn.add(candidate.strategy_id)
+    for origin, strategy in _presets_then_samples(model, cluster, seed):
+        candidate = _candidate(origin, strategy, model, cluster)
+        is_new = candidate.strategy_id not in seen
+        seen.add(candidate.strategy_id)
+        if is_new and strategy.is_exact and not unsupported(lower(strategy, model, cluster)):
             idle = 0
             yield candidate
+        else:
+            idle += 1
+            if idle == MAX_DRAWS:
+                return
+
+
+def _presets_then_samples(model: ModelSpec, cluster: ClusterSpec, seed: int) -> Iterator[tuple[str, Strategy]]:
+    for name in preset_names():
+        with contextlib.suppress(DoesNotApplyError):
+            yield f"preset:{name}", build_preset(name, model, cluster)
+    # What overlaps the forward pass the engine does not run, so it is not drawn.
+    space = Space(model=model, cluster=cluster, limits=Limits(overlaps=("backward",)))
+    rng = random.Random(seed)
+    while True:
+        yield "sampled", space.sample(rng)
 
 
 def _candidate(origin: str, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Candidate:
     return Candidate(origin=origin, strategy=strategy, strategy_id=strategy_id(strategy, model, cluster))
-
-
-def _runs(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> bool:
-    """Whether the engine runs a strategy: what it would refuse is no candidate."""
-    return strategy.is_exact and not unsupported(lower(strategy, model, cluster))

@@ -56,7 +56,8 @@ def prove(trials: Trials, finalists: Sequence[Candidate]) -> Verdict:
     )
     outcome = run_job(job, trials.cluster, folder)
     if isinstance(outcome, Failed):
-        raise OperationError(f"the finalists could not be measured again: {outcome.message} (logs in {folder.path})")
+        what = f"the finalists could not be measured again ({outcome.kind}): {outcome.message}"
+        raise OperationError(f"{what} (the logs are in {folder.path})")
     seconds = [slowest_rank(outcome.step_seconds[candidate.strategy_id]) for candidate in entrants]
     contests = tuple(
         Contest(

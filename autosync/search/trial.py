@@ -50,7 +50,8 @@ class Trials:
         """The candidate as a contestant, its bundle in the job's folder."""
         bundle = self.bundle(candidate)
         if bundle is None:
-            return Contestant(name=candidate.strategy_id)
+            unused = any(parameter.reason == "unused" for parameter in self.model.untrained)
+            return Contestant(name=candidate.strategy_id, find_unused_parameters=unused)
         path = folder / f"{candidate.strategy_id}.yaml"
         save_bundle(path, bundle)
         return Contestant(name=candidate.strategy_id, bundle=str(path.resolve()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +13,20 @@ from autosync.datasets.schema import Record
 from autosync.errors import InputError, OperationError
 from autosync.search.candidates import Candidate, candidates, default_as_strategy
 from autosync.search.guarantee import Verdict, prove
-from autosync.search.study import Study, new_study_folder
+from autosync.search.study import Study, check_name, new_study_folder
 from autosync.search.summary import summary_fields
 from autosync.search.trial import Trials
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import model_of
 from autosync.specs.task_file import is_task
 from autosync.strategy.bundle import save_bundle
+from autosync.trials.run import plan_launch
 
 NUM_FINALISTS = 2
 """How many of the fastest are measured again beside stock DDP."""
 
 Progress = Callable[[str], None]
+Tried = tuple[Candidate, Record]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,11 @@ def tune(
     """
     if not is_task(model):
         raise InputError(f"{model} is no task", rule="tuning runs the model itself: FILE.py or FILE.py:NAME")
+    if study is not None:
+        check_name(study)
     cluster_spec = load_cluster(cluster)
+    # Refuses a cluster that cannot be started before anything is run or written.
+    plan_launch(cluster_spec, Path())
     progress(f"profiling {model}")
     spec = model_of(model)
     settings = {"task": model, "num_trials": num_trials, "budget_seconds": budget_seconds, "seed": seed}
@@ -74,9 +80,12 @@ def tune(
     )
     started = time.monotonic()
     drawn = _within(candidates(spec, cluster_spec, seed), num_trials, budget_seconds)
-    tried = [(candidate, _try(trials, opened, candidate, progress)) for candidate in drawn]
-    finalists = _finalists(tried)
-    progress(f"measuring {len(finalists)} finalists again, in turn with stock DDP")
+    tried: list[Tried] = []
+    for candidate in drawn:
+        tried.append((candidate, _try(trials, opened, candidate)))
+        progress(_told(tried, num_trials))
+    finalists = _finalists(tried, opened.folder.path)
+    progress(f"measuring stock DDP and the {len(finalists)} fastest again, in turn")
     verdict = prove(trials, finalists)
     records = tuple(record for _, record in tried)
     summary = summary_fields(
@@ -95,35 +104,48 @@ def _within(drawn: Iterator[Candidate], num_trials: int, budget_seconds: float |
     """As many candidates as asked for, while time is left."""
     started = time.monotonic()
     for candidate in itertools.islice(drawn, num_trials):
-        if budget_seconds is not None and time.monotonic() - started > budget_seconds:
+        if budget_seconds is not None and time.monotonic() - started >= budget_seconds:
             return
         yield candidate
 
 
-def _try(trials: Trials, study: Study, candidate: Candidate, progress: Progress) -> Record:
+def _try(trials: Trials, study: Study, candidate: Candidate) -> Record:
     number = study.ask()
     record = trials.run(candidate, number)
     study.tell(record)
+    return record
+
+
+def _told(tried: Sequence[Tried], num_trials: int) -> str:
+    """What came of the last trial, and the best so far."""
+    candidate, record = tried[-1]
     if record.measurement is None:
         assert record.failure is not None, "a record has a measurement or a failure"
         outcome = f"{record.failure.kind}: {record.failure.message}"
     else:
         outcome = f"{record.measurement.median_seconds * 1e3:.2f} ms a step"
-    progress(f"trial {number}: {candidate.origin} {candidate.strategy_id}: {outcome}")
-    return record
+    measured = [
+        (other.measurement.median_seconds, index) for index, (_, other) in enumerate(tried) if other.measurement
+    ]
+    best = ""
+    if measured:
+        seconds, index = min(measured)
+        best = f" (best so far: {seconds * 1e3:.2f} ms, {tried[index][0].name})"
+    return f"trial {len(tried)} of {num_trials}: {candidate.name}: {outcome}{best}"
 
 
-def _finalists(tried: list[tuple[Candidate, Record]]) -> list[Candidate]:
+def _finalists(tried: Sequence[Tried], folder: Path) -> list[Candidate]:
     """The fastest strategies of ours."""
+    failures = [record.failure for _, record in tried if record.failure is not None]
+    if tried and len(failures) == len(tried):
+        raise OperationError(
+            f"all {len(tried)} trials failed; the first: {failures[0].message} (the study is kept in {folder})"
+        )
     measured = [
         (record.measurement.median_seconds, position, candidate)
         for position, (candidate, record) in enumerate(tried)
         if record.measurement is not None and candidate.strategy is not None
     ]
-    if not measured and tried:
-        failures = [record.failure.message for _, record in tried if record.failure is not None]
-        if len(failures) == len(tried):
-            raise OperationError(f"all {len(tried)} trials failed; the first: {failures[0]}")
     return [candidate for *_, candidate in sorted(measured)[:NUM_FINALISTS]]
 
 
@@ -131,7 +153,7 @@ def _hand_over(trials: Trials, verdict: Verdict, summary: dict[str, object], out
     """Write the winner's bundle and the summary. Where stock DDP wins, the bundle has its buckets as a strategy."""
     bundle = trials.bundle(verdict.winner.candidate) or trials.bundle(default_as_strategy(trials.model, trials.cluster))
     assert bundle is not None, "every strategy has a bundle"
-    for path in (trials.folder.best, output):
-        if path is not None:
-            save_bundle(path, bundle)
+    save_bundle(trials.folder.best, bundle)
     jsonio.write_json(trials.folder.summary, summary)
+    if output is not None:
+        save_bundle(output, bundle)

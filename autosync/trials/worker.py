@@ -117,7 +117,7 @@ def main(folder: JobFolder) -> int:
         num_ranks = int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
             "gloo",
-            store=dist.FileStore(str(folder.rendezvous.resolve()), num_ranks),
+            store=dist.FileStore(str(folder.rendezvous.resolve()), num_ranks),  # type: ignore[attr-defined]
             rank=rank,
             world_size=num_ranks,
             timeout=dt.timedelta(seconds=job.timeout_seconds),
