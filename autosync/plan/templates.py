@@ -126,9 +126,7 @@ class AllReduceTemplate(Template):
         if isinstance(self.codec, PowerSGD):
             return Finished(*power_sgd(b, self.index, self.codec, piece, synchroniser.topology), b.workers)
         if self.codec is not None and not isinstance(self.codec, Cast):
-            # What cannot be summed is gathered, and a gather knows no other way than round a ring.
-            way: Algorithm = "native" if synchroniser.topology == "native" else "ring"
-            wire, edge = gather_encoded(b, self.index, self.codec, piece, b.workers, way)
+            wire, edge = gather_encoded(b, self.index, self.codec, piece, b.workers, synchroniser.topology)
             return self._average(piece, wire, b.workers, (edge,))
         wire = dense_wire(b, self.index, self.codec, piece)
         if synchroniser.hierarchical:

@@ -183,6 +183,9 @@ class _Rules:
             yield from self._elementwise(place, "updates at a server")
         if server.sparse:
             yield from self._rows(message, parts, place)
+            if server.local_proxy:
+                rule = "rows of a node's ranks are not merged on the way: each rank sends its own"
+                yield (*place, "local_proxy"), "a local proxy for rows", rule
         if server.staleness and (self.model.clip_norm or self.model.loss_scaling):
             rule = "clipping and loss scaling need every gradient of the step before the first update"
             yield (*place, "staleness"), "staleness in a task that clips or scales", rule
@@ -230,6 +233,10 @@ class _Rules:
         meets_within_node = getattr(synchroniser, "hierarchical", False) or getattr(synchroniser, "local_proxy", False)
         if not isinstance(codec, Cast) and (isinstance(synchroniser, Sharded) or meets_within_node):
             yield place, f"{codec.kind} where sums are passed on", SUMMABLE_ONLY
+        topology = getattr(synchroniser, "topology", "native")
+        if not isinstance(codec, Cast | PowerSGD) and topology not in ("native", "ring"):
+            rule = "what cannot be summed is gathered: native or ring"
+            yield ("synchroniser", "topology"), f"{topology} with {codec.kind}", rule
         if isinstance(codec, Cast) and parts[0].variable.dtype not in ("float32", "float64"):
             yield place, f"{parts[0].variable.dtype} cast to {codec.dtype}", "a cast must make numbers smaller"
         if isinstance(codec, PowerSGD):

@@ -414,8 +414,8 @@ PLANS: dict[str, tuple[Plan, str]] = {
         step_returns after 3
         """,
     ),
-    "top-k by tree": (
-        plan_of(AllReduce(topology="tree"), 1, 1, 1, codec=TopK(ratio=0.25)),
+    "top-k round a ring": (
+        plan_of(AllReduce(topology="ring"), 1, 1, 1, codec=TopK(ratio=0.25)),
         """
         0 encode 012: grad[0:24] -> encoded[0:24] uint8, 24 after grad 0
         1 all_gather_v ring 012: encoded[0:24] uint8, 48 x 1 B, lane 0 after 0

@@ -65,7 +65,9 @@ class Servers:
         self._load_bytes[node.name] += num_bytes
         # A server sees parts; an optimizer that must see whole parameters stays with the workers.
         update: Literal["server", "worker"] = "server" if self._model.optimizer.elementwise else "worker"
-        server = ParameterServer(server=node.name, update=update, local_proxy=self._local_proxy, sparse=rows)
+        server = ParameterServer(
+            server=node.name, update=update, local_proxy=self._local_proxy and not rows, sparse=rows
+        )
         return Message(parts=(str(part.name),), synchroniser=server)
 
 

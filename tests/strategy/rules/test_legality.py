@@ -183,6 +183,17 @@ BROKEN = {
         messages=_on("fc.bias", ParameterServer(server="a", local_proxy=True), codec=Sign()),
         problem="messages[0].codec: sign where sums are passed on (only a codec whose results can be summed: cast)",
     ),
+    "no tree for what is gathered": Case(
+        messages=_on("fc.bias", AllReduce(topology="tree"), codec=Sign()),
+        problem="messages[0].synchroniser.topology: tree with sign (what cannot be summed is gathered: native or ring)",
+    ),
+    "no local proxy for rows": Case(
+        messages=_on("table", ParameterServer(server="a", sparse=True, local_proxy=True)),
+        problem=(
+            "messages[0].synchroniser.local_proxy: a local proxy for rows "
+            "(rows of a node's ranks are not merged on the way: each rank sends its own)"
+        ),
+    ),
     "cast of halves": Case(
         messages=_on("half", codec=Cast()),
         problem="messages[0].codec: float16 cast to bfloat16 (a cast must make numbers smaller)",
@@ -286,7 +297,7 @@ def test_all_mistakes_are_told_at_once(model: ModelSpec, cluster: ClusterSpec, m
 
 
 LEGAL = {
-    "all reduce": Message(parts=("fc.weight", "fc.bias"), synchroniser=AllReduce(topology="tree"), codec=Int8()),
+    "all reduce": Message(parts=("fc.weight", "fc.bias"), synchroniser=AllReduce(topology="ring"), codec=Int8()),
     "server": Message(parts=("fc.weight", "fc.bias"), synchroniser=ParameterServer(server="s", staleness=3)),
     "worker update": Message(parts=("fc.bias",), synchroniser=ParameterServer(server="b", update="worker")),
     "sharded": Message(parts=("fc.weight",), synchroniser=Sharded(topology="ring"), codec=Cast(), slice_bytes=1024),
