@@ -94,7 +94,7 @@ class Trials:
             failure=failure,
             environment=environment(self.cluster),
             compute="real",
-            network="real",
+            network="emulated" if self.cluster.launcher == "testbed" else "real",
             started=started.isoformat(timespec="seconds"),
         )
 

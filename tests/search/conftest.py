@@ -1,0 +1,72 @@
+"""Small models and clusters, and records as trials leave them."""
+
+import pytest
+
+from autosync.datasets.schema import Failure, Measurement, Record
+from autosync.search.candidates import Candidate
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.files import dump_strategy
+
+
+@pytest.fixture
+def cluster() -> ClusterSpec:
+    node = Node(name="this", host="localhost", devices=2, bandwidth_out=1e9, bandwidth_in=1e9)
+    return ClusterSpec(name="pair", nodes=(node,))
+
+
+def _model(shapes: dict[str, tuple[int, ...]], *, elementwise: bool = True) -> ModelSpec:
+    last = len(shapes) - 1
+    variables = tuple(
+        Variable(name=name, shape=shape, use=i, ready=last - i) for i, (name, shape) in enumerate(shapes.items())
+    )
+    segment = Segment(module="all", seconds=0.01, variables=tuple(shapes))
+    timeline = Timeline(device="cpu", source="computed", forward=(segment,), backward=(segment,))
+    optimizer = OptimizerSpec(name="SGD", elementwise=elementwise)
+    return ModelSpec(name="tiny", optimizer=optimizer, variables=variables, timeline=timeline)
+
+
+@pytest.fixture
+def model() -> ModelSpec:
+    return _model({"fc.weight": (40, 30), "fc.bias": (40,), "out.weight": (10, 40)})
+
+
+@pytest.fixture
+def scalar() -> ModelSpec:
+    """One variable without axes and an optimizer that updates it whole: hardly anything can be chosen."""
+    return _model({"scale": ()}, elementwise=False)
+
+
+@pytest.fixture
+def make_record(model: ModelSpec, cluster: ClusterSpec):  # type: ignore[no-untyped-def]
+    def make(number: int, candidate: Candidate, seconds: float | None) -> Record:
+        measured = None
+        if seconds is not None:
+            measured = Measurement(
+                step_seconds=((seconds,), (seconds,)),
+                median_seconds=seconds,
+                low_seconds=seconds,
+                high_seconds=seconds,
+                num_warmup_steps=1,
+                peak_memory_bytes=(1, 1),
+            )
+        return Record(
+            study="s",
+            trial=number,
+            origin=candidate.origin,
+            model_name=model.name,
+            model_fingerprint=model.fingerprint(),
+            cluster_name=cluster.name,
+            cluster_fingerprint=cluster.fingerprint(),
+            strategy=None if candidate.strategy is None else dump_strategy(candidate.strategy),
+            strategy_id=None if candidate.strategy is None else candidate.strategy_id,
+            classes=("exact",),
+            measurement=measured,
+            failure=None if measured else Failure(kind="raised", message="no luck"),
+            environment={},
+            compute="real",
+            network="real",
+            started="2026-01-31T12:00:00+00:00",
+        )
+
+    return make
