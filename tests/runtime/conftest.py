@@ -26,7 +26,7 @@ from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset, preset_names
-from autosync.strategy.representation import Strategy
+from autosync.strategy.representation import Message, Sharded, Strategy
 from autosync.strategy.space import Limits, Space
 
 HERE = Path(__file__).parent
@@ -104,6 +104,12 @@ class Ranks:
         """The path of a preset's bundle."""
         strategy = build_preset(preset, model(task), self.cluster, **options)
         return write_bundle(self.folder / f"{preset}-{task}.yaml", strategy, task, self.cluster)
+
+    def mixed_bundle(self) -> str:
+        """The path of a bundle that has the first layer of `small` updated by all workers and the second in shards."""
+        second = Message(parts=("2.weight", "2.bias"), synchroniser=Sharded())
+        strategy = Strategy(messages=(Message(parts=("0.weight", "0.bias")), second))
+        return write_bundle(self.folder / "mixed.yaml", strategy, "small", self.cluster)
 
     def bundles(self, task: str, num_samples: int) -> dict[str, str]:
         """The paths of bundles that the engine runs: of every preset that applies, and of samples of the space."""

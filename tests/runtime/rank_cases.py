@@ -236,6 +236,27 @@ def _is_equal_everywhere(tensor: torch.Tensor) -> bool:
     return all(torch.equal(other, everyones[0]) for other in everyones)
 
 
+def gradients_when_backward_returns(bundle: str) -> str:
+    """Of each layer: are its gradients the same on all ranks at once, however slow the transfers are."""
+    from autosync.runtime.transfers import Mover
+
+    move = Mover.move
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.1)
+        move(*arguments)
+
+    Mover.move = slowly
+    try:
+        with training("small", bundle) as made:
+            made.backward()
+            gradients = [made.model[layer].weight.grad.clone() for layer in (0, 2)]
+            made.optimizer.step()
+    finally:
+        Mover.move = move
+    return ", ".join("same" if _is_equal_everywhere(gradient) else "apart" for gradient in gradients)
+
+
 def missing_gradient(bundle: str) -> str:
     with training("small", bundle) as made:
         made.step()

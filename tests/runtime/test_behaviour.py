@@ -53,6 +53,8 @@ def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None
             {"bundle": bundles[OWNED]},
             ["OperationError: the optimizer is torch.optim.sgd.SGD; the bundle was made for Adam"] * 2,
         ),
+        # What the engine updates in shards nobody holds whole; all else is synchronised when backward returns.
+        "gradients_when_backward_returns": ({"bundle": ranks.mixed_bundle()}, ["same, apart"] * 2),
         "surprising_gradient": (
             {"bundle": ranks.bundle("ddp", "odd")},
             ["OperationError: idle.bias got a gradient, which the bundle does not synchronise"] * 2,
