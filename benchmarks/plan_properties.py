@@ -323,7 +323,7 @@ def _with_faithful_codec(message: Message, case: Case) -> Message:
             return replace(message, codec=replace(message.codec, rank=sides.pop()))
     synchroniser = message.synchroniser
     sums_on_the_way = isinstance(synchroniser, Sharded) or (
-        synchroniser.hierarchical
+        synchroniser.hierarchical or synchroniser.topology not in ("native", "ring")
         if isinstance(synchroniser, AllReduce)
         else isinstance(synchroniser, ParameterServer) and synchroniser.local_proxy
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autosync.plan.rows import union_rows
+from autosync.plan.rows import union_rows, whole_rows
 from autosync.plan.types import (
     Algorithm,
     Collective,
@@ -107,7 +107,7 @@ class Builder:
         """Rows of an embedding's part that any worker touches: expected, and at most."""
         touched, most = self.parts[part].touched_rows()
         num_rows, num_workers = self.parts[part].shape[0], len(self.workers[0])
-        return round(union_rows(num_rows, touched, num_workers)), min(num_rows, most * num_workers)
+        return whole_rows(union_rows(num_rows, touched, num_workers)), min(num_rows, most * num_workers)
 
     def alone(self, rank: int) -> Groups:
         """The group of one rank."""

@@ -9,3 +9,8 @@ def union_rows(rows: float, touched: float, n: float) -> float:
         return 0.0
     share = min(1.0, touched / rows)
     return float(rows * (1.0 - (1.0 - share) ** n))
+
+
+def whole_rows(expected: float) -> int:
+    """An expected number of rows as a plan counts them: whole, and not none where there may be one."""
+    return max(1, round(expected)) if expected > 0 else 0

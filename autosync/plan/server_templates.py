@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autosync.plan.builder import Slice
+from autosync.plan.rows import whole_rows
 from autosync.plan.templates import STEP_CALLED, Finished, Template, num_touched
 from autosync.plan.types import Edge, Groups
 from autosync.plan.wires import Size, Wire, dense_wire, gather_encoded
@@ -131,7 +132,7 @@ class SparseServerTemplate(ServerTemplate):
             b.star(self.server.server, through_proxies=False),
             rows,
             b.grads_ready(piece.pieces),
-            num_elements=round(touched) * part.row_bytes,
+            num_elements=whole_rows(touched) * part.row_bytes,
             max_elements=most * part.row_bytes,
             item_bytes=1,
         )
@@ -142,7 +143,7 @@ class SparseServerTemplate(ServerTemplate):
             rows,
             rows,
             (gathered,),
-            num_elements=round(touched) * part.shape[1] * len(b.workers[0]),
+            num_elements=whole_rows(touched) * part.shape[1] * len(b.workers[0]),
         )
         if self.server.update == "server":
             return Finished((merged,), rows, self._at_root)

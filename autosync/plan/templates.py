@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autosync.plan.builder import Builder, Slice
+from autosync.plan.rows import whole_rows
 from autosync.plan.types import Algorithm, Edge, Groups
 from autosync.plan.wires import Size, Wire, decoded, dense_wire, gather_encoded, power_sgd
 from autosync.specs.model import ITEM_BYTES
@@ -218,7 +219,7 @@ class SparseGatherTemplate(Template):
             b.workers,
             rows,
             b.grads_ready(piece.pieces),
-            num_elements=round(touched) * part.row_bytes,
+            num_elements=whole_rows(touched) * part.row_bytes,
             max_elements=most * part.row_bytes,
             item_bytes=1,
         )
@@ -229,7 +230,7 @@ class SparseGatherTemplate(Template):
             rows,
             rows,
             (edge,),
-            num_elements=round(touched) * part.shape[1] * len(b.workers[0]),
+            num_elements=whole_rows(touched) * part.shape[1] * len(b.workers[0]),
         )
         return Finished((merged,), rows, b.workers)
 
