@@ -24,6 +24,9 @@ SCHEMA_VERSION = 1
 FailureKind = Literal["refused", "raised", "timeout", "lost_rank", "launch"]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
+Flag = Literal["busy_cpu", "not_steady", "drift", "noisy", "stopped_early"]
+FLAGS: tuple[Flag, ...] = get_args(Flag)
+
 _MAX_COUNT = 2**63 - 1
 
 
@@ -34,6 +37,12 @@ class Measurement:
     `step_seconds` has a row for each rank and in it a number for each measured step; the warm-up steps before them are
     not among them. A step takes as long as its slowest rank: `median_seconds` is the median of these maxima over the
     steps, `low_seconds` and `high_seconds` are the ends of its 95 % interval. `peak_memory_bytes` is of each rank.
+
+    What older records do not have: `cpu_share` is the share of the machine's processor time that was used,
+    `bytes_sent` and `bytes_received` are of each rank in a step on average, `exposed_seconds` is what of the median
+    the model's compute alone does not explain. `flags` say what makes the figures doubtful: the processors were busy
+    (`busy_cpu`), the steps were `not_steady` after the longest warm-up, they `drift`, the interval is `noisy` (wider
+    than wanted), or the trial was `stopped_early` because it was clearly worse than another.
     """
 
     __pydantic_config__ = STRICT
@@ -44,6 +53,11 @@ class Measurement:
     high_seconds: float
     num_warmup_steps: int
     peak_memory_bytes: tuple[int, ...]
+    cpu_share: float | None = None
+    bytes_sent: tuple[int, ...] | None = None
+    bytes_received: tuple[int, ...] | None = None
+    exposed_seconds: float | None = None
+    flags: tuple[Flag, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.step_seconds or not self.step_seconds[0]:
@@ -65,6 +79,21 @@ class Measurement:
                 f"peak memory {list(self.peak_memory_bytes)} of {self.num_ranks} ranks "
                 "(a number of bytes, 0 or more, for each rank)"
             )
+        self._check_circumstances()
+
+    def _check_circumstances(self) -> None:
+        for name in ("bytes_sent", "bytes_received"):
+            counts = getattr(self, name)
+            if counts is not None and (len(counts) != self.num_ranks or not all(map(_is_count, counts))):
+                raise ValueError(
+                    f"{name} {list(counts)} of {self.num_ranks} ranks (a number of bytes, 0 or more, for each rank)"
+                )
+        if self.cpu_share is not None and not 0 <= self.cpu_share <= 1:
+            raise ValueError(f"a CPU share of {self.cpu_share} cannot be (0 to 1)")
+        if self.exposed_seconds is not None and not (math.isfinite(self.exposed_seconds) and self.exposed_seconds >= 0):
+            raise ValueError(f"{self.exposed_seconds} exposed seconds cannot be (finite, 0 or more)")
+        if len(set(self.flags)) != len(self.flags):
+            raise ValueError(f"the flags {list(self.flags)} (each once)")
 
     @property
     def num_ranks(self) -> int:

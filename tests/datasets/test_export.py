@@ -16,7 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosync.datasets.export import FORMATS, export, format_of, import_records
-from autosync.datasets.schema import FAILURE_KINDS, Failure, Measurement, Record, record_from_plain, record_to_plain
+from autosync.datasets.schema import (
+    FAILURE_KINDS,
+    FLAGS,
+    Failure,
+    Measurement,
+    Record,
+    record_from_plain,
+    record_to_plain,
+)
 from autosync.datasets.table import COLUMNS
 from autosync.errors import DocumentError, InputError, UnknownNameError
 
@@ -46,6 +54,11 @@ def _measurements(draw: st.DrawFn) -> Measurement:
         high_seconds=high,
         num_warmup_steps=draw(_counts),
         peak_memory_bytes=tuple(draw(_counts) for _ in range(num_ranks)),
+        cpu_share=draw(st.none() | st.floats(0, 1)),
+        bytes_sent=draw(st.none() | st.just((7,) * num_ranks)),
+        bytes_received=draw(st.none() | st.just((2**40,) * num_ranks)),
+        exposed_seconds=draw(st.none() | st.floats(0, 1e6)),
+        flags=tuple(draw(st.lists(st.sampled_from(FLAGS), unique=True))),
     )
 
 
@@ -151,12 +164,12 @@ def test_the_first_lines_of_a_csv(tmp_path: Path, make_failed: MakeRecord) -> No
     export([make_failed(strategy=None, strategy_id=None, plan_id=None, environment={"cpu": "x"})], path)
     header = (
         "schema,study,trial,origin,model_name,cluster_name,classes,median_seconds,low_seconds,high_seconds,"
-        "num_warmup_steps,failure_kind,failure_message,compute,network,started,model_fingerprint,cluster_fingerprint,"
-        "strategy_id,plan_id,peak_memory_bytes,step_seconds,environment,strategy"
+        "num_warmup_steps,exposed_seconds,cpu_share,flags,failure_kind,failure_message,compute,network,started,"
+        "model_fingerprint,cluster_fingerprint,strategy_id,plan_id,bytes_sent,bytes_received,peak_memory_bytes,step_seconds,environment,strategy"
     )
     row = (
-        'autosync.record/1,nightly,0,preset:ddp,resnet50,4-hosts,"[""exact""]",,,,,timeout,no answer,real,emulated,'
-        '2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,"{""cpu"":""x""}",'
+        'autosync.record/1,nightly,0,preset:ddp,resnet50,4-hosts,"[""exact""]",,,,,,,,timeout,no answer,real,emulated,'
+        '2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,,,"{""cpu"":""x""}",'
     )
     assert path.read_bytes().decode().split("\r\n") == [header, row, ""]
 
@@ -261,7 +274,7 @@ def test_a_file_that_breaks_off_is_refused(file_format: str, tmp_path: Path, mak
             r"csv:3: schema: version 9 of autosync.record",
         ),
         (b"nightly,1,", b"nightly,one,", r"csv:3: trial: cannot be understood \(numbers"),
-        (b"nightly,1,", b"nightly,1,,", r"csv:3: 25 cells \(a row has 24 cells\)"),
+        (b"nightly,1,", b"nightly,1,,", r"csv:3: 30 cells \(a row has 29 cells\)"),
         (b"nightly,1,", b"nightly,,", r"csv:3: trial: is missing"),
         (b"0.13,0.11,0.3", b"0.13,0.2,0.3", r"csv:2: measurement: the median 0.13 is not within"),
         (b"origin,", b"origen,", r"csv:2: (origin: is missing|origen: unknown key)"),

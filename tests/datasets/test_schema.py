@@ -75,6 +75,13 @@ def test_a_measurement_counts_its_ranks_and_steps(make_record: MakeRecord) -> No
         ({"peak_memory_bytes": (1,)}, r"peak memory \[1\] of 2 ranks"),
         ({"peak_memory_bytes": (1, -1)}, r"peak memory \[1, -1\] of 2 ranks"),
         ({"peak_memory_bytes": (1, 2**63)}, "of 2 ranks"),
+        ({"bytes_sent": (1,)}, r"bytes_sent \[1\] of 2 ranks"),
+        ({"bytes_received": (1, -1)}, r"bytes_received \[1, -1\] of 2 ranks"),
+        ({"cpu_share": 1.1}, "a CPU share of 1.1"),
+        ({"cpu_share": float("nan")}, "a CPU share of nan"),
+        ({"exposed_seconds": -0.1}, "-0.1 exposed seconds"),
+        ({"exposed_seconds": float("inf")}, "inf exposed seconds"),
+        ({"flags": ("drift", "drift")}, "the flags"),
     ],
 )
 def test_a_measurement_that_cannot_be(changes: dict[str, Any], message: str, make_record: MakeRecord) -> None:
@@ -82,6 +89,22 @@ def test_a_measurement_that_cannot_be(changes: dict[str, Any], message: str, mak
     assert isinstance(measurement, Measurement)
     with pytest.raises(ValueError, match=message):
         replace(measurement, **changes)
+
+
+def test_circumstances_are_kept_and_records_without_them_are_read(make_record: MakeRecord) -> None:
+    record = make_record()
+    assert record.measurement is not None
+    known = {
+        "cpu_share": 0.4,
+        "bytes_sent": (10, 11),
+        "bytes_received": (12, 13),
+        "exposed_seconds": 0.02,
+        "flags": ("drift", "noisy"),
+    }
+    fuller = replace(record, measurement=replace(record.measurement, **known))
+    plain = record_to_plain(fuller)
+    assert plain["measurement"].keys() - record_to_plain(record)["measurement"].keys() == known.keys()
+    assert record_from_plain(plain) == fuller
 
 
 def test_the_ends_of_the_interval_may_be_the_median(make_record: MakeRecord) -> None:
