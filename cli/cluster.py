@@ -1,15 +1,27 @@
-"""`autosync cluster`: look at a cluster file."""
+"""`autosync cluster`: look at a cluster file, and measure the cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from autosync.cli.output import json_option, print_json
+from autosync import units
+from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+
+if TYPE_CHECKING:
+    from autosync.specs.calibration import Calibration, Curve, Estimate
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.trials.probe import Probed
+
+SECONDS_A_NODE = 10.0
 
 
 @click.group(epilog="Example: autosync cluster show cluster.yaml")
 def cluster() -> None:
-    """Look at a cluster: its nodes, ranks, links and racks."""
+    """Look at a cluster: its nodes, ranks, links and racks; or measure it."""
 
 
 @cluster.command(
@@ -35,3 +47,148 @@ def show(cluster_file: str, *, as_json: bool) -> None:
         print_json(dump_cluster(spec))
     else:
         print(describe(spec))
+
+
+def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return units.parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@cluster.command(
+    epilog="""\b
+Examples:
+  autosync cluster probe cluster.yaml -o calibrated.yaml
+  autosync cluster probe 4-hosts --json"""
+)
+@click.argument("cluster_file", metavar="CLUSTER.yaml")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the calibrated cluster file here.")
+@click.option(
+    "--timeout", callback=_seconds, metavar="TIME", help="Give up after this time.  [default: 1 min and 10 s a node]"
+)
+@force_option
+@json_option
+def probe(cluster_file: str, *, output: Path | None, timeout: float | None, force: bool, as_json: bool) -> None:
+    """Measure a cluster with real transfers, and say what is odd about it.
+
+    Links in each direction and in both at once, bursts, latency, the cost of messages and collectives, compute and
+    noise. With -o all of it is written into a cluster file, which can be used wherever CLUSTER.yaml can.
+    """
+    from autosync.specs.cluster_file import dump_cluster, load_cluster, save_cluster
+
+    refuse_overwrite(output, force=force)
+    spec = load_cluster(cluster_file)
+    # Loads what starts ranks, so it waits until the command line is known to be right.
+    from autosync.trials.probe import ProbeSettings
+    from autosync.trials.probe import probe as run_probe
+
+    limit = 60.0 + SECONDS_A_NODE * len(spec.nodes) if timeout is None else timeout
+    probed = run_probe(spec, settings=ProbeSettings(timeout_seconds=limit), progress=note)
+    if output is not None:
+        save_cluster(output, probed.cluster)
+        note(f"written: {output}")
+    if as_json:
+        warnings = [{"kind": f.kind, "subject": f.subject, "message": f.message} for f in probed.findings]
+        print_json({"cluster": dump_cluster(probed.cluster), "warnings": warnings, "seconds": round(probed.seconds, 1)})
+    else:
+        print(describe_probe(probed))
+
+
+def describe_probe(probed: Probed) -> str:
+    """What was measured as tables for people, then the warnings."""
+    calibration = probed.calibration
+    parts = [_links_table(probed.cluster, calibration), _nodes_table(calibration)]
+    if calibration.curves:
+        parts.append(_curves_table(calibration.curves))
+    if calibration.step_seconds is not None and calibration.step_variation is not None:
+        step = _with_interval(calibration.step_seconds, units.format_time)
+        parts.append(f"mixed steps: {step}, coefficient of variation {calibration.step_variation:.2%}")
+    where = "emulated on this machine" if calibration.emulated else "real"
+    parts.append(
+        f"{probed.cluster.name}, {where}: probed in {probed.seconds:.0f} s, processors busy {calibration.cpu_share:.0%}"
+    )
+    parts.append("\n".join(f"warning: {finding}" for finding in probed.findings) or "nothing odd was found")
+    return "\n\n".join(parts)
+
+
+def _links_table(spec: ClusterSpec, calibration: Calibration) -> str:
+    from autosync.strategy.wording import format_table
+
+    rows = []
+    for node in calibration.nodes:
+        claimed = spec.nodes[spec.node_index(node.name)]
+        rows.append(
+            (
+                node.name,
+                _of_claim(node.rate_out, claimed.bandwidth_out),
+                _of_claim(node.rate_in, claimed.bandwidth_in),
+                f"{_rate(node.rate_out_both)} / {_rate(node.rate_in_both)}" if node.rate_out_both else "",
+                _rate(node.rate_within),
+                node.interface or "",
+            )
+        )
+    for rack in calibration.racks:
+        uplink = next(one for one in spec.racks if one.name == rack.name)
+        rows.append(
+            (
+                f"rack {rack.name}",
+                _of_claim(rack.rate_out, uplink.uplink_out),
+                _of_claim(rack.rate_in, uplink.uplink_in),
+                "",
+                "",
+                "",
+            )
+        )
+    return format_table(rows, header=("link", "out", "in", "out / in at once", "within", "interface"))
+
+
+def _nodes_table(calibration: Calibration) -> str:
+    from autosync.strategy.wording import format_table
+
+    rows = [
+        (
+            node.name,
+            f"{_size(node.burst_out_bytes)} / {_size(node.burst_in_bytes)}" if node.rate_out else "",
+            _time(node.latency_seconds),
+            _time(node.message_seconds),
+            _time(node.message_cpu_seconds),
+            ", ".join(_time(rank) for rank in node.compute_seconds),
+        )
+        for node in calibration.nodes
+    ]
+    header = ("node", "burst out / in", "latency", "a message", "its processor time", "compute")
+    return format_table(rows, header=header)
+
+
+def _curves_table(curves: tuple[Curve, ...]) -> str:
+    from autosync.strategy.wording import format_table
+
+    rows = [
+        (units.format_size(same[0].num_bytes), *(units.format_time(point.seconds.value) for point in same))
+        for same in zip(*(curve.points for curve in curves), strict=True)
+    ]
+    return format_table(rows, header=("all_reduce", *(curve.algorithm for curve in curves)))
+
+
+def _of_claim(measured: Estimate | None, claimed: float) -> str:
+    """`495 Mbit/s (0.99 of the file's)`, short."""
+    return "" if measured is None else f"{units.format_rate(measured.value)} ({measured.value / claimed:.2f})"
+
+
+def _with_interval(measured: Estimate, text: Callable[[float], str]) -> str:
+    return f"{text(measured.value)} ({text(measured.low)} to {text(measured.high)})"
+
+
+def _rate(measured: Estimate | None) -> str:
+    return "" if measured is None else units.format_rate(measured.value)
+
+
+def _size(measured: Estimate | None) -> str:
+    return "?" if measured is None else units.format_size(measured.value)
+
+
+def _time(measured: Estimate | None) -> str:
+    return "" if measured is None else units.format_time(measured.value)

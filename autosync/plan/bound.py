@@ -30,7 +30,7 @@ So the least bytes of a variable, a group of ranks given, are `min(dense, ranks 
   and the two transfers, each at the slower of its two ends. The pair of nodes for which this takes longest counts.
 
 Latency, overheads, the wires within nodes and the few bytes of a norm count as nothing. Rates are the cluster's, or
-those of `Rates`: where rates were measured, the upper ends of their confidence intervals.
+those of `Rates`: where rates were measured (`rates_of`), the upper ends of their confidence intervals.
 """
 
 from __future__ import annotations
@@ -55,6 +55,21 @@ class Rates:
 
     nodes: Mapping[str, Pair] = field(default_factory=dict)
     racks: Mapping[str, Pair] = field(default_factory=dict)
+
+
+def rates_of(cluster: ClusterSpec) -> Rates:
+    """The rates measured on a cluster, at the upper ends of their intervals; none where it was not probed."""
+    calibration = cluster.calibration
+    if calibration is None:
+        return Rates()
+    return Rates(
+        nodes={
+            node.name: (node.rate_out.high, node.rate_in.high)
+            for node in calibration.nodes
+            if node.rate_out is not None and node.rate_in is not None
+        },
+        racks={rack.name: (rack.rate_out.high, rack.rate_in.high) for rack in calibration.racks},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 A node has one network interface, a rank is one process. Worker ranks come first, node by node in the order of the file;
 then each server-only node has one rank. Rates are bytes per second in each direction. A spec that breaks a rule
-(`cluster_rules`) cannot be built. Files are read and written by `cluster_file`.
+(`cluster_rules`) cannot be built. Files are read and written by `cluster_file`. What was measured on the cluster, if it
+was probed, stands beside what the file claims (`calibration`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 from autosync import jsonio
 from autosync.errors import InputError
 from autosync.specs import cluster_rules
+from autosync.specs.calibration import Calibration
 from autosync.units import format_rate, format_size
 
 Role = Literal["worker", "server"]
@@ -72,11 +74,14 @@ class ClusterSpec:
     alike: tuple[tuple[str, ...], ...] = ()
     launcher: str = "local"
     backend: BackendName = "gloo"
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         problems = cluster_rules.mistakes(
             name=self.name, nodes=self.nodes, racks=self.racks, alike=self.alike, launcher=self.launcher
         ) or cluster_rules.disagreements(self.nodes, self.alike)
+        if self.calibration is not None:
+            problems += cluster_rules.strangers(self.calibration, self.nodes, self.racks)
         if problems:
             raise InputError(problems)
 

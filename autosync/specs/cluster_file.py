@@ -18,6 +18,7 @@ from autosync.documents import STRICT, Document
 from autosync.errors import DocumentError, InputError, Problem, UnknownNameError, first_problems
 from autosync.errors import Path as ValuePath
 from autosync.specs import cluster_rules, resource_spec
+from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import BackendName, ClusterSpec, Node, Rack, Role
 
 SCHEMA_KIND = "cluster"
@@ -66,6 +67,7 @@ class _ClusterEntry:
     racks: tuple[_RackEntry, ...] = ()
     nodes: tuple[_NodeEntry, ...]
     alike: tuple[tuple[str, ...], ...] = ()
+    calibration: Calibration | None = None
 
 
 def load_cluster(path: Path | str) -> ClusterSpec:
@@ -102,6 +104,7 @@ def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
         **({"racks": [_dump_rack(rack) for rack in cluster.racks]} if cluster.racks else {}),
         "nodes": [_dump_node(node) for node in cluster.nodes],
         **({"alike": [list(names) for names in cluster.alike]} if cluster.alike else {}),
+        **({"calibration": documents.to_plain(cluster.calibration)} if cluster.calibration else {}),
     }
 
 
@@ -185,7 +188,7 @@ class _Builder:
         }
         try:
             if not self.problems:
-                return ClusterSpec(**facts, backend=self.entry.backend)
+                return ClusterSpec(**facts, backend=self.entry.backend, calibration=self.entry.calibration)
             found = tuple(cluster_rules.mistakes(**facts))
         except InputError as error:
             found = error.problems

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from autosync.errors import Path, Problem, did_you_mean
 
 if TYPE_CHECKING:
+    from autosync.specs.calibration import Calibration
     from autosync.specs.cluster import Node, Rack
 
 LAUNCHERS = ("local", "testbed", "ssh", "slurm", "ray", "kubernetes")
@@ -68,6 +69,25 @@ def disagreements(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> list
                     )
                 )
     return found
+
+
+def strangers(calibration: Calibration, nodes: Sequence[Node], racks: Sequence[Rack]) -> list[Problem]:
+    """Measurements of nodes and racks that the cluster does not have, or that are there twice."""
+    nodes_measured = [node.name for node in calibration.nodes]
+    racks_measured = [rack.name for rack in calibration.racks]
+    return [
+        *_strange_names("node", nodes_measured, [node.name for node in nodes]),
+        *_strange_names("rack", racks_measured, [rack.name for rack in racks]),
+    ]
+
+
+def _strange_names(kind: str, measured: Sequence[str], known: Sequence[str]) -> Iterator[Problem]:
+    for position, name in enumerate(measured):
+        path: Path = ("calibration", f"{kind}s", position, "name")
+        if name not in known:
+            yield unknown_name(kind, name, known, path)
+        elif name in measured[:position]:
+            yield Problem(what=f"{name!r} is there twice", rule=f"one entry a {kind}", path=path)
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], path: Path) -> Problem:

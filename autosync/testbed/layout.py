@@ -12,7 +12,7 @@ Each end of a link shapes what it sends: eth0 the node's rate out, hostN its rat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosync import jsonio
 from autosync.errors import InputError
@@ -78,8 +78,8 @@ class Layout:
 
 
 def cluster_key(cluster: ClusterSpec) -> str:
-    """The same for the same file, another for any change in it."""
-    return jsonio.content_hash([_VERSION, dump_cluster(cluster)], length=8)
+    """The same for the same file, another for any change in it; what was measured on the cluster changes nothing."""
+    return jsonio.content_hash([_VERSION, dump_cluster(replace(cluster, calibration=None))], length=8)
 
 
 def plan_layout(cluster: ClusterSpec, slot: int) -> Layout:

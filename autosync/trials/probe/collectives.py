@@ -1,0 +1,114 @@
+"""What workers do together: all-reduces by topology and size, a mixed step over and over; and a fixed computation."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync.plan.expansion import Move, chunk_bounds, expand
+from autosync.plan.types import Algorithm
+from autosync.trials.probe.request import CollectiveSamples
+
+ALGORITHMS: tuple[Algorithm, ...] = ("native", "ring", "tree", "halving_doubling")
+MAX_REPEATS = 9
+# Small ones are over before a clock or a processor can be precise about them: several in a row are timed as one.
+_SMALL_BYTES, _SMALL_RUN = 65536, 8
+_STEP_BYTES = (10_000, 1_000_000)
+_MATRIX, _NUM_PRODUCTS = 192, 12
+
+
+class Workers:
+    """The worker ranks of the cluster, this one among them, with a process group of their own."""
+
+    def __init__(self, members: Sequence[int], group: Any, rank: int, timeout_seconds: float) -> None:
+        self._members = tuple(members)
+        self._group = group
+        self._me = self._members.index(rank)
+        self._timeout = dt.timedelta(seconds=timeout_seconds)
+
+    def measure(self, algorithm: Algorithm, num_bytes: int, point_seconds: float) -> CollectiveSamples:
+        """An all-reduce as often as fits in the time, on all alike; the first shows how long it takes."""
+        buffer = torch.zeros(max(1, num_bytes // 4))
+        run = _SMALL_RUN if num_bytes <= _SMALL_BYTES else 1
+        first = torch.tensor([self._once(algorithm, buffer, run)], dtype=torch.float64)
+        dist.all_reduce(first, dist.ReduceOp.MAX, group=self._group)
+        repeats = min(MAX_REPEATS, max(2, int(point_seconds / max(first.item() * run, 1e-6))))
+        taken = [self._once(algorithm, buffer, run) for _ in range(repeats)]
+        return CollectiveSamples(algorithm=algorithm, num_bytes=num_bytes, seconds=tuple(taken))
+
+    def steps(self, count: int, pause_seconds: float) -> tuple[float, ...]:
+        """A pause for compute, a small and a large all-reduce: what a training step is made of."""
+        small, large = (torch.zeros(num_bytes // 4) for num_bytes in _STEP_BYTES)
+
+        def step() -> None:
+            time.sleep(pause_seconds)
+            dist.all_reduce(small, group=self._group)
+            dist.all_reduce(large, group=self._group)
+
+        # The first ones do not count.
+        return tuple(_timed(step) for _ in range(count + 3))[3:]
+
+    def _once(self, algorithm: Algorithm, buffer: torch.Tensor, run: int) -> float:
+        dist.barrier(self._group)
+
+        def repeat() -> None:
+            for _ in range(run):
+                self._all_reduce(algorithm, buffer)
+
+        return _timed(repeat) / run
+
+    def _all_reduce(self, algorithm: Algorithm, buffer: torch.Tensor) -> None:
+        if algorithm == "native":
+            dist.all_reduce(buffer, group=self._group)
+            return
+        bounds = chunk_bounds(len(buffer), len(self._members))
+        moves = expand("all_reduce", algorithm, len(self._members))
+        mine = (move for move in moves if self._me in (move.source, move.destination))
+        for _, together in itertools.groupby(mine, key=lambda move: move.round):
+            self._round(list(together), buffer, bounds)
+
+    def _round(self, moves: Sequence[Move], buffer: torch.Tensor, bounds: tuple[int, ...]) -> None:
+        """Post all of a round's messages, then wait, as the runtime does."""
+        sends: list[Any] = []
+        arrivals: list[tuple[torch.Tensor, torch.Tensor, Any, bool]] = []
+        for move in moves:
+            chunk = buffer[bounds[move.first] : bounds[move.last]]
+            if not len(chunk):
+                continue
+            if move.source == self._me:
+                sends.append(dist.isend(chunk.clone(), self._members[move.destination]))
+            else:
+                arriving = torch.empty_like(chunk)
+                arrivals.append((chunk, arriving, dist.irecv(arriving, self._members[move.source]), move.adds))
+        for chunk, arriving, work, adds in arrivals:
+            work.wait(self._timeout)
+            if adds:
+                chunk.add_(arriving)
+            else:
+                chunk.copy_(arriving)
+        for work in sends:
+            work.wait(self._timeout)
+
+
+def compute(count: int) -> tuple[float, ...]:
+    """Seconds of a small fixed computation, over and over; the first do not count."""
+    matrix = torch.ones(_MATRIX, _MATRIX) / _MATRIX
+
+    def work() -> None:
+        product = matrix
+        for _ in range(_NUM_PRODUCTS):
+            product = product @ matrix
+
+    return tuple(_timed(work) for _ in range(count + 2))[2:]
+
+
+def _timed(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

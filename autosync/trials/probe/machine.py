@@ -1,0 +1,58 @@
+"""What the system tells of itself: bytes through each network interface, and processor time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from autosync.trials.probe.request import Interface
+
+# Virtual interfaces that report no real speed.
+_MAX_MBITS = 1_000_000
+_MBIT = 125_000.0
+
+
+def interface_bytes() -> dict[str, int]:
+    """Bytes received and sent by each interface that this process sees, since it is there."""
+    totals = {}
+    for line in Path("/proc/net/dev").read_text(encoding="utf-8").splitlines()[2:]:
+        name, _, counters = line.partition(":")
+        fields = counters.split()
+        totals[name.strip()] = int(fields[0]) + int(fields[8])
+    return totals
+
+
+def interfaces_since(before: Mapping[str, int]) -> tuple[Interface, ...]:
+    """What each interface has carried since, the busiest first."""
+    now = interface_bytes()
+    found = [
+        Interface(name=name, num_bytes=total - before.get(name, 0), bytes_per_second=_speed(name, set(now)))
+        for name, total in now.items()
+    ]
+    return tuple(sorted(found, key=lambda interface: -interface.num_bytes))
+
+
+def _speed(name: str, visible: set[str]) -> float | None:
+    """The speed that the driver reports, if this process's /sys shows the interfaces that it has."""
+    folder = Path("/sys/class/net")
+    try:
+        if {path.name for path in folder.iterdir()} != visible:
+            return None
+        mbits = int((folder / name / "speed").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return mbits * _MBIT if 0 < mbits <= _MAX_MBITS else None
+
+
+def processor_times() -> tuple[int, int]:
+    """Processor time in use and in all, over all cores, in the system's ticks."""
+    line = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0]
+    user, nice, system, idle, waiting, *others = map(int, line.split()[1:9])
+    busy = user + nice + system + sum(others)
+    return busy, busy + idle + waiting
+
+
+def processor_share(before: tuple[int, int]) -> float:
+    """The share of processor time in use since."""
+    busy, total = processor_times()
+    return (busy - before[0]) / max(1, total - before[1])

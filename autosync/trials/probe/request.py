@@ -1,0 +1,167 @@
+"""What a probe asks of its ranks, and what each rank answers: files in the probe's folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from autosync import documents, jsonio
+from autosync.documents import STRICT
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster, save_cluster
+
+SETTINGS_KIND = "probe-settings"
+ANSWER_KIND = "probe-answer"
+VERSION = 1
+
+StreamKind = Literal["out", "in", "both", "within", "rack_out", "rack_in"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """How thoroughly to measure.
+
+    A stream runs for `stream_seconds`, of which the first `settle_seconds` do not count and the rest are
+    `num_windows` samples. Streams, messages and compute go `num_rounds` rounds, so that what disturbs one of them for a
+    moment does not decide. Each point of a curve is given about `point_seconds`. A mixed step waits `pause_seconds` for
+    its compute.
+    """
+
+    __pydantic_config__ = STRICT
+
+    stream_seconds: float = 0.2
+    settle_seconds: float = 0.05
+    num_windows: int = 6
+    num_rounds: int = 2
+    num_trips: int = 6
+    num_batches: int = 4
+    num_computations: int = 8
+    curve_bytes: tuple[int, ...] = tuple(4096 * 4**power for power in range(7))
+    point_seconds: float = 0.4
+    num_steps: int = 25
+    pause_seconds: float = 0.02
+    timeout_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSamples:
+    """One flow of a stream, as its receiver saw it: when each chunk had arrived, in seconds since the stream began."""
+
+    __pydantic_config__ = STRICT
+
+    kind: StreamKind
+    subject: str
+    round: int
+    source: int
+    destination: int
+    chunk_bytes: int
+    arrival_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TripSamples:
+    """Round trips for one direction of a node's link: so many bytes there, the smallest message back, after a pause."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["out", "in"]
+    subject: str
+    source: int
+    destination: int
+    num_bytes: int
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSamples:
+    """So many small messages sent at once: until the last had arrived, and the sender's processor time."""
+
+    __pydantic_config__ = STRICT
+
+    subject: str
+    num_messages: int
+    seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSamples:
+    """One collective among all workers, over and over, as this rank saw it."""
+
+    __pydantic_config__ = STRICT
+
+    algorithm: str
+    num_bytes: int
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A network interface: what it carried during the streams between nodes, and its speed where the system tells."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    num_bytes: int
+    bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAnswer:
+    """Everything one rank measured, or what went wrong. Samples are told by the rank that took the time."""
+
+    __pydantic_config__ = STRICT
+
+    rank: int
+    error: str = ""
+    ended_at_seconds: float = 0.0
+    flows: tuple[FlowSamples, ...] = ()
+    trips: tuple[TripSamples, ...] = ()
+    batches: tuple[BatchSamples, ...] = ()
+    collectives: tuple[CollectiveSamples, ...] = ()
+    compute_seconds: tuple[float, ...] = ()
+    step_seconds: tuple[float, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    chosen_interface: str | None = None
+    cpu_share: float = 0.0
+    torch: str = ""
+
+
+class ProbeFolder:
+    """Where a probe's files are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.path / "rendezvous"
+
+    @property
+    def stage(self) -> Path:
+        """What the first rank is measuring right now, in words."""
+        return self.path / "stage"
+
+    def write_request(self, cluster: ClusterSpec, settings: ProbeSettings) -> None:
+        save_cluster(self.path / "cluster.json", cluster)
+        fields = documents.dump(settings, kind=SETTINGS_KIND, version=VERSION)
+        jsonio.write_json(self.path / "settings.json", fields)
+
+    def read_request(self) -> tuple[ClusterSpec, ProbeSettings]:
+        settings, _ = documents.load(
+            self.path / "settings.json", kind=SETTINGS_KIND, version=VERSION, into=ProbeSettings
+        )
+        return load_cluster(self.path / "cluster.json"), settings
+
+    def write_answer(self, answer: RankAnswer) -> None:
+        jsonio.write_json(self._answer(answer.rank), documents.dump(answer, kind=ANSWER_KIND, version=VERSION))
+
+    def read_answer(self, rank: int) -> RankAnswer | None:
+        """The rank's answer, if it gave one."""
+        if not self._answer(rank).exists():
+            return None
+        return documents.load(self._answer(rank), kind=ANSWER_KIND, version=VERSION, into=RankAnswer)[0]
+
+    def _answer(self, rank: int) -> Path:
+        return self.path / f"answer-{rank}.json"
