@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from autosync.errors import InputError, OperationError
 from autosync.launchers.request import LaunchRequest, Process
@@ -20,6 +21,8 @@ STOP_SECONDS = 5.0
 
 class LocalLauncher:
     """Starts the ranks of a cluster as processes on this machine, one thread each, talking over loopback."""
+
+    control: Literal["loopback", "file"] = "loopback"
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
         """One process a worker rank, with the environment that torch.distributed knows."""
@@ -55,6 +58,10 @@ class LocalLauncher:
                 for rank in workers
             )
         )
+
+    def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
+        """Nothing: the machine is there."""
+        return contextlib.nullcontext(cluster)
 
     def start(self, request: LaunchRequest) -> LocalLaunch:
         """Start all processes; if one cannot be started, none is left."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from autosync.specs.cluster import ClusterSpec
 
@@ -48,10 +49,19 @@ class Launch(Protocol):
 
 
 class Launcher(Protocol):
-    """Plans a launch purely, then starts it."""
+    """Plans a launch purely, then starts it.
+
+    `control` says where whoever starts ranks listens for them: at the machine's loopback address, or at a socket file
+    where ranks have another network than the machine.
+    """
+
+    control: Literal["loopback", "file"]
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
         """The request that would run `command` on every worker rank; nothing happens yet."""
 
     def start(self, request: LaunchRequest) -> Launch:
         """Start the processes of a request. Whoever starts them stops them."""
+
+    def hold(self, cluster: ClusterSpec) -> AbstractContextManager[object]:
+        """Have what every launch on the cluster needs, and keep it from one launch to the next until this is left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from autosync import testbed
 from autosync.errors import OperationError
@@ -32,6 +33,7 @@ class TestbedLauncher:
     """Starts the worker ranks of a cluster in the hosts of its testbed, one thread each."""
 
     __test__ = False
+    control: Literal["loopback", "file"] = "file"
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> TestbedRequest:
         """One process a worker rank; nodes that only serve are hosts without a process."""
@@ -60,6 +62,10 @@ class TestbedLauncher:
                 if rank.role == "worker"
             ),
         )
+
+    def hold(self, cluster: ClusterSpec) -> Testbed:
+        """The testbed, which is then up between launches too."""
+        return testbed.up(cluster)
 
     def start(self, request: LaunchRequest) -> TestbedLaunch:
         """Bring the testbed up unless it is, then start all processes; if one cannot be started, none is left."""

@@ -22,12 +22,14 @@ def parallelize(
     process_group: dist.ProcessGroup | None = None,
     *,
     timeout_seconds: float = 300.0,
+    init_sync: bool = True,
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """Train a model by a bundle's strategy, after `init_process_group`, on all its ranks.
 
     The model and the optimizer that come back are the same objects: gradients are synchronised as backward makes them,
-    and `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers. What
-    this cannot do exactly it refuses, and nothing waits longer than `timeout_seconds` for another rank.
+    and `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers
+    (`init_sync=False`: from their own, for ranks whose models are the same already). What this cannot do exactly it
+    refuses, and nothing waits longer than `timeout_seconds` for another rank.
     """
     if model in _SESSIONS:
         raise OperationError("the model is parallelized already: release(model) comes first")
@@ -36,7 +38,7 @@ def parallelize(
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
     if not isinstance(bundle, Bundle):
         bundle = load_bundle(bundle)
-    _SESSIONS[model] = Session(model, optimizer, bundle, group, timeout_seconds)
+    _SESSIONS[model] = Session(model, optimizer, bundle, group, timeout_seconds, init_sync=init_sync)
     return model, optimizer
 
 

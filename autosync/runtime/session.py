@@ -33,6 +33,8 @@ class Session:
         bundle: Bundle,
         group: dist.ProcessGroup,
         timeout_seconds: float,
+        *,
+        init_sync: bool,
     ) -> None:
         plan = lower(bundle.strategy, bundle.model, bundle.cluster)
         reasons = unsupported(plan)
@@ -46,7 +48,8 @@ class Session:
         self._groups = Groups(group, plan, timeout_seconds)
         check_same_bundle(bundle, self._groups)
         self._groups.make_for(plan)
-        send_state(model, self._groups)
+        if init_sync:
+            send_state(model, self._groups)
         names = [variable.name for variable in bundle.model.variables]
         self._engine = Engine(
             plan,

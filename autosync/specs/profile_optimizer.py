@@ -30,7 +30,10 @@ ELEMENTWISE = {
 
 
 def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
-    """The facts of an optimizer that has made a step."""
+    """The facts of an optimizer that has made a step, or of the one that it stands for (`stands_for`)."""
+    stands_for = getattr(optimizer, "stands_for", None)
+    if isinstance(stands_for, OptimizerSpec):
+        return stands_for
     name = type(optimizer).__name__
     return OptimizerSpec(
         name=name,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from autosync.specs.model import ModelSpec, Segment, Variable
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Variable
 from autosync.specs.task import Task
 
 Rows: TypeAlias = Mapping[str, torch.Tensor]
@@ -51,7 +51,9 @@ def replay_task(model: ModelSpec) -> Task:
         model=lambda: ReplayedModel(model),
         batch=lambda generator: _draw_rows(model, generator),
         loss=lambda module, rows: module(rows),
-        optimizer=lambda parameters: ReplayedOptimizer(parameters, seconds_per_element=seconds_per_element),
+        optimizer=lambda parameters: ReplayedOptimizer(
+            parameters, seconds_per_element=seconds_per_element, stands_for=model.optimizer
+        ),
         batch_size=model.batch_size,
         accumulation_steps=model.accumulation_steps,
     )
@@ -71,7 +73,7 @@ class ReplayedModel(nn.Module):
             parameter = nn.Parameter(torch.zeros(variable.shape, dtype=getattr(torch, variable.dtype)))
             self._module(owner).register_parameter(leaf, parameter)
             if not variable.sparse:
-                self._gradients[variable.name] = torch.randn_like(parameter)
+                self._gradients[variable.name] = torch.ones_like(parameter, requires_grad=False)
         self._by_name = dict(self.named_parameters())
 
     def _module(self, name: str) -> nn.Module:
@@ -104,14 +106,18 @@ class ReplayedModel(nn.Module):
         self._pace.spend(segment.seconds)
 
     def gradient(self, name: str, rows: Rows) -> torch.Tensor:
-        """A variable's gradient: always the same numbers; for a sparse one those of the batch's rows.
+        """A variable's gradient; for a sparse one the rows that the batch touches.
 
-        A copy each time, which autograd takes as it is; of a tensor that we keep it would make one itself, outside the
-        segment's time.
+        Dense ones take no time: a view of memory that is here already, which autograd takes as it is. Of a copy, large
+        gradients would make steps longer than recorded. What synchronising makes of the numbers they keep; so where a
+        microstep's gradient is added to an earlier one's, which lies in the same memory, it is zero.
         """
         variable = self._variables[name]
         if not variable.sparse:
-            return self._gradients[name].clone()
+            kept = self._gradients[name]
+            if self._by_name[name].grad is None:
+                return kept.view_as(kept)
+            return kept.new_zeros(()).expand_as(kept)
         touched = rows[name]
         values = torch.ones((len(touched), variable.shape[1]), dtype=getattr(torch, variable.dtype))
         return torch.sparse_coo_tensor(
@@ -150,7 +156,10 @@ class _BackwardSegment(torch.autograd.Function):
 class ReplayedOptimizer(torch.optim.Optimizer):
     """Takes the recorded time for the elements that have a gradient, and changes nothing."""
 
-    def __init__(self, parameters: Iterable[Any], *, seconds_per_element: float = 0.0) -> None:
+    def __init__(
+        self, parameters: Iterable[Any], *, seconds_per_element: float = 0.0, stands_for: OptimizerSpec | None = None
+    ) -> None:
+        self.stands_for = stands_for
         self._pace = Pace()
         super().__init__(parameters, {"seconds_per_element": seconds_per_element})
 

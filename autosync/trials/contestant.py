@@ -1,0 +1,26 @@
+"""Who contests: one way to train a model, under our engine or under torch's own DistributedDataParallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync.strategy.bundle import Bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """A bundle's strategy under our engine (the bundle, or its file), or torch's DDP as it ships where there is none.
+
+    `find_unused_parameters` and `bucket_cap_mb` are DDP's options of these names: without the first, DDP refuses
+    models that leave parameters out.
+    """
+
+    name: str
+    bundle: Bundle | Path | str | None = None
+    find_unused_parameters: bool = False
+    bucket_cap_mb: float | None = None
+
+    @property
+    def is_stock_ddp(self) -> bool:
+        return self.bundle is None

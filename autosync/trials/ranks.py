@@ -1,0 +1,252 @@
+"""One generation of ranks: started together, asked together, ended together with whoever is at fault named.
+
+Every request has a deadline. Whatever goes wrong becomes a `TrialFailed`; then the generation is of no more use, and
+whoever has it ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import queue
+import secrets
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autosync.datasets.schema import FailureKind
+from autosync.errors import OperationError
+from autosync.launchers import LAUNCHERS
+from autosync.launchers.request import Launch, Launcher, LaunchRequest
+from autosync.specs.cluster import ClusterSpec
+from autosync.trials import control
+from autosync.trials.control import Channel, ControlError, Gate
+
+POLL_SECONDS = 0.05
+START_SECONDS = 120.0
+"""How long ranks may take to be there: Python and torch, from a slow disk."""
+GRACE_SECONDS = 1.0
+"""How long others may go on after one has failed, so that the first cause shows and not only what followed from it."""
+WHERE_SECONDS = 2.0
+"""How long a rank that is late may take to say where it is. One that is stopped never does."""
+
+Answer = Mapping[str, Any]
+_LOG = logging.getLogger(__name__)
+
+
+class TrialFailed(OperationError):  # noqa: N818 - it is a trial's outcome, by the name that records have for it
+    """A trial has no measurement: the kind of failure and what happened, as the record will have it."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+
+
+def plan_launch(cluster: ClusterSpec, folder: Path, address: str = "ADDRESS") -> tuple[Launcher, LaunchRequest]:
+    """The launcher of a cluster and what it would start; refuses what it cannot start."""
+    launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
+    command = (sys.executable, "-m", "autosync.trials.servant", address)
+    return launcher, launcher.plan(cluster, command, folder)
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What has been heard of the ranks since a request went out, each in the order in which it came."""
+
+    answers: dict[int, Answer] = field(default_factory=dict)
+    errors: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    lost: dict[int, str | None] = field(default_factory=dict)
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.errors or self.lost)
+
+    def is_known(self, rank: int) -> bool:
+        """Whether there is nothing more to wait for: an answer, an error, or how it ended."""
+        return rank in self.answers or rank in self.errors or self.lost.get(rank) is not None
+
+
+class Ranks:
+    """All worker ranks of a cluster, running and connected."""
+
+    def __init__(self, cluster: ClusterSpec, folder: Path) -> None:
+        """Start them in a new folder that has their logs, and wait until all are there."""
+        self.folder = folder
+        self._num_ranks = cluster.num_workers
+        self._channels: dict[int, Channel] = {}
+        self._numbers = itertools.count(1)
+        self._launch: Launch | None = None
+        self._gate: Gate | None = None
+        try:
+            self._start(cluster)
+        except (OperationError, OSError) as error:
+            self.end()
+            if isinstance(error, TrialFailed):
+                raise
+            raise TrialFailed("launch", str(error)) from error
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, cluster: ClusterSpec) -> None:
+        token = secrets.token_hex(32)
+        launcher, _ = plan_launch(cluster, self.folder)
+        if launcher.control == "loopback":
+            self._gate = control.listen_on_loopback(token, self._num_ranks)
+        else:
+            self._gate = control.listen_in_folder(self.folder, token, self._num_ranks)
+        _, request = plan_launch(cluster, self.folder, self._gate.address)
+        # Only now, and never on the command line: plans are printed, and everybody sees everybody's arguments.
+        with_token = tuple(
+            dataclasses.replace(one, environment={**one.environment, control.TOKEN_VARIABLE: token})
+            for one in request.processes
+        )
+        self._launch = launcher.start(dataclasses.replace(request, processes=with_token))
+        self._await_all(self._gate, self._launch)
+
+    def _await_all(self, gate: Gate, launch: Launch) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while len(self._channels) < self._num_ranks:
+            with contextlib.suppress(queue.Empty):
+                rank, channel = gate.admitted.get(timeout=POLL_SECONDS)
+                self._channels[rank] = channel
+                continue
+            for rank, code in enumerate(launch.exit_codes()):
+                if code is not None:
+                    raise TrialFailed("launch", f"rank {rank} ended at its start: {_how(code)}{self._last_words(rank)}")
+            if time.monotonic() >= deadline:
+                missing = sorted(set(range(self._num_ranks)) - set(self._channels))
+                raise TrialFailed("launch", f"not there within {START_SECONDS:g} s: {_listed(missing)}")
+
+    def _last_words(self, rank: int) -> str:
+        """The last line of a rank's log."""
+        try:
+            lines = (self.folder / f"rank-{rank}.log").read_text("utf-8", "replace").splitlines()
+        except OSError:
+            return ""
+        return f": {lines[-1][:400]}" if lines else ""
+
+    @property
+    def are_well(self) -> bool:
+        """Whether all still run, as far as one can tell without asking."""
+        return self._launch is not None and all(code is None for code in self._launch.exit_codes())
+
+    def ask(self, request: str, fields: Mapping[str, Any], seconds: float) -> list[Answer]:
+        """Every rank's answer to a request, in the order of ranks; TrialFailed if not all give one in time."""
+        number = next(self._numbers)
+        heard = _Heard()
+        for rank, channel in self._channels.items():
+            try:
+                channel.send({"id": number, "request": request, **fields})
+            except ControlError:
+                heard.lost[rank] = None
+        self._listen(number, heard, seconds)
+        if len(heard.answers) == self._num_ranks:
+            return [heard.answers[rank] for rank in range(self._num_ranks)]
+        raise self._failure(heard, seconds)
+
+    def _listen(self, number: int, heard: _Heard, seconds: float, ranks: Sequence[int] | None = None) -> None:
+        """Hear what the ranks say to a request, until all is known, or it is too late."""
+        awaited = range(self._num_ranks) if ranks is None else ranks
+        deadline = time.monotonic() + seconds
+        is_cut_short = False
+        with selectors.DefaultSelector() as selector:
+            for rank in awaited:
+                if rank not in heard.lost:
+                    selector.register(self._channels[rank], selectors.EVENT_READ, rank)
+            while not all(heard.is_known(rank) for rank in awaited):
+                for key, _ in selector.select(max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))):
+                    if not self._hear(key.data, number, heard):
+                        selector.unregister(key.fileobj)
+                self._see_exits(heard)
+                if heard.has_failed and not is_cut_short:
+                    is_cut_short = True
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+                if time.monotonic() >= deadline:
+                    return
+
+    def _hear(self, rank: int, number: int, heard: _Heard) -> bool:
+        """Take what has come from a rank; false if nothing more will."""
+        try:
+            messages = self._channels[rank].read()
+        except ControlError as error:
+            if not isinstance(error, control.ClosedError):
+                _LOG.warning("rank %d: closed its control connection: %s", rank, error)
+            self._channels[rank].close()
+            heard.lost.setdefault(rank, None)
+            return False
+        for message in messages:
+            # Late answers to an earlier request are of no interest.
+            if message.get("id") == number:
+                if "error" in message:
+                    heard.errors[rank] = message["error"]
+                else:
+                    heard.answers[rank] = message["result"]
+        return True
+
+    def _see_exits(self, heard: _Heard) -> None:
+        assert self._launch is not None, "asked ranks have been started"
+        for rank, code in enumerate(self._launch.exit_codes()):
+            if code is not None:
+                heard.lost[rank] = f"{_how(code)}{self._last_words(rank) if code > 0 else ''}"
+
+    def _failure(self, heard: _Heard, seconds: float) -> TrialFailed:
+        """The failure that the others followed from."""
+        for rank, error in heard.errors.items():
+            if error["kind"] == "refused":
+                return TrialFailed("refused", f"rank {rank}: {error['message']}")
+        # Before those who raised: a rank that vanishes makes all others raise.
+        for rank, how in heard.lost.items():
+            if rank not in heard.answers or how is not None:
+                return TrialFailed("lost_rank", f"rank {rank} is gone: {how or 'it closed its connection'}")
+        for rank, error in heard.errors.items():
+            return TrialFailed("raised", f"rank {rank}: {error['message']}")
+        late = [rank for rank in range(self._num_ranks) if rank not in heard.answers]
+        return TrialFailed("timeout", f"not done within {seconds:g} s: {self._where(late)}")
+
+    def _where(self, late: Sequence[int]) -> str:
+        """Where each late rank is. Who does not even say so is named first: the others wait for it."""
+        number = next(self._numbers)
+        heard = _Heard()
+        for rank in late:
+            with contextlib.suppress(ControlError):
+                self._channels[rank].send({"id": number, "request": "where"})
+        self._listen(number, heard, WHERE_SECONDS, late)
+        silent = [rank for rank in late if rank not in heard.answers]
+        told = [f"rank {rank} is {heard.answers[rank]['where']}" for rank in late if rank in heard.answers]
+        verb = "does" if len(silent) == 1 else "do"
+        stopped = [f"{_listed(silent)} {verb} not answer at all (stopped, or stuck outside Python)"] if silent else []
+        return "; ".join([*stopped, *told])
+
+    def end(self) -> None:
+        """End all that is left of the ranks. Harmless when repeated."""
+        for channel in self._channels.values():
+            channel.close()
+        try:
+            if self._launch is not None:
+                self._launch.stop()
+        finally:
+            if self._gate is not None:
+                self._gate.close()
+                while not self._gate.admitted.empty():
+                    self._gate.admitted.get()[1].close()
+                self._gate = None
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _how(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"

@@ -1,0 +1,216 @@
+"""One rank of a trial service: `python -m autosync.trials.servant ADDRESS`.
+
+The service asks and the rank answers, one answer for each request. The main thread does what is asked; another one
+listens, so that a rank whose training hangs can still say where it is, and so that it ends when the service does.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import os
+import queue
+import select
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync import documents
+from autosync.documents import Document
+from autosync.errors import AutosyncError, OperationError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import parse_cluster
+from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
+from autosync.specs.task import Task
+from autosync.specs.task_file import is_task, load_task
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.files import parse_strategy
+from autosync.trials import control, meters
+from autosync.trials.replay import replay_task
+from autosync.trials.training import RefusedError, Training
+
+Answer = dict[str, Any]
+
+
+class Servant:
+    """Does on this rank what the service asks for; its methods are the requests."""
+
+    def __init__(self, rank: int) -> None:
+        self.doing = "waiting for the service"
+        self._rank = rank
+        self._interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        self._trainings: dict[str, Training] = {}
+        self._task: Task
+        self._model: ModelSpec
+        self._cluster: ClusterSpec
+        self._seed = 0
+        self._timeout_seconds = 0.0
+
+    def join(self, request: Mapping[str, Any]) -> Answer:
+        """Load the task and meet the other ranks."""
+        self._seed = request["seed"]
+        self._timeout_seconds = request["timeout_seconds"]
+        self._cluster = parse_cluster(_document(request["cluster"]))
+        self._model = documents.parse(
+            _document(request["model"]), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec
+        )
+        target = request["target"]
+        self._task = load_task(target) if is_task(target) else replay_task(self._model)
+        num_ranks = self._cluster.num_workers
+        dist.init_process_group(
+            "gloo",
+            store=dist.FileStore(request["rendezvous"], num_ranks),  # type: ignore[attr-defined]
+            rank=self._rank,
+            world_size=num_ranks,
+            timeout=dt.timedelta(seconds=self._timeout_seconds),
+        )
+        return {}
+
+    def prepare(self, request: Mapping[str, Any]) -> Answer:
+        """Build a contestant's model and optimizer and make them train in parallel."""
+        if not self._trainings:
+            # What is here now stays. Without this every collection after a contestant looks through all of torch.
+            gc.collect()
+            gc.freeze()
+        meters.reset_peak_memory()
+        strategy = request["strategy"]
+        bundle = None
+        if strategy is not None:
+            bundle = Bundle(
+                strategy=parse_strategy(_document(strategy)),
+                model=self._model,
+                cluster=self._cluster,
+                strategy_id=request["strategy_id"],
+                plan_id=request["plan_id"],
+            )
+        self._trainings[request["name"]] = Training(
+            self._task,
+            bundle=bundle,
+            ddp_options=request["ddp_options"],
+            seed=self._seed,
+            rank=self._rank,
+            timeout_seconds=self._timeout_seconds,
+        )
+        return {}
+
+    def run(self, request: Mapping[str, Any]) -> Answer:
+        """Train a contestant for some steps: how long each took, and what the machine's meters say of them."""
+        training = self._trainings[request["name"]]
+        dist.barrier()
+        before = meters.read_meters(self._interface)
+        # Nobody's steps begin while another still reads.
+        dist.barrier()
+        seconds = []
+        for number in range(request["num_steps"]):
+            self.doing = f"in step {number + 1} of {request['num_steps']}"
+            seconds.append(training.step())
+        dist.barrier()
+        after = meters.read_meters(self._interface)
+        return {
+            "step_seconds": seconds,
+            "cpu_share": meters.cpu_share(before, after),
+            "bytes_sent": _difference(before.sent_bytes, after.sent_bytes),
+            "bytes_received": _difference(before.received_bytes, after.received_bytes),
+            "peak_memory_bytes": meters.peak_memory_bytes() or 0,
+        }
+
+    def release(self, request: Mapping[str, Any]) -> Answer:
+        """Be rid of a contestant."""
+        self._trainings.pop(request["name"]).close()
+        return {}
+
+
+def _document(value: Any) -> Document:
+    return Document(file="", value=value, lines={})
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+class Service:
+    """This rank's side of the conversation with the service."""
+
+    def __init__(self, channel: control.Channel, servant: Servant) -> None:
+        self._channel = channel
+        self._servant = servant
+        self._requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._main = threading.get_ident()
+
+    def listen(self) -> None:
+        """Take requests until the service is gone; then this process ends, whatever it is in the middle of."""
+        try:
+            requests = self._channel.held()
+            while True:
+                for request in requests:
+                    if request["request"] == "where":
+                        self._answer(request, result={"where": self._where()})
+                    else:
+                        self._requests.put(request)
+                select.select([self._channel], [], [])
+                requests = self._channel.read()
+        except control.ControlError as error:
+            sys.stderr.write(f"the service is gone: {error}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _where(self) -> str:
+        """What the main thread is doing, down to the line."""
+        frame = sys._current_frames().get(self._main)  # noqa: SLF001 - the documented way to ask for another thread
+        if frame is None:
+            return self._servant.doing
+        last = traceback.extract_stack(frame)[-1]
+        return f"{self._servant.doing}, at {Path(last.filename).name}:{last.lineno} ({last.name})"
+
+    def serve(self) -> None:
+        """Do what is asked, one request after another."""
+        methods = {
+            "join": self._servant.join,
+            "prepare": self._servant.prepare,
+            "run": self._servant.run,
+            "release": self._servant.release,
+        }
+        while True:
+            request = self._requests.get()
+            self._servant.doing = f"in {request['request']}"
+            try:
+                result = methods[request["request"]](request)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a trial's failure becomes data here
+                traceback.print_exc()
+                kind = "refused" if isinstance(error, RefusedError) else "raised"
+                self._answer(request, error={"kind": kind, "message": _in_words(error)})
+            else:
+                self._answer(request, result=result)
+            self._servant.doing = "waiting for the service"
+
+    def _answer(self, request: Mapping[str, Any], **outcome: Any) -> None:
+        self._channel.send({"id": request["id"], **outcome})
+
+
+def _in_words(error: BaseException) -> str:
+    """What went wrong. What the engine raised within the user's backward pass is no fault of the user's line."""
+    if isinstance(error.__cause__, OperationError):
+        error = error.__cause__
+    return str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
+
+
+def main(address: str) -> None:
+    """Serve until the service is gone."""
+    rank = int(os.environ["RANK"])
+    # Neither the task's code nor what it starts has any business with it.
+    token = os.environ.pop(control.TOKEN_VARIABLE)
+    torch.set_num_threads(1)
+    servant = Servant(rank)
+    service = Service(control.connect(address, token, rank), servant)
+    threading.Thread(target=service.listen, name="autosync-control", daemon=True).start()
+    service.serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

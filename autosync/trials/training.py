@@ -1,0 +1,92 @@
+"""One contestant's model in training on this rank, step by step, and how to be rid of it again."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import time
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from autosync.errors import AutosyncError
+from autosync.runtime.parallelize import no_sync, parallelize, release
+from autosync.specs.task import Task
+from autosync.specs.task_run import (
+    build_model,
+    build_optimizer,
+    compute_loss,
+    draw_batch,
+    run_backward,
+    step_optimizer,
+)
+from autosync.strategy.bundle import Bundle
+
+
+class RefusedError(AutosyncError):
+    """A contestant's strategy cannot run here."""
+
+
+class Training:
+    """A model, its optimizer and what synchronises them: a bundle's strategy, or torch's DDP where there is none.
+
+    Every contestant starts from the same seed, on every rank. So nobody sends the first values round: of a large model
+    over slow links that alone would take longer than the trial.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        bundle: Bundle | None,
+        ddp_options: dict[str, Any],
+        seed: int,
+        rank: int,
+        timeout_seconds: float,
+    ) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        self._task = task
+        self._bare = build_model(task)
+        self._optimizer = build_optimizer(task, self._bare.parameters())
+        self._is_stock_ddp = bundle is None
+        self._model: Any = self._bare
+        if bundle is None:
+            self._model = DistributedDataParallel(self._bare, init_sync=False, **ddp_options)
+        else:
+            try:
+                parallelize(self._bare, self._optimizer, bundle, timeout_seconds=timeout_seconds, init_sync=False)
+            except AutosyncError as error:
+                raise RefusedError(str(error)) from error
+        self._batches = torch.Generator().manual_seed(seed * 1_000_003 + rank)
+
+    def step(self) -> float:
+        """One optimizer step; its seconds."""
+        task = self._task
+        batches = [draw_batch(task, self._batches) for _ in range(task.accumulation_steps)]
+        start = time.perf_counter()
+        self._optimizer.zero_grad()
+        for batch in batches[:-1]:
+            with self._without_sync():
+                run_backward(task, compute_loss(task, self._model, batch))
+        run_backward(task, compute_loss(task, self._model, batches[-1]))
+        if task.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._bare.parameters(), task.clip_norm)
+        step_optimizer(task, self._optimizer)
+        return time.perf_counter() - start
+
+    def _without_sync(self) -> contextlib.AbstractContextManager[None]:
+        if self._is_stock_ddp:
+            context: contextlib.AbstractContextManager[None] = self._model.no_sync()
+            return context
+        return no_sync(self._bare)
+
+    def close(self) -> None:
+        """Give back hooks, threads, process groups and memory; all ranks do so together."""
+        if not self._is_stock_ddp:
+            release(self._bare)
+        del self._model, self._bare, self._optimizer
+        # Models are full of cycles (hooks that know their module), and their memory is wanted back now.
+        gc.collect()
