@@ -43,9 +43,12 @@ class Finding:
 
 def find(cluster: ClusterSpec, calibration: Calibration, answers: Sequence[RankAnswer]) -> tuple[Finding, ...]:
     """All warnings about a cluster as its file has it. `answers` are the ranks', for what their systems told."""
+    of_links = list(links(cluster, calibration))
+    slow = {finding.subject for finding in of_links if finding.kind == "slow_link"}
     return (
-        *links(cluster, calibration),
-        *unlike_nodes(cluster, calibration),
+        *of_links,
+        # Whoever is slower than the file says need not be told to be slower than the others as well.
+        *(finding for finding in unlike_nodes(cluster, calibration) if finding.subject not in slow),
         *interfaces(cluster, calibration, answers),
         *imbalance(calibration),
         *noise(cluster, calibration),
