@@ -32,9 +32,10 @@ class Entry:
 
 COMMANDS: Mapping[str, Entry] = {
     "profile": Entry("autosync.cli.profile:profile", "Run a model and write its model spec."),
-    "cluster": Entry("autosync.cli.cluster:cluster", "Show a cluster."),
+    "cluster": Entry("autosync.cli.cluster:cluster", "Show a cluster, or measure it."),
     "testbed": Entry("autosync.cli.testbed:testbed", "Emulate a cluster on this machine."),
     "strategy": Entry("autosync.cli.strategy:strategy", "Build, show, check and compare strategies."),
+    "compare": Entry("autosync.cli.compare:compare", "Measure strategies in turn and say which is faster."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),
 }

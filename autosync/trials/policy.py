@@ -13,14 +13,15 @@ from typing import Protocol
 import numpy as np
 
 from autosync.datasets.schema import Flag, Measurement
-from autosync.trials.job import Contestant
+from autosync.trials.contestant import Contestant
 from autosync.trials.statistics import Interval, correlated_median_interval, slowest_rank
 
 
 class Samples(Protocol):
     """Some consecutive steps of one contestant: seconds by rank and step, bytes by rank, and what else they cost.
 
-    `cpu_share` is of the machine's processor time while they ran, 0 to 1. Bytes are sums over the steps.
+    `cpu_share` is of the machine's processor time while they ran, 0 to 1. Bytes are sums over the steps, None where
+    they cannot be told.
     """
 
     @property
@@ -28,9 +29,9 @@ class Samples(Protocol):
     @property
     def cpu_share(self) -> float: ...
     @property
-    def bytes_sent(self) -> Sequence[int]: ...
+    def bytes_sent(self) -> Sequence[int] | None: ...
     @property
-    def bytes_received(self) -> Sequence[int]: ...
+    def bytes_received(self) -> Sequence[int] | None: ...
     @property
     def peak_memory_bytes(self) -> Sequence[int]: ...
 
@@ -86,18 +87,19 @@ DEFAULT_POLICY = Policy()
 def is_level(seconds: Sequence[float], *, share: float) -> bool:
     """Whether the later half of some steps lasts as long as the earlier one.
 
-    The halves' medians may differ by a share of the whole, or by twice the error that the steps' own scatter gives
-    them, whichever is more. Medians and the median deviation throughout: in each half one outlier of three or four
-    steps changes nothing.
+    The halves' medians may differ by a share of the whole, or by three times the error that the steps' own scatter
+    gives them, whichever is more. Medians and the median deviation throughout: in each half one outlier of three or
+    four steps changes nothing. The scatter is that of the quieter half: where slow steps end within the other half,
+    that one's is wide for this alone.
     """
     middle = len(seconds) // 2
     halves = (np.asarray(seconds[:middle]), np.asarray(seconds[-middle:]))
     medians = [float(np.median(half)) for half in halves]
-    deviations = np.concatenate([np.abs(half - np.median(half)) for half in halves])
+    deviation = min(float(np.median(np.abs(half - np.median(half)))) for half in halves)
     # Of normal noise: 1.4826 median deviations are its standard deviation, 1.2533 of those over the root of the count
     # the error of a median.
-    error = 1.2533 * 1.4826 * float(np.median(deviations)) * (2 / middle) ** 0.5
-    return abs(medians[1] - medians[0]) <= max(share * float(np.median(seconds)), 2 * error)
+    error = 1.2533 * 1.4826 * deviation * (2 / middle) ** 0.5
+    return bool(abs(medians[1] - medians[0]) <= max(share * float(np.median(seconds)), 3 * error))
 
 
 def first_steady_step(seconds: Sequence[float], policy: Policy) -> int | None:
@@ -116,11 +118,12 @@ def warmup_ends(seconds: Sequence[float], policy: Policy) -> bool:
 
 
 def num_discarded(seconds: Sequence[float], policy: Policy) -> int:
-    """How many of the steps so far are warm-up."""
+    """How many of the steps so far are warm-up; where they are not steady (yet), all but the last two windows."""
     steady = first_steady_step(seconds, policy)
     if steady is not None:
         return steady
-    return min(policy.max_warmup_steps, max(len(seconds) - 1, 0))
+    kept = min(2 * policy.window_steps, max(len(seconds) - policy.min_warmup_steps, 1))
+    return max(len(seconds) - kept, 0)
 
 
 def _longest_warmup(policy: Policy) -> int:
@@ -167,26 +170,32 @@ def exposed_seconds(step_seconds: float, compute_seconds: float) -> float:
 class Tally:
     """What one contestant's runs came to, run after run.
 
-    Of each run but the first the first step is left out: it starts on idle links, with nobody ahead and nobody late. In
-    the first run the warm-up takes care of that.
+    The step that begins a run is left out, for it starts on idle links, with nobody ahead and nobody late; not so in
+    the run that begins a warm-up, whose first steps are discarded anyway.
     """
 
     def __init__(self) -> None:
         self._runs: list[Samples] = []
+        self._begins_warmup: list[bool] = []
         self._ranks: list[list[float]] = []
 
-    def add(self, samples: Samples) -> None:
-        skipped = 1 if self._runs else 0
+    def add(self, samples: Samples, *, begins_warmup: bool) -> None:
         self._runs.append(samples)
+        self._begins_warmup.append(begins_warmup)
         if not self._ranks:
             self._ranks = [[] for _ in samples.step_seconds]
         for rank, seconds in zip(self._ranks, samples.step_seconds, strict=True):
-            rank.extend(seconds[skipped:])
+            rank.extend(seconds if begins_warmup else seconds[1:])
 
     @property
     def seconds(self) -> tuple[float, ...]:
         """Each step on its slowest rank, those left out not among them."""
         return slowest_rank(self._ranks)
+
+    @property
+    def peak_memory_bytes(self) -> tuple[int, ...]:
+        """Of each rank."""
+        return tuple(max(counts) for counts in zip(*(run.peak_memory_bytes for run in self._runs), strict=True))
 
     @property
     def spent_seconds(self) -> float:
@@ -201,8 +210,9 @@ class Tally:
         policy: Policy,
         compute_seconds: float | None,
     ) -> Measurement:
-        """The measurement of all steps after the warm-up; what they cost is that of the runs after the first."""
-        runs = self._runs[1:] or self._runs
+        """The measurement of all steps after the warm-up. What they cost is that of the runs after its beginning."""
+        flagged = zip(self._runs, self._begins_warmup, strict=True)
+        runs = [run for run, begins_warmup in flagged if not begins_warmup] or self._runs
         share = _weighted_cpu_share(runs)
         busy: tuple[Flag, ...] = ("busy_cpu",) if share > policy.max_cpu_share else ()
         return Measurement(
@@ -211,7 +221,7 @@ class Tally:
             low_seconds=interval.low,
             high_seconds=interval.high,
             num_warmup_steps=num_warmup_steps,
-            peak_memory_bytes=tuple(max(counts) for counts in zip(*(r.peak_memory_bytes for r in runs), strict=True)),
+            peak_memory_bytes=self.peak_memory_bytes,
             cpu_share=share,
             bytes_sent=_each_step([run.bytes_sent for run in runs], runs),
             bytes_received=_each_step([run.bytes_received for run in runs], runs),
@@ -237,7 +247,7 @@ def measure(
         tally = Tally()
         stopped_early = False
         for num_steps in _runs(tally, policy):
-            tally.add(service.run(contestant.name, num_steps))
+            tally.add(service.run(contestant.name, num_steps), begins_warmup=not tally.spent_seconds)
             warmed = tally.seconds[num_discarded(tally.seconds, policy) :]
             if is_clearly_worse(warmed, best_seconds, policy):
                 stopped_early = True
@@ -259,7 +269,7 @@ def warm_up(service: Service, name: str, policy: Policy = DEFAULT_POLICY) -> Tal
     """Run a prepared contestant until its steps are steady, or for the longest warm-up."""
     tally = Tally()
     for num_steps in _warmup_runs(tally, policy):
-        tally.add(service.run(name, num_steps))
+        tally.add(service.run(name, num_steps), begins_warmup=not tally.spent_seconds)
     return tally
 
 
@@ -267,7 +277,7 @@ def doubts(seconds: Sequence[float], policy: Policy, *, stopped_early: bool = Fa
     """The flags of a trial's steps, warm-up included."""
     measured = seconds[num_discarded(seconds, policy) :]
     found: list[Flag] = []
-    if first_steady_step(seconds, policy) is None:
+    if first_steady_step(seconds, policy) is None and not stopped_early:
         found.append("not_steady")
     if len(measured) > 1 and not is_level(measured, share=policy.steady_share):
         found.append("drift")
@@ -302,7 +312,10 @@ def _weighted_cpu_share(runs: Sequence[Samples]) -> float:
     return sum(run.cpu_share * length for run, length in zip(runs, lengths, strict=True)) / sum(lengths)
 
 
-def _each_step(counts: Sequence[Sequence[int]], runs: Sequence[Samples]) -> tuple[int, ...]:
+def _each_step(counts: Sequence[Sequence[int] | None], runs: Sequence[Samples]) -> tuple[int, ...] | None:
     """Bytes of each rank in a step on average."""
+    known = [of_run for of_run in counts if of_run is not None]
+    if len(known) < len(counts):
+        return None
     num_steps = sum(len(run.step_seconds[0]) for run in runs)
-    return tuple(round(sum(of_rank) / num_steps) for of_rank in zip(*counts, strict=True))
+    return tuple(round(sum(of_rank) / num_steps) for of_rank in zip(*known, strict=True))

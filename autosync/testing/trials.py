@@ -1,0 +1,127 @@
+"""A trial service that runs nothing: step times by rule, for whoever tests what measures or tunes.
+
+    service = FakeService({"fast": FakeSteps(seconds=0.1), "slow": FakeSteps(seconds=0.2, noise=0.01)}, seed=1)
+    compare(service, [Contestant(name="fast"), Contestant(name="slow")])
+
+Time passes only as steps do, so what drifts does so for all contestants in turn. `calls` holds what was asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from autosync.errors import OperationError
+from autosync.trials.contestant import Contestant
+from autosync.trials.service import StepSamples, TrialFailed
+
+Load = Callable[[float], float]
+"""By which factor all steps are slower at a time, in seconds since the service began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeSteps:
+    """How long a contestant's steps take, and when it fails.
+
+    The first `num_warmup_steps` after `prepare` take `warmup_factor` as long. `noise` is the standard deviation of
+    a step as a share of it. `fails_at` is the step after `prepare` that fails, 0 for `prepare` itself.
+    """
+
+    seconds: float
+    noise: float = 0.0
+    num_warmup_steps: int = 3
+    warmup_factor: float = 2.0
+    bytes_per_step: int = 1_000_000
+    cpu_share: float = 0.25
+    peak_memory_bytes: int = 100_000_000
+    fails_at: int | None = None
+
+
+class FakeService:
+    """A `Service` (see trials.policy) of contestants whose steps are given.
+
+    As the real one it forgets all contestants where one fails. `correlation` is that of the noise from step to step,
+    whoever takes the step.
+    """
+
+    def __init__(
+        self,
+        steps: Mapping[str, FakeSteps],
+        *,
+        seed: int = 0,
+        num_ranks: int = 2,
+        correlation: float = 0.0,
+        load: Load = lambda _: 1.0,
+    ) -> None:
+        self.calls: list[tuple[str, str, int]] = []
+        self.now_seconds = 0.0
+        self._steps = dict(steps)
+        self._random = random.Random(seed)
+        self._num_ranks = num_ranks
+        self._correlation = correlation
+        self._load = load
+        self._state = self._random.gauss(0, 1)
+        self._taken: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def prepared(self) -> set[str]:
+        return set(self._taken)
+
+    def prepare(self, contestant: Contestant) -> None:
+        name = contestant.name
+        self.calls.append(("prepare", name, 0))
+        if name in self._taken:
+            raise OperationError(f"{name} is prepared already: release it first")
+        if self._steps[name].fails_at == 0:
+            self._fail(name)
+        self._taken[name] = 0
+
+    def run(self, name: str, num_steps: int) -> StepSamples:
+        self.calls.append(("run", name, num_steps))
+        if name not in self._taken:
+            raise OperationError(f"{name} is not prepared")
+        steps = self._steps[name]
+        ranks: list[list[float]] = [[] for _ in range(self._num_ranks)]
+        for _ in range(num_steps):
+            seconds = self._step(name, steps)
+            # The ranks take turns in being the slowest.
+            for rank, times in enumerate(ranks):
+                times.append(seconds if (self._taken[name] + rank) % self._num_ranks == 0 else seconds * 0.99)
+        return StepSamples(
+            step_seconds=tuple(map(tuple, ranks)),
+            cpu_share=steps.cpu_share,
+            bytes_sent=(steps.bytes_per_step * num_steps,) * self._num_ranks,
+            bytes_received=(steps.bytes_per_step * num_steps,) * self._num_ranks,
+            peak_memory_bytes=(steps.peak_memory_bytes,) * self._num_ranks,
+        )
+
+    def release(self, name: str) -> None:
+        self.calls.append(("release", name, 0))
+        self._taken.pop(name, None)
+
+    def close(self) -> None:
+        self._taken.clear()
+
+    def _step(self, name: str, steps: FakeSteps) -> float:
+        self._taken[name] += 1
+        if self._taken[name] == steps.fails_at:
+            self._fail(name)
+        fresh = (1 - self._correlation**2) ** 0.5 * self._random.gauss(0, 1)
+        self._state = self._correlation * self._state + fresh
+        seconds = steps.seconds * max(1 + steps.noise * self._state, 0.01) * self._load(self.now_seconds)
+        if self._taken[name] <= steps.num_warmup_steps:
+            seconds *= steps.warmup_factor
+        self.now_seconds += seconds
+        return seconds
+
+    def _fail(self, name: str) -> None:
+        self._taken.clear()
+        raise TrialFailed("raised", f"rank 0: {name} fails here")

@@ -1,0 +1,297 @@
+"""Comparing contestants: all of them prepared, then measured in turn, round after round; ratios with intervals.
+
+In each round every contestant takes a block of steps, in an order drawn by lot for each round: whatever drifts hits
+all alike, and no position favours anyone. How many rounds there are is settled before the first and not changed by
+what comes out: whoever looks in between and stops when it pleases finds differences where there are none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from autosync.datasets.schema import Failure, Measurement
+from autosync.errors import OperationError
+from autosync.trials.contestant import Contestant
+from autosync.trials.policy import DEFAULT_POLICY, Policy, Service, Tally, doubts, first_steady_step, warm_up
+from autosync.trials.service import TrialFailed
+from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """How much is measured: `num_steps` of each in `num_rounds` rounds, or as many as the budget has time for.
+
+    However small the budget, there are as many rounds as the intervals need (6 for two contestants) of one step each,
+    beside the one that starts each block and is not counted. `least_difference` is the share below which a difference
+    is none to speak of: two copies of one strategy, with buffers and connections of their own, differ by some tenths
+    of a percent for as long as they live.
+    """
+
+    num_steps: int = 60
+    num_rounds: int = 12
+    budget_seconds: float = 120.0
+    least_difference: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 1 or self.num_rounds < 1:
+            raise ValueError(f"{self.num_steps} steps in {self.num_rounds} rounds (1 or more of both)")
+        if self.budget_seconds <= 0 or not 0 <= self.least_difference < 1:
+            raise ValueError("the budget is above 0, the least difference a share from 0 to below 1")
+
+
+DEFAULT_DESIGN = Design()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How many times as fast one contestant is as another."""
+
+    name: str
+    other: str
+    speedup: Interval
+    least_difference: float
+
+    @property
+    def verdict(self) -> Literal["faster", "slower", "no difference found"]:
+        """A difference counts where the whole interval lies beyond 1 by more than the least difference."""
+        if self.speedup.low > 1 + self.least_difference:
+            return "faster"
+        if self.speedup.high < 1 / (1 + self.least_difference):
+            return "slower"
+        return "no difference found"
+
+    def __str__(self) -> str:
+        interval = f"({self.speedup.low:.3f} to {self.speedup.high:.3f})"
+        if self.verdict == "no difference found":
+            return f"no difference found between {self.name} and {self.other} {interval}"
+        return f"{self.name} is {self.speedup.value:.3f} times as fast as {self.other} {interval}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a comparison came to.
+
+    `measurements` are by contestant, in the order given, `ratios` of each but the first to the first, each with a 95 %
+    interval of its own. `best` is the one that is faster than each of the others with 95 % confidence in all of that
+    together; None if there is no such. `beats_first` are those faster than the first with 95 % confidence in all of
+    them together. `failures` are of those that could not be measured.
+    """
+
+    measurements: Mapping[str, Measurement]
+    ratios: tuple[Ratio, ...]
+    best: str | None
+    beats_first: tuple[str, ...]
+    failures: Mapping[str, Failure]
+    num_rounds: int
+    steps_per_round: int
+
+
+def compare(
+    service: Service,
+    contestants: Sequence[Contestant],
+    *,
+    design: Design = DEFAULT_DESIGN,
+    policy: Policy = DEFAULT_POLICY,
+    seed: int = 0,
+    compute_seconds: float | None = None,
+    progress: Progress = lambda _: None,
+) -> Comparison:
+    """Measure contestants in turn on a service and say who is faster.
+
+    One that fails is left out and the others go on, warmed up again; with fewer than two there is nothing to compare
+    and the failures are raised as an `OperationError`. `compute_seconds` is what a step takes without communication.
+    """
+    names = [contestant.name for contestant in contestants]
+    assert len(names) >= 2, "a comparison has two contestants at least"
+    assert len(set(names)) == len(names), "contestants have names of their own"
+    field = _Field(service, contestants, policy, progress)
+    try:
+        field.prepare()
+        num_rounds, steps_per_round = plan_rounds(field.step_seconds(), design)
+        lots = random.Random(seed)
+        for number in range(num_rounds):
+            if number % 4 == 0:
+                progress(f"round {number + 1} of {num_rounds}, {steps_per_round} steps of each")
+            field.run_round(draw_order(field.names, lots), steps_per_round)
+    finally:
+        field.release()
+    blocks = field.blocks()
+    return Comparison(
+        measurements={name: field.measurement(name, compute_seconds) for name in blocks},
+        ratios=ratios_to_first(blocks, design),
+        best=best_of(blocks, design),
+        beats_first=faster_than_first(blocks, design),
+        failures=field.failures,
+        num_rounds=len(next(iter(blocks.values()))),
+        steps_per_round=steps_per_round,
+    )
+
+
+Blocks = Mapping[str, Sequence[Sequence[float]]]
+"""By contestant: for each round the seconds of its steps."""
+
+
+def plan_rounds(step_seconds: Sequence[float], design: Design) -> tuple[int, int]:
+    """How many rounds, and of how many steps each; from what a step of each contestant takes.
+
+    What the budget has no time for is taken from the steps of a round first, then from the rounds.
+    """
+    needed = min_rounds(_confidence_of_each(len(step_seconds) - 1))
+    num_rounds = max(needed, min(design.num_rounds, design.num_steps))
+    steps_per_round = max(1, design.num_steps // num_rounds)
+    # One more step of each starts its block.
+    affordable = int(design.budget_seconds / (sum(step_seconds) * num_rounds)) - 1
+    if affordable >= 1:
+        return num_rounds, min(steps_per_round, affordable)
+    return max(needed, int(design.budget_seconds / (sum(step_seconds) * 2))), 1
+
+
+def draw_order(names: Sequence[str], lots: random.Random) -> list[str]:
+    """One round's order. Every order is as likely, whatever it was in the rounds before."""
+    return lots.sample(list(names), len(names))
+
+
+def ratios_to_first(blocks: Blocks, design: Design) -> tuple[Ratio, ...]:
+    """Each contestant against the first."""
+    first, *others = blocks
+    return tuple(_ratio(blocks, name, first, design, CONFIDENCE) for name in others)
+
+
+def faster_than_first(blocks: Blocks, design: Design) -> tuple[str, ...]:
+    """Who is faster than the first, with 95 % confidence in all that are named (Bonferroni)."""
+    first, *others = blocks
+    confidence = _confidence_of_each(len(others))
+    return tuple(name for name in others if _ratio(blocks, name, first, design, confidence).verdict == "faster")
+
+
+def best_of(blocks: Blocks, design: Design) -> str | None:
+    """The contestant that is faster than each of the others, if there is one.
+
+    Each of its k - 1 comparisons is held at 1 - 5 %/(k - 1). Of k contestants that are the same, a given one beats a
+    given other by luck in at most half of 5 %/(k - 1), so some one beats all in at most k/(2k - 2) times 5 %.
+    """
+    confidence = _confidence_of_each(len(blocks) - 1)
+    for name in blocks:
+        others = [other for other in blocks if other != name]
+        if all(_ratio(blocks, name, other, design, confidence).verdict == "faster" for other in others):
+            return name
+    return None
+
+
+def _ratio(blocks: Blocks, name: str, other: str, design: Design, confidence: float) -> Ratio:
+    speedup = round_ratio(blocks[other], blocks[name], confidence=confidence)
+    return Ratio(name=name, other=other, speedup=speedup, least_difference=design.least_difference)
+
+
+def _confidence_of_each(num_comparisons: int) -> float:
+    return 1 - (1 - CONFIDENCE) / max(num_comparisons, 1)
+
+
+class _Field:
+    """The contestants that are still in it, and what they did so far."""
+
+    def __init__(self, service: Service, contestants: Sequence[Contestant], policy: Policy, progress: Progress) -> None:
+        self.failures: dict[str, Failure] = {}
+        self._service = service
+        self._contestants = {contestant.name: contestant for contestant in contestants}
+        self._policy = policy
+        self._progress = progress
+        self._warmups: dict[str, Tally] = {}
+        self._memory: dict[str, tuple[int, ...]] = {}
+        self._tallies = {name: Tally() for name in self._contestants}
+        self._rounds: list[Mapping[str, tuple[float, ...]]] = []
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._contestants)
+
+    def prepare(self) -> None:
+        """Prepare and warm up every contestant; all of them again after a failure, which leaves none prepared."""
+        while True:
+            failed = self._failed_to_prepare()
+            if failed is None:
+                return
+            self._leave_out(*failed)
+
+    def _failed_to_prepare(self) -> tuple[str, TrialFailed] | None:
+        for name, contestant in self._contestants.items():
+            if name not in self._memory:
+                self._progress(f"trying {name} alone")
+                try:
+                    self._memory[name] = self._try_alone(contestant)
+                except TrialFailed as error:
+                    return name, error
+        for name, contestant in self._contestants.items():
+            self._progress(f"warming up {name}")
+            try:
+                self._service.prepare(contestant)
+                self._warmups[name] = warm_up(self._service, name, self._policy)
+            except TrialFailed as error:
+                return name, error
+        return None
+
+    def _try_alone(self, contestant: Contestant) -> tuple[int, ...]:
+        """The peak memory of each rank with this contestant only: later they all live there."""
+        self._service.prepare(contestant)
+        samples = self._service.run(contestant.name, 2)
+        self._service.release(contestant.name)
+        return tuple(samples.peak_memory_bytes)
+
+    def _leave_out(self, name: str, error: TrialFailed) -> None:
+        self.release()
+        self.failures[name] = Failure(kind=error.kind, message=error.message)
+        del self._contestants[name]
+        self._progress(f"{name} is left out: {error.kind}: {error.message}")
+        if len(self._contestants) < 2:
+            told = "; ".join(f"{one}: {failure.kind}: {failure.message}" for one, failure in self.failures.items())
+            raise OperationError(f"fewer than two contestants could be measured ({told})") from error
+
+    def release(self) -> None:
+        for name in self._contestants:
+            self._service.release(name)
+
+    def step_seconds(self) -> list[float]:
+        """What a step of each takes, by the end of its warm-up."""
+        window = self._policy.window_steps
+        return [float(np.median(self._warmups[name].seconds[-window:])) for name in self._contestants]
+
+    def run_round(self, order: Sequence[str], num_steps: int) -> None:
+        """A block of each. A round in which one fails counts for nobody; the others begin it again."""
+        taken = {}
+        for name in order:
+            try:
+                # The step that starts a block, on idle links, is not counted.
+                taken[name] = self._service.run(name, num_steps + 1)
+            except TrialFailed as error:
+                self._leave_out(name, error)
+                self.prepare()
+                self.run_round([other for other in order if other in self._contestants], num_steps)
+                return
+        for name, samples in taken.items():
+            self._tallies[name].add(samples, begins_warmup=False)
+        self._rounds.append({name: self._tallies[name].seconds[-num_steps:] for name in order})
+
+    def blocks(self) -> dict[str, tuple[tuple[float, ...], ...]]:
+        return {name: tuple(one[name] for one in self._rounds) for name in self._contestants}
+
+    def measurement(self, name: str, compute_seconds: float | None) -> Measurement:
+        """The measured steps of one contestant; whether they were steady is said of its warm-up."""
+        tally, warmup = self._tallies[name], self._warmups[name].seconds
+        steady = first_steady_step(warmup, self._policy) is not None
+        measured = tally.measurement(
+            num_warmup_steps=0,
+            interval=blocked_median_interval(self.blocks()[name]),
+            flags=[flag for flag in doubts(tally.seconds, self._policy) if flag == "drift"],
+            policy=self._policy,
+            compute_seconds=compute_seconds,
+        )
+        flags = measured.flags if steady else (*measured.flags, "not_steady")
+        memory = self._memory[name]
+        return replace(measured, num_warmup_steps=len(warmup), peak_memory_bytes=memory, flags=flags)

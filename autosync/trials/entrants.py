@@ -1,0 +1,93 @@
+"""Who is to be compared, by the names that users give: strategy files, bundles, presets, and torch's own DDP."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from autosync import documents
+from autosync.errors import DoesNotApplyError, InputError, Problem, UnknownNameError
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
+from autosync.runtime.support import unsupported
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.files import is_bundle, load_strategy_for
+from autosync.strategy.presets import build_preset, preset_names
+from autosync.strategy.representation import Strategy
+from autosync.trials.contestant import Contestant
+
+TORCH_DDP = "torch-ddp"
+"""Stock torch DDP itself, which is no strategy of ours."""
+
+
+def entrants(names: Sequence[str], model: ModelSpec, cluster: ClusterSpec) -> tuple[Contestant, ...]:
+    """The contestants of these names, all mistakes told at once. Who comes twice is `NAME#2` the second time."""
+    problems: list[Problem] = []
+    found: list[Contestant] = []
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        label = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        try:
+            found.append(_entrant(name, label, model, cluster))
+        except InputError as error:
+            problems.extend(problem for problem in error.problems if problem not in problems)
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse what is neither a file nor a name that is known, before anything else costs time."""
+    problems: list[Problem] = []
+    for name in names:
+        if not _is_file(name) and name != TORCH_DDP and name not in preset_names():
+            known = UnknownNameError("contestant", name, (TORCH_DDP, *preset_names()))
+            problems.extend(known.problems)
+    if problems:
+        raise InputError(problems)
+
+
+def _is_file(name: str) -> bool:
+    """What looks like a file is one: it is told with its name if it is missing."""
+    return "/" in name or Path(name).suffix.lower() in (".yaml", ".yml", ".json")
+
+
+def _entrant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec) -> Contestant:
+    if name == TORCH_DDP:
+        unused = any(parameter.reason == "unused" for parameter in model.untrained)
+        return Contestant(name=label, find_unused_parameters=unused)
+    if _is_file(name):
+        bundle = _bundle_of_file(name, model, cluster)
+    else:
+        bundle = _bundled(build_preset(name, model, cluster), model, cluster)
+    reasons = unsupported(lower(bundle.strategy, model, cluster))
+    if reasons:
+        rule = "what the engine does not run is not measured"
+        raise DoesNotApplyError([Problem(what=f"{name} cannot run: {reason}", rule=rule) for reason in reasons])
+    return Contestant(name=label, bundle=bundle)
+
+
+def _bundle_of_file(name: str, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
+    if is_bundle(documents.read_document(name)):
+        bundle = load_bundle(name)
+        try:
+            bundle.check(model, cluster)
+        except DoesNotApplyError as error:
+            raise error.located(name, 1) from error
+        return bundle
+    return _bundled(load_strategy_for(name, model, cluster), model, cluster)
+
+
+def _bundled(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
+    return Bundle(
+        strategy=strategy,
+        model=model,
+        cluster=cluster,
+        strategy_id=strategy_id(strategy, model, cluster),
+        plan_id=plan_id(lower(strategy, model, cluster), cluster),
+    )

@@ -1,0 +1,210 @@
+"""`autosync compare`: measure strategies in turn and say which is faster, or that no difference was found."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autosync import units
+from autosync.cli.output import json_option, note, print_json
+
+if TYPE_CHECKING:
+    from autosync.datasets.schema import Measurement
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.specs.model import ModelSpec
+    from autosync.trials.compare import Comparison
+    from autosync.trials.statistics import Interval
+
+
+def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+    try:
+        seconds = units.parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if seconds == 0:
+        raise click.BadParameter("no time is no budget (above 0)")
+    return seconds
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  autosync compare examples/transformer.py --cluster local-2 best.yaml
+  autosync compare resnet50 --cluster 8-hosts-one-slow torch-ddp all_reduce_per_variable ps_load_balanced"""
+)
+@click.argument("model_target", metavar="MODEL")
+@click.argument("names", metavar="A B ...", nargs=-1, required=True)
+@click.option("--cluster", "cluster_target", required=True, help="A cluster file, or the name of a shipped cluster.")
+@click.option(
+    "--steps", default=60, show_default=True, type=click.IntRange(1, 100_000), help="Steps to measure of each."
+)
+@click.option(
+    "--budget", default="2min", show_default=True, callback=_seconds, metavar="TIME", help="Time to measure them in."
+)
+@click.option(
+    "--timeout",
+    default="2min",
+    show_default=True,
+    callback=_seconds,
+    metavar="TIME",
+    help="A contestant whose block of steps takes longer is left out.",
+)
+@click.option("--seed", default=0, show_default=True, help="Draws the order of each round.")
+@json_option
+def compare(
+    *,
+    model_target: str,
+    names: tuple[str, ...],
+    cluster_target: str,
+    steps: int,
+    budget: float,
+    timeout: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Measure A, B ... in turn on a cluster, and say which is faster.
+
+    A, B: strategy files, bundles, names of presets, or torch-ddp (stock torch DDP itself, which one alone is compared
+    with). MODEL is a task, or a model spec whose compute is replayed.
+    """
+    from autosync.specs.cluster_file import load_cluster
+    from autosync.specs.model_file import model_of
+    from autosync.specs.task_file import is_task
+    from autosync.trials.compare import Design
+    from autosync.trials.compare import compare as run_comparison
+    from autosync.trials.entrants import TORCH_DDP, check_names, entrants
+    from autosync.trials.service import TrialService
+
+    wanted = names if len(names) > 1 else (TORCH_DDP, *names)
+    check_names(wanted)
+    # The cluster first: a mistake in it is told before a task is profiled.
+    cluster = load_cluster(cluster_target)
+    if is_task(model_target):
+        note(f"profiling {model_target}")
+    model = model_of(model_target)
+    contestants = entrants(wanted, model, cluster)
+    logs = Path(tempfile.mkdtemp(prefix="autosync-compare-"))
+    try:
+        with TrialService(
+            target=model_target, model=model, cluster=cluster, folder=logs, seed=seed, timeout_seconds=timeout
+        ) as service:
+            comparison = run_comparison(
+                service,
+                contestants,
+                design=Design(num_steps=steps, budget_seconds=budget),
+                seed=seed,
+                compute_seconds=model.step_seconds,
+                progress=note,
+            )
+    except BaseException:
+        _keep_or_remove(logs)
+        raise
+    if comparison.failures:
+        note(f"the logs of the ranks are in {logs}")
+    else:
+        shutil.rmtree(logs, ignore_errors=True)
+    if as_json:
+        print_json(fields(comparison, model, cluster))
+    else:
+        print(describe(comparison))
+
+
+def _keep_or_remove(logs: Path) -> None:
+    """Logs that say something are kept."""
+    if any(path.is_file() for path in logs.rglob("*")):
+        note(f"the logs of the ranks are in {logs}")
+    else:
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+def fields(comparison: Comparison, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
+    """The comparison for programs."""
+    from autosync.documents import to_plain
+
+    return {
+        "schema": "autosync.comparison/1",
+        "model": model.name,
+        "cluster": cluster.name,
+        "num_rounds": comparison.num_rounds,
+        "steps_per_round": comparison.steps_per_round,
+        "contestants": [
+            {"name": name, "measurement": to_plain(measurement)}
+            for name, measurement in comparison.measurements.items()
+        ],
+        "ratios": [
+            {
+                "name": ratio.name,
+                "other": ratio.other,
+                "speedup": _interval_fields(ratio.speedup),
+                "verdict": ratio.verdict,
+                "in_words": str(ratio),
+            }
+            for ratio in comparison.ratios
+        ],
+        "beats_first": list(comparison.beats_first),
+        "best": comparison.best,
+        "failures": {name: to_plain(failure) for name, failure in comparison.failures.items()},
+    }
+
+
+def _interval_fields(interval: Interval) -> dict[str, float]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}
+
+
+def describe(comparison: Comparison) -> str:
+    """The comparison for people: a table, and a line for each verdict."""
+    from autosync.strategy.wording import format_table
+
+    header = (
+        "",
+        "ms a step",
+        "95 % interval",
+        "speedup",
+        "of the speedup",
+        "exposed",
+        "sent",
+        "memory",
+        "CPU",
+        "flags",
+    )
+    speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
+    rows = [
+        (name, *_times(measurement), *_speedup(speedups.get(name)), *_costs(measurement))
+        for name, measurement in comparison.measurements.items()
+    ]
+    rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} steps of each, in turn:"
+    lines = [rounds, "", format_table(rows, header=header, right=("ms a step", "speedup", "exposed", "sent")), ""]
+    lines += [f"{ratio}." for ratio in comparison.ratios]
+    if comparison.best is not None and len(comparison.measurements) > 2:
+        lines.append(f"{comparison.best} is the fastest: faster than each of the others.")
+    elif len(comparison.measurements) > 2:
+        lines.append("None is faster than each of the others.")
+    lines += [f"{name} was left out: {one.kind}: {one.message}" for name, one in comparison.failures.items()]
+    return "\n".join(lines)
+
+
+def _times(measurement: Measurement) -> tuple[str, str]:
+    low, high = measurement.low_seconds * 1e3, measurement.high_seconds * 1e3
+    return f"{measurement.median_seconds * 1e3:.2f}", f"{low:.2f} to {high:.2f}"
+
+
+def _speedup(speedup: Interval | None) -> tuple[str, str]:
+    if speedup is None:
+        return "1", ""
+    return f"{speedup.value:.3f}", f"{speedup.low:.3f} to {speedup.high:.3f}"
+
+
+def _costs(measurement: Measurement) -> tuple[str, ...]:
+    """Exposed communication, what a rank sends in a step, its memory, CPU share and flags."""
+    exposed, sent, share = measurement.exposed_seconds, measurement.bytes_sent, measurement.cpu_share
+    return (
+        "" if exposed is None else f"{exposed * 1e3:.2f} ms",
+        "" if sent is None else units.format_size(max(sent)),
+        units.format_size(max(measurement.peak_memory_bytes)),
+        "" if share is None else f"{share:.0%}",
+        ", ".join(measurement.flags),
+    )

@@ -1,0 +1,155 @@
+"""`autosync compare` as a command: its table, its document, and its mistakes. Its service is a fake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.specs.model_file import load_model
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.presets import build_preset
+from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials import service as trials_service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Shell
+
+    Build = Callable[..., Path]
+
+STEPS = {
+    "torch-ddp": FakeSteps(seconds=0.2, noise=0.005),
+    "ddp": FakeSteps(seconds=0.2, noise=0.005),
+    "ddp#2": FakeSteps(seconds=0.2, noise=0.005),
+    "sharded": FakeSteps(seconds=0.1, noise=0.005, cpu_share=0.9),
+    "s.yaml": FakeSteps(seconds=0.1, noise=0.005),
+    "best.yaml": FakeSteps(seconds=0.1, noise=0.005),
+    "all_reduce_per_variable": FakeSteps(seconds=0.1, fails_at=1),
+}
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the command asks the service to be; the service itself runs nothing."""
+    asked: list[dict[str, Any]] = []
+
+    def make(**fields: Any) -> FakeService:
+        asked.append(fields)
+        return FakeService(STEPS)
+
+    monkeypatch.setattr(trials_service, "TrialService", make)
+    return asked
+
+
+def _compare(*names: str) -> tuple[str, ...]:
+    return ("compare", "model.yaml", "--cluster", "cluster.yaml", *names)
+
+
+def test_the_table_and_the_verdicts(shell: Shell, asked: list[dict[str, Any]]) -> None:
+    assert shell.run(*_compare("torch-ddp", "ddp", "sharded")) == 0, shell.err
+    lines = shell.out.splitlines()
+    assert lines[0] == "12 rounds of 5 steps of each, in turn:"
+    assert lines[2].split()[:6] == ["ms", "a", "step", "95", "%", "interval"]
+    assert [line.split()[0] for line in lines[3:6]] == ["torch-ddp", "ddp", "sharded"]
+    assert lines[3].split()[1].startswith(("199.", "200."))
+    assert lines[5].endswith("1 MB  100 MB  90%  busy_cpu")
+    assert lines[7].startswith("no difference found between ddp and torch-ddp (")
+    assert lines[8].startswith(("sharded is 1.99", "sharded is 2.00"))
+    assert lines[-1] == "sharded is the fastest: faster than each of the others."
+    assert "round 9 of 12, 5 steps of each" in shell.err
+    (fields,) = asked
+    assert (fields["target"], fields["model"].name, fields["cluster"].name) == ("model.yaml", "tiny", "three")
+    assert not fields["folder"].exists()
+
+
+def test_one_alone_is_compared_with_torch_ddp(shell: Shell) -> None:
+    document = shell.json(*_compare("sharded"))
+    assert [one["name"] for one in document["contestants"]] == ["torch-ddp", "sharded"]
+    assert document["schema"] == "autosync.comparison/1"
+    (ratio,) = document["ratios"]
+    assert (ratio["name"], ratio["other"], ratio["verdict"]) == ("sharded", "torch-ddp", "faster")
+    assert 1.9 < ratio["speedup"]["low"] <= ratio["speedup"]["value"] <= ratio["speedup"]["high"] < 2.1
+    assert ratio["in_words"].startswith(("sharded is 1.99", "sharded is 2.00"))
+    assert (document["best"], document["beats_first"]) == ("sharded", ["sharded"])
+    measurement = document["contestants"][1]["measurement"]
+    assert len(measurement["step_seconds"][0]) == document["num_rounds"] * document["steps_per_round"]
+    assert measurement["exposed_seconds"] == pytest.approx(0.08, rel=0.05)
+
+
+def test_one_against_itself(shell: Shell) -> None:
+    document = shell.json(*_compare("ddp", "ddp", "--steps", "24"))
+    assert [one["name"] for one in document["contestants"]] == ["ddp", "ddp#2"]
+    assert (document["num_rounds"], document["steps_per_round"]) == (12, 2)
+    assert (document["best"], document["ratios"][0]["verdict"]) == (None, "no difference found")
+
+
+def test_files_and_bundles_will_do(shell: Shell, build: Build) -> None:
+    build("sharded", "s.yaml")
+    model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")
+    strategy = build_preset("sharded", model, cluster)
+    identity = strategy_id(strategy, model, cluster)
+    bundle = Bundle(strategy=strategy, model=model, cluster=cluster, strategy_id=identity, plan_id="0" * 16)
+    save_bundle("best.yaml", bundle)
+    document = shell.json(*_compare("s.yaml", "best.yaml", "torch-ddp"))
+    assert [one["name"] for one in document["contestants"]] == ["s.yaml", "best.yaml", "torch-ddp"]
+
+
+def test_one_that_fails_is_told(shell: Shell) -> None:
+    assert shell.run(*_compare("torch-ddp", "all_reduce_per_variable", "sharded")) == 0
+    assert (
+        shell.out.splitlines()[-1]
+        == "all_reduce_per_variable was left out: raised: rank 0: all_reduce_per_variable fails here"
+    )
+    assert "the logs of the ranks are in " in shell.err
+    assert shell.run(*_compare("torch-ddp", "all_reduce_per_variable", "--json")) == 1
+    assert shell.out == ""
+    assert "error: fewer than two contestants could be measured (all_reduce_per_variable: raised: " in shell.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model.yaml", "--cluster", "cluster.yaml"), "missing argument 'A B ...'"),
+        (("model.yaml", "ddp"), "--cluster"),
+        (("model.yaml", "shraded", "--cluster", "cluster.yaml"), "unknown contestant 'shraded' (known: "),
+        (("model.yaml", "shraded", "--cluster", "cluster.yaml"), "did you mean 'sharded'?"),
+        (("model.yaml", "no.yaml", "--cluster", "cluster.yaml"), "no.yaml:1: "),
+        (("model.yaml", "bytescheduler", "--cluster", "cluster.yaml"), "bytescheduler cannot run: "),
+        (("model.yaml", "hierarchical", "--cluster", "cluster.yaml"), "preset.hierarchical: "),
+        (("model.yaml", "ddp", "--cluster", "nowhere"), "nowhere"),
+        (("nowhere.yaml", "ddp", "--cluster", "cluster.yaml"), "nowhere.yaml:1: "),
+        (("nowhere.py", "ddp", "--cluster", "cluster.yaml"), "nowhere.py:1: no such file"),
+        (("model.yaml", "ddp", "--cluster", "cluster.yaml", "--budget", "soon"), "soon"),
+        (("model.yaml", "ddp", "--cluster", "cluster.yaml", "--budget", "0s"), "above 0"),
+        (("model.yaml", "ddp", "--cluster", "cluster.yaml", "--steps", "0"), "0 is not in the range"),
+    ],
+)
+def test_bad_input(arguments: tuple[str, ...], words: str, shell: Shell, asked: list[dict[str, Any]]) -> None:
+    assert shell.run("compare", *arguments, "--json") == 2
+    assert words in shell.err
+    assert all(line.startswith(("error: ", "profiling ")) for line in shell.err.splitlines())
+    assert shell.out == ""
+    assert not asked
+
+
+def test_a_bundle_of_another_cluster_is_refused(shell: Shell) -> None:
+    model = load_model("model.yaml")
+    nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(2))
+    pair = ClusterSpec(name="pair", nodes=nodes)
+    save_cluster(Path("pair.yaml"), pair)
+    strategy = build_preset("sharded", model, pair)
+    identity = strategy_id(strategy, model, pair)
+    save_bundle(
+        "best.yaml",
+        Bundle(strategy=strategy, model=model, cluster=pair, strategy_id=identity, plan_id="0" * 16),
+    )
+    assert shell.run(*_compare("best.yaml", "shraded")) == 2
+    assert shell.run(*_compare("best.yaml")) == 2
+    assert "best.yaml:1: " in shell.err
+    assert "the node n2 is new" in shell.err
