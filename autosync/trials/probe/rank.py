@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from autosync import jsonio
 from autosync.errors import AutosyncError
 from autosync.specs.cluster import ClusterSpec
 from autosync.trials.probe import machine
+from autosync.trials.probe.analysis import window_rates
 from autosync.trials.probe.collectives import ALGORITHMS, Workers, compute
 from autosync.trials.probe.messages import run_batches, run_trips
 from autosync.trials.probe.request import (
@@ -30,9 +32,10 @@ from autosync.trials.probe.request import (
     ProbeFolder,
     ProbeSettings,
     RankAnswer,
+    StreamKind,
     TripSamples,
 )
-from autosync.trials.probe.schedule import Schedule, Stream, all_workers, plan_schedule
+from autosync.trials.probe.schedule import Schedule, Stream, adapted, all_workers, plan_schedule
 from autosync.trials.probe.streams import run_flows
 from autosync.units import format_size
 
@@ -49,6 +52,10 @@ class ProbeRank:
         # The launcher counts ranks as all_workers does; those of worker nodes train, the others serve.
         trains = [node.role == "worker" for node in cluster.nodes]
         self._workers = [r.index for r in self._cluster.ranks if trains[r.node]]
+        groups = self._cluster.worker_groups()
+        self._own_ranks = {node.name: ranks for node, ranks in zip(self._cluster.nodes, groups, strict=True)}
+        # Bytes per second out of and into each node, as soon as they have been seen once.
+        self._seen: dict[str, dict[StreamKind, float]] = {}
         self._in_turn = cluster.launcher in ("local", "testbed")
         self._group = dist.new_group(self._workers, timeout=dt.timedelta(seconds=settings.timeout_seconds))
 
@@ -94,10 +101,12 @@ class ProbeRank:
     def _stream(self, stream: Stream, number: int) -> list[FlowSamples]:
         self._begin(f"links of {stream.subject}, {self._in_words(number)}")
         settings = self._settings
+        own = self._own_ranks.get(stream.subject, ())
+        stream = adapted(stream, own, self._seen.get(stream.subject, {}))
         arrivals = run_flows(
             stream.flows, rank=self._rank, seconds=settings.stream_seconds, timeout_seconds=settings.timeout_seconds
         )
-        return [
+        samples = [
             FlowSamples(
                 kind=stream.kind,
                 subject=stream.subject,
@@ -109,6 +118,16 @@ class ProbeRank:
             )
             for position, seconds in sorted(arrivals.items())
         ]
+        if stream.kind in ("out", "in"):
+            self._seen.setdefault(stream.subject, {})[stream.kind] = self._rate_of_all(samples)
+        return samples
+
+    def _rate_of_all(self, samples: Sequence[FlowSamples]) -> float:
+        """The rate of a stream, what all ranks received added up."""
+        begin, end = self._settings.settle_seconds, self._settings.stream_seconds
+        rate = torch.tensor(window_rates(samples, begin=begin, end=end, num_windows=1), dtype=torch.float64)
+        dist.all_reduce(rate)
+        return rate.item()
 
     def _messages(self) -> tuple[tuple[TripSamples, ...], tuple[BatchSamples, ...]]:
         trips: list[TripSamples] = []

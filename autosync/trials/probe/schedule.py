@@ -6,7 +6,7 @@ found is the node's and not a peer's. Every rank works the same schedule out for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -96,6 +96,29 @@ def plan_schedule(cluster: ClusterSpec) -> Schedule:
     return Schedule(streams=tuple(streams), trips=tuple(trips))
 
 
+def chunk_bytes(rate: float, num_flows: int) -> int:
+    """Chunks for a link of this rate: small enough to tell windows of a stream apart, large enough to cost little."""
+    return int(min(max(rate / (_CHUNKS_A_SECOND * num_flows), _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES))
+
+
+def adapted(stream: Stream, outward: Collection[int], rates: Mapping[StreamKind, float]) -> Stream:
+    """A node's stream for the rates that were seen, so that a file that claims too much costs little time.
+
+    It matters most where both directions are full: what one asks for passes the queue of the other, and gets its own
+    share only if both queues are equally long. `outward` are the node's own ranks.
+    """
+    if stream.kind not in ("out", "in", "both"):
+        return stream
+    directions: list[StreamKind] = ["out" if flow.source in outward else "in" for flow in stream.flows]
+    flows = tuple(
+        replace(flow, chunk_bytes=chunk_bytes(rates[direction], directions.count(direction)))
+        if direction in rates
+        else flow
+        for flow, direction in zip(stream.flows, directions, strict=True)
+    )
+    return replace(stream, flows=flows)
+
+
 def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
     """The nodes at the other end: those of the same rack first, wide links first, then the next ones in the file."""
     node = cluster.nodes[index]
@@ -121,17 +144,12 @@ def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
 
 
 def _flows(ranks: tuple[tuple[int, ...], ...], ways: list[tuple[int, int]], rate: float) -> tuple[Flow, ...]:
-    """A flow for each way between nodes; a node with several ranks spreads them over its ranks.
-
-    Chunks are small enough to tell windows of a stream apart, and large enough to cost the processor little.
-    """
-    size = rate / (_CHUNKS_A_SECOND * len(ways))
-    chunk_bytes = int(min(max(size, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES))
+    """A flow for each way between nodes; a node with several ranks spreads them over its ranks."""
     return tuple(
         Flow(
             source=ranks[source][number % len(ranks[source])],
             destination=ranks[destination][number % len(ranks[destination])],
-            chunk_bytes=chunk_bytes,
+            chunk_bytes=chunk_bytes(rate, len(ways)),
         )
         for number, (source, destination) in enumerate(ways)
     )
@@ -140,9 +158,8 @@ def _flows(ranks: tuple[tuple[int, ...], ...], ways: list[tuple[int, int]], rate
 def _within_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...]) -> Iterator[Stream]:
     for node, own in zip(cluster.nodes, ranks, strict=True):
         if len(own) > 1:
-            rate = node.intra_bandwidth or WITHIN_RATE
-            chunk_bytes = int(min(max(rate / _CHUNKS_A_SECOND, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES))
-            flow = Flow(source=own[0], destination=own[1], chunk_bytes=chunk_bytes)
+            size = chunk_bytes(node.intra_bandwidth or WITHIN_RATE, 1)
+            flow = Flow(source=own[0], destination=own[1], chunk_bytes=size)
             yield Stream(kind="within", subject=node.name, flows=(flow,))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster, shipped_clusters
-from autosync.trials.probe.schedule import PEERS_WIDER, Schedule, Stream, all_workers, plan_schedule
+from autosync.trials.probe.schedule import PEERS_WIDER, Schedule, Stream, adapted, all_workers, plan_schedule
 
 MakeCluster = Callable[..., ClusterSpec]
 
@@ -80,3 +80,13 @@ def test_long_messages_are_long_on_the_wire() -> None:
         rate = node.bandwidth_out if trip.kind == "out" else node.bandwidth_in
         assert trip.sizes[0] == 8
         assert trip.sizes[-1] / rate >= 0.008
+
+
+def test_streams_adapt_to_what_was_seen(make_cluster: MakeCluster) -> None:
+    both = _streams(plan_schedule(make_cluster(1e9, 1e9, 1e9, 1e9)), "both")["n1"]
+    slower = adapted(both, (1,), {"out": 1e8})
+    out, into = slower.flows[:3], slower.flows[3:]
+    assert {flow.source for flow in out} == {1}
+    assert [10 * flow.chunk_bytes for flow in out] == pytest.approx([both.flows[0].chunk_bytes] * 3, rel=0.01)
+    assert into == both.flows[3:]
+    assert adapted(both, (1,), {}) == both
