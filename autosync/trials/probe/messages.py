@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,11 +20,13 @@ _TAG, _REPLY_TAG = 1, 2
 _PAUSE_SECONDS = 0.002
 
 
-def run_trips(trip: Trip, *, rank: int, num_trips: int, timeout_seconds: float) -> tuple[TripSamples, ...]:
+def run_trips(
+    trip: Trip, sizes: Sequence[int], *, rank: int, num_trips: int, timeout_seconds: float
+) -> tuple[TripSamples, ...]:
     """Both ends' part; the source has the samples. The first of each size warms up and does not count."""
     timeout = dt.timedelta(seconds=timeout_seconds)
     samples = []
-    for num_bytes in trip.sizes:
+    for num_bytes in sizes:
         if rank == trip.source:
             seconds = _go(trip.destination, num_bytes, num_trips + 1, timeout)[1:]
             samples.append(

@@ -35,7 +35,7 @@ from autosync.trials.probe.request import (
     StreamKind,
     TripSamples,
 )
-from autosync.trials.probe.schedule import Schedule, Stream, adapted, all_workers, plan_schedule
+from autosync.trials.probe.schedule import Schedule, Stream, adapted, all_workers, plan_schedule, trip_bytes
 from autosync.trials.probe.streams import run_flows
 from autosync.units import format_size
 
@@ -136,7 +136,8 @@ class ProbeRank:
         limit = settings.timeout_seconds
         for number, trip in itertools.product(range(settings.num_rounds), self._schedule.trips):
             self._begin(f"messages of {trip.subject}, {self._in_words(number)}")
-            trips += run_trips(trip, rank=self._rank, num_trips=settings.num_trips, timeout_seconds=limit)
+            sizes = trip_bytes(self._seen[trip.subject][trip.kind])
+            trips += run_trips(trip, sizes, rank=self._rank, num_trips=settings.num_trips, timeout_seconds=limit)
             if trip.kind == "out":
                 batches += run_batches(trip, rank=self._rank, num_batches=settings.num_batches, timeout_seconds=limit)
         return tuple(trips), tuple(batches)

@@ -48,13 +48,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trip:
-    """Messages of each of these sizes from one rank to another, one by one, over one direction of a node's link."""
+    """Messages from one rank to another, over one direction of a node's link."""
 
     kind: Literal["out", "in"]
     subject: str
     source: int
     destination: int
-    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +87,8 @@ def plan_schedule(cluster: ClusterSpec) -> Schedule:
             streams.append(Stream(kind="both", subject=node.name, flows=out + into))
             here = ranks[index][0]
             there, back = ranks[outward[0]][0], ranks[inward[0]][0]
-            name, sizes_out, sizes_in = node.name, _sizes(node.bandwidth_out), _sizes(node.bandwidth_in)
-            trips.append(Trip(kind="out", subject=name, source=here, destination=there, sizes=sizes_out))
-            trips.append(Trip(kind="in", subject=name, source=back, destination=here, sizes=sizes_in))
+            trips.append(Trip(kind="out", subject=node.name, source=here, destination=there))
+            trips.append(Trip(kind="in", subject=node.name, source=back, destination=here))
         for rack in cluster.racks:
             streams += _rack_streams(cluster, ranks, rack)
     return Schedule(streams=tuple(streams), trips=tuple(trips))
@@ -183,7 +181,7 @@ def _stands_in(node: Node, rack: Rack) -> bool:
     return node.rack == rack.name
 
 
-def _sizes(rate: float) -> tuple[int, ...]:
-    """The smallest message, some that a bucket lets pass, and three that are long on the wire."""
+def trip_bytes(rate: float) -> tuple[int, ...]:
+    """Sizes of messages over a link: the smallest, some that a bucket lets pass, three that are long on the wire."""
     large = max(int(rate * _LARGE_SECONDS), _LEAST_LARGE_BYTES)
     return (SMALL_BYTES, 4096, 16384, large, 2 * large, 4 * large)
