@@ -9,8 +9,6 @@ import click
 
 from autosync import units
 from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
-from autosync.errors import InputError
-from autosync.specs.task_file import is_task
 
 if TYPE_CHECKING:
     from autosync.search.tune import Tuned
@@ -29,9 +27,10 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | N
     epilog="""\b
 Examples:
   autosync tune model.py --cluster cluster.yaml -o best.yaml
-  autosync tune examples/transformer.py --cluster local-2 --trials 8 --budget 2min"""
+  autosync tune examples/transformer.py --cluster local-2 --trials 8 --budget 2min
+  autosync tune resnet50 --cluster 4-hosts"""
 )
-@click.argument("target", metavar="MODEL.py[:NAME]")
+@click.argument("target", metavar="MODEL")
 @click.option("--cluster", required=True, help="A cluster file, or the name of a shipped cluster.")
 @click.option("--trials", default=20, show_default=True, type=click.IntRange(0, 100_000), help="Strategies to try.")
 @click.option("--budget", callback=_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
@@ -63,12 +62,11 @@ def tune(
 ) -> None:
     """Try strategies on the cluster, keep the fastest, and prove it against stock DDP.
 
-    MODEL.py holds a function task() that returns an autosync.Task. What was tried, the winner (best.yaml) and
-    summary.json are left in autosync-studies/NAME.
+    MODEL is a file FILE.py[:NAME] with a function task() that returns an autosync.Task, or a model spec (a file, or
+    the name of a shipped one, also SPEC@x4 for slow motion), whose compute is replayed. What was tried, the winner
+    (best.yaml) and summary.json are left in autosync-studies/NAME.
     """
     refuse_overwrite(output, force=force)
-    if not is_task(target):
-        raise InputError(f"{target} is no task", rule="tuning runs the model itself: FILE.py or FILE.py:NAME")
     # Loads torch and optuna, so it waits until the command line is known to be right.
     from autosync.search.tune import tune as run_tune
 

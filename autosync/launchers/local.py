@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -107,6 +108,8 @@ class LocalLaunch:
         try:
             for process in running:
                 process.terminate()
+                # One that is stopped hears of it only when it goes on.
+                process.send_signal(signal.SIGCONT)
             for process in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))

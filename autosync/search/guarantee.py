@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from autosync.errors import OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate
-from autosync.search.trial import Trials
-from autosync.trials.job import Job, new_folder
-from autosync.trials.run import Failed, run_job
+from autosync.search.trial import NUM_WARMUP_STEPS, Trials
+from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import Interval, median_interval, ratio_interval, slowest_rank
 
 NUM_BLOCKS = 12
@@ -45,20 +44,11 @@ class Verdict:
 def prove(trials: Trials, finalists: Sequence[Candidate]) -> Verdict:
     """Measure stock DDP and the finalists in turn and declare the winner."""
     entrants = (STOCK_DDP, *finalists)
-    folder = new_folder(trials.folder.logs, "guarantee")
-    job = Job(
-        task=trials.task,
-        contestants=tuple(trials.contestant(candidate, folder.path) for candidate in entrants),
-        num_blocks=NUM_BLOCKS,
-        num_steps=NUM_STEPS,
-        seed=trials.seed,
-        timeout_seconds=trials.timeout_seconds * len(entrants),
-    )
-    outcome = run_job(job, trials.cluster, folder)
-    if isinstance(outcome, Failed):
-        what = f"the finalists could not be measured again ({outcome.kind}): {outcome.message}"
-        raise OperationError(f"{what} (the logs are in {folder.path})")
-    seconds = [slowest_rank(outcome.step_seconds[candidate.strategy_id]) for candidate in entrants]
+    try:
+        seconds = _measure_in_turn(trials, entrants)
+    except TrialFailed as failure:
+        what = f"the finalists could not be measured again ({failure.kind}): {failure.message}"
+        raise OperationError(what) from failure
     contests = tuple(
         Contest(
             candidate=candidate,
@@ -68,6 +58,24 @@ def prove(trials: Trials, finalists: Sequence[Candidate]) -> Verdict:
         for candidate, measured in zip(entrants, seconds, strict=True)
     )
     return Verdict(contests=contests, winner=declare(contests))
+
+
+def _measure_in_turn(trials: Trials, entrants: Sequence[Candidate]) -> list[list[float]]:
+    """The step times of each, from blocks in turn."""
+    service = trials.service
+    names = []
+    for candidate in entrants:
+        contestant = trials.contestant(candidate)
+        service.prepare(contestant)
+        service.run(contestant.name, NUM_WARMUP_STEPS)
+        names.append(contestant.name)
+    seconds: list[list[float]] = [[] for _ in names]
+    for _ in range(NUM_BLOCKS):
+        for name, measured in zip(names, seconds, strict=True):
+            measured.extend(slowest_rank(service.run(name, NUM_STEPS).step_seconds))
+    for name in names:
+        service.release(name)
+    return seconds
 
 
 def declare(contests: Sequence[Contest]) -> Contest:

@@ -1,4 +1,4 @@
-"""One trial: a candidate becomes a job, the job's outcome a record."""
+"""One trial: a candidate becomes a contestant of the trial service, what comes of it a record."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import datetime as dt
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.search.candidates import Candidate
-from autosync.search.study import StudyFolder
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import dump_strategy
-from autosync.trials.job import Contestant, Job, new_folder
-from autosync.trials.run import Failed, Measured, run_job
+from autosync.trials.service import Contestant, StepSamples, TrialFailed, TrialService
 from autosync.trials.statistics import median_interval, slowest_rank
+
+NUM_WARMUP_STEPS = 4
+NUM_STEPS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,10 @@ class Trials:
     """What all trials of a study share."""
 
     study: str
-    folder: StudyFolder
-    task: str
+    service: TrialService
     model: ModelSpec
     cluster: ClusterSpec
-    seed: int
-    timeout_seconds: float
+    is_replayed: bool
 
     def bundle(self, candidate: Candidate) -> Bundle | None:
         """The candidate as a bundle; none for torch's own DDP."""
@@ -46,38 +44,33 @@ class Trials:
             plan_id=plan_id(lower(candidate.strategy, self.model, self.cluster), self.cluster),
         )
 
-    def contestant(self, candidate: Candidate, folder: Path) -> Contestant:
-        """The candidate as a contestant, its bundle in the job's folder."""
+    def contestant(self, candidate: Candidate) -> Contestant:
+        """The candidate as a contestant."""
         bundle = self.bundle(candidate)
         if bundle is None:
             unused = any(parameter.reason == "unused" for parameter in self.model.untrained)
-            return Contestant(name=candidate.strategy_id, find_unused_parameters=unused)
-        path = folder / f"{candidate.strategy_id}.yaml"
-        save_bundle(path, bundle)
-        return Contestant(name=candidate.strategy_id, bundle=str(path.resolve()))
+            # A replayed model leaves out what the original does not use.
+            return Contestant(name=candidate.strategy_id, find_unused_parameters=unused and not self.is_replayed)
+        return Contestant(name=candidate.strategy_id, bundle=bundle)
 
     def run(self, candidate: Candidate, number: int) -> Record:
         """Try a candidate on the cluster."""
         started = dt.datetime.now(tz=dt.UTC)
-        folder = new_folder(self.folder.logs, f"trial-{number}")
-        job = Job(
-            task=self.task,
-            contestants=(self.contestant(candidate, folder.path),),
-            seed=self.seed,
-            timeout_seconds=self.timeout_seconds,
-        )
-        outcome = run_job(job, self.cluster, folder)
-        return self._record(candidate, number, started, job, outcome)
+        contestant = self.contestant(candidate)
+        outcome: Measurement | Failure
+        try:
+            self.service.prepare(contestant)
+            self.service.run(contestant.name, NUM_WARMUP_STEPS)
+            outcome = _measurement(self.service.run(contestant.name, NUM_STEPS))
+            self.service.release(contestant.name)
+        except TrialFailed as failure:
+            outcome = Failure(kind=failure.kind, message=failure.message)
+        return self._record(candidate, number, started, outcome)
 
     def _record(
-        self, candidate: Candidate, number: int, started: dt.datetime, job: Job, outcome: Measured | Failed
+        self, candidate: Candidate, number: int, started: dt.datetime, outcome: Measurement | Failure
     ) -> Record:
         strategy, bundle = candidate.strategy, self.bundle(candidate)
-        measurement = failure = None
-        if isinstance(outcome, Failed):
-            failure = Failure(kind=outcome.kind, message=outcome.message)
-        else:
-            measurement = _measurement(candidate, job, outcome)
         return Record(
             study=self.study,
             trial=number,
@@ -90,26 +83,32 @@ class Trials:
             strategy_id=None if bundle is None else bundle.strategy_id,
             plan_id=None if bundle is None else bundle.plan_id,
             classes=("exact",) if strategy is None else tuple(sorted(strategy.classes)),
-            measurement=measurement,
-            failure=failure,
+            measurement=outcome if isinstance(outcome, Measurement) else None,
+            failure=outcome if isinstance(outcome, Failure) else None,
             environment=environment(self.cluster),
-            compute="real",
+            compute="replayed" if self.is_replayed else "real",
             network="emulated" if self.cluster.launcher == "testbed" else "real",
             started=started.isoformat(timespec="seconds"),
         )
 
 
-def _measurement(candidate: Candidate, job: Job, outcome: Measured) -> Measurement:
-    seconds = outcome.step_seconds[candidate.strategy_id]
-    median = median_interval(slowest_rank(seconds))
+def _measurement(samples: StepSamples) -> Measurement:
+    median = median_interval(slowest_rank(samples.step_seconds))
     return Measurement(
-        step_seconds=seconds,
+        step_seconds=samples.step_seconds,
         median_seconds=median.value,
         low_seconds=median.low,
         high_seconds=median.high,
-        num_warmup_steps=job.num_warmup_steps,
-        peak_memory_bytes=outcome.peak_memory_bytes,
+        num_warmup_steps=NUM_WARMUP_STEPS,
+        peak_memory_bytes=samples.peak_memory_bytes,
+        cpu_share=samples.cpu_share,
+        bytes_sent=_each_step(samples.bytes_sent),
+        bytes_received=_each_step(samples.bytes_received),
     )
+
+
+def _each_step(counts: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return None if counts is None else tuple(round(count / NUM_STEPS) for count in counts)
 
 
 def environment(cluster: ClusterSpec) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autosync import jsonio
 from autosync.datasets.schema import Record
-from autosync.errors import InputError, OperationError
+from autosync.errors import OperationError
 from autosync.search.candidates import Candidate, candidates, default_as_strategy
 from autosync.search.guarantee import Verdict, prove
 from autosync.search.study import Study, check_name, new_study_folder
@@ -20,7 +20,8 @@ from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import model_of
 from autosync.specs.task_file import is_task
 from autosync.strategy.bundle import save_bundle
-from autosync.trials.run import plan_launch
+from autosync.trials.ranks import plan_launch
+from autosync.trials.service import TrialService
 
 NUM_FINALISTS = 2
 """How many of the fastest are measured again beside stock DDP."""
@@ -51,42 +52,42 @@ def tune(
     output: Path | None = None,
     progress: Progress = lambda _: None,
 ) -> Tuned:
-    """Find the fastest strategy for a task on a cluster and prove it against stock DDP.
+    """Find the fastest strategy for a model on a cluster and prove it against stock DDP.
 
-    `model` names a task (`FILE.py[:NAME]`), `cluster` a cluster file or a shipped cluster. Strategies are tried one
+    `model` names a task (`FILE.py[:NAME]`) or a model spec, whose compute is then replayed (a file or a shipped one,
+    also `SPEC@x4`); `cluster` a cluster file or a shipped cluster. Strategies are tried one
     after another on the cluster, at most `num_trials` and no new one after `budget_seconds`; the fastest are measured
     again in turn with stock DDP. The winner is written as the study's `best.yaml` (and to `output`): stock DDP's own
     buckets where nothing beats it for certain. Trials that fail are kept as records; tuning goes on.
     """
-    if not is_task(model):
-        raise InputError(f"{model} is no task", rule="tuning runs the model itself: FILE.py or FILE.py:NAME")
     if study is not None:
         check_name(study)
     cluster_spec = load_cluster(cluster)
     # Refuses a cluster that cannot be started before anything is run or written.
     plan_launch(cluster_spec, Path())
-    progress(f"profiling {model}")
+    is_replayed = not is_task(model)
+    progress(f"reading {model}" if is_replayed else f"profiling {model}")
     spec = model_of(model)
     settings = {"task": model, "num_trials": num_trials, "budget_seconds": budget_seconds, "seed": seed}
     opened = Study(new_study_folder(study, spec, cluster_spec), spec, cluster_spec, settings)
-    trials = Trials(
-        study=opened.name,
-        folder=opened.folder,
-        task=model,
+    started = time.monotonic()
+    service = TrialService(
+        target=model,
         model=spec,
         cluster=cluster_spec,
+        folder=opened.folder.logs,
         seed=seed,
         timeout_seconds=trial_timeout_seconds,
     )
-    started = time.monotonic()
-    drawn = _within(candidates(spec, cluster_spec, seed), num_trials, budget_seconds)
-    tried: list[Tried] = []
-    for candidate in drawn:
-        tried.append((candidate, _try(trials, opened, candidate)))
-        progress(_told(tried, num_trials))
-    finalists = _finalists(tried, opened.folder.path)
-    progress(f"measuring stock DDP and the {len(finalists)} fastest again, in turn")
-    verdict = prove(trials, finalists)
+    with service:
+        trials = Trials(study=opened.name, service=service, model=spec, cluster=cluster_spec, is_replayed=is_replayed)
+        tried: list[Tried] = []
+        for candidate in _within(candidates(spec, cluster_spec, seed), num_trials, budget_seconds):
+            tried.append((candidate, _try(trials, opened, candidate)))
+            progress(_told(tried, num_trials))
+        finalists = _finalists(tried, opened.folder.path)
+        progress(f"measuring stock DDP and the {len(finalists)} fastest again, in turn")
+        verdict = prove(trials, finalists)
     records = tuple(record for _, record in tried)
     summary = summary_fields(
         study=opened,
@@ -96,7 +97,7 @@ def tune(
         verdict=verdict,
         wall_seconds=time.monotonic() - started,
     )
-    _hand_over(trials, verdict, summary, output)
+    _hand_over(trials, opened, verdict, summary, output)
     return Tuned(folder=opened.folder.path, records=records, verdict=verdict, summary=summary)
 
 
@@ -149,11 +150,11 @@ def _finalists(tried: Sequence[Tried], folder: Path) -> list[Candidate]:
     return [candidate for *_, candidate in sorted(measured)[:NUM_FINALISTS]]
 
 
-def _hand_over(trials: Trials, verdict: Verdict, summary: dict[str, object], output: Path | None) -> None:
+def _hand_over(trials: Trials, study: Study, verdict: Verdict, summary: dict[str, object], output: Path | None) -> None:
     """Write the winner's bundle and the summary. Where stock DDP wins, the bundle has its buckets as a strategy."""
     bundle = trials.bundle(verdict.winner.candidate) or trials.bundle(default_as_strategy(trials.model, trials.cluster))
     assert bundle is not None, "every strategy has a bundle"
-    save_bundle(trials.folder.best, bundle)
-    jsonio.write_json(trials.folder.summary, summary)
+    save_bundle(study.folder.best, bundle)
+    jsonio.write_json(study.folder.summary, summary)
     if output is not None:
         save_bundle(output, bundle)

@@ -184,7 +184,11 @@ class Gate:
             _LOG.warning("refused a control connection: %s", error)
             channel.close()
         else:
-            self.admitted.put((rank, channel))
+            with self._lock:
+                if self._closed:
+                    channel.close()
+                else:
+                    self.admitted.put((rank, channel))
         finally:
             self._places.release()
 
@@ -195,8 +199,7 @@ class Gate:
         rank, nonce, proof = reply.get("rank"), reply.get("nonce"), reply.get("proof")
         if type(rank) is not int or not isinstance(nonce, str) or not isinstance(proof, str):
             raise ControlError("no rank, nonce and proof")
-        right = _proof(self._token, "rank", rank, challenge, nonce)
-        if not hmac.compare_digest(right.encode(), proof.encode("utf-8", "replace")):
+        if not _is_same(_proof(self._token, "rank", rank, challenge, nonce), proof):
             raise ControlError("it does not know the token")
         with self._lock:
             if not 0 <= rank < self._num_ranks or rank in self._known:
@@ -206,8 +209,11 @@ class Gate:
         return rank
 
     def close(self) -> None:
-        """Let nobody in any more; what was admitted stays."""
-        self._closed = True
+        """Let nobody in any more. Who was admitted stays, but for those whom nobody has fetched."""
+        with self._lock:
+            self._closed = True
+        while not self.admitted.empty():
+            self.admitted.get()[1].close()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -246,25 +252,43 @@ def listen_in_folder(folder: Path, token: str, num_ranks: int) -> Gate:
 
 def connect(address: str, token: str, rank: int) -> Channel:
     """A rank's connection to its service, once each has proved to the other that it knows the token."""
-    kind, _, place = address.partition(":")
     try:
-        if kind == "unix":
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            with _short(Path(place)) as name:
-                connection.connect(name)
-        else:
-            host, _, port = place.rpartition(":")
-            connection = socket.create_connection((host, int(port)), timeout=GREETING_SECONDS)
+        channel = Channel(_connection_to(address))
     except OSError as error:
         raise ClosedError(f"nobody listens at {address}: {error}") from error
-    channel = Channel(connection)
+    try:
+        _introduce(channel, token, rank)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def _introduce(channel: Channel, token: str, rank: int) -> None:
     challenge, nonce = str(channel.receive(GREETING_SECONDS).get("challenge")), secrets.token_hex(16)
     channel.send({"rank": rank, "nonce": nonce, "proof": _proof(token, "rank", rank, challenge, nonce)})
-    proof = str(channel.receive(GREETING_SECONDS).get("proof"))
-    if not hmac.compare_digest(_proof(token, "service", rank, nonce, challenge).encode(), proof.encode()):
-        channel.close()
-        raise ControlError(f"whoever listens at {address} does not know the token")
-    return channel
+    if not _is_same(_proof(token, "service", rank, nonce, challenge), channel.receive(GREETING_SECONDS).get("proof")):
+        raise ControlError("whoever listens there does not know the token")
+
+
+def _connection_to(address: str) -> socket.socket:
+    kind, _, place = address.partition(":")
+    if kind != "unix":
+        host, _, port = place.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=GREETING_SECONDS)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(Path(place)) as name:
+            connection.connect(name)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_same(right: str, given: object) -> bool:
+    """Whether a proof is right; how long that takes says nothing about where it is not."""
+    return isinstance(given, str) and hmac.compare_digest(right.encode(), given.encode("utf-8", "replace"))
 
 
 def _proof(token: str, *words: object) -> str:

@@ -236,8 +236,6 @@ class Ranks:
         finally:
             if self._gate is not None:
                 self._gate.close()
-                while not self._gate.admitted.empty():
-                    self._gate.admitted.get()[1].close()
                 self._gate = None
 
 

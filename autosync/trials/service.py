@@ -77,8 +77,8 @@ class TrialService:
         # Refuses a cluster that cannot be started before anything is.
         self._launcher, _ = plan_launch(cluster, folder)
         self._target = target
-        self._model = model
-        self._cluster = cluster
+        self.model = model
+        self.cluster = cluster
         self._folder = folder
         self._seed = seed
         self._timeout_seconds = timeout_seconds
@@ -153,7 +153,7 @@ class TrialService:
             return {"name": contestant.name, "strategy": None, "ddp_options": options}
         try:
             bundle = contestant.bundle if isinstance(contestant.bundle, Bundle) else load_bundle(contestant.bundle)
-            bundle.check(self._model, self._cluster)
+            bundle.check(self.model, self.cluster)
         except AutosyncError as error:
             raise TrialFailed("refused", str(error)) from error
         return {
@@ -181,15 +181,15 @@ class TrialService:
         while folder.exists():
             folder = self._folder / f"ranks-{self._num_generations}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
-        self._ranks = Ranks(self._cluster, folder)
+        self._ranks = Ranks(self.cluster, folder)
         # Its file is a meeting point for these ranks alone.
         rendezvous = folder / "rendezvous"
         self._ask(
             "join",
             {
                 "target": self._target,
-                "model": dump_model(self._model),
-                "cluster": dump_cluster(self._cluster),
+                "model": dump_model(self.model),
+                "cluster": dump_cluster(self.cluster),
                 "rendezvous": str(rendezvous.resolve()),
                 "seed": self._seed,
                 "timeout_seconds": self._timeout_seconds + BACKSTOP_SECONDS,
@@ -199,7 +199,7 @@ class TrialService:
 
     def _held_cluster(self) -> contextlib.AbstractContextManager[object]:
         try:
-            return self._launcher.hold(self._cluster)
+            return self._launcher.hold(self.cluster)
         except OperationError as error:
             raise TrialFailed("launch", str(error)) from error
 

@@ -23,6 +23,7 @@ from autosync.specs.task_run import (
     step_optimizer,
 )
 from autosync.strategy.bundle import Bundle
+from autosync.trials import meters
 
 
 class RefusedError(AutosyncError):
@@ -90,3 +91,4 @@ class Training:
         del self._model, self._bare, self._optimizer
         # Models are full of cycles (hooks that know their module), and their memory is wanted back now.
         gc.collect()
+        meters.give_back_memory()

@@ -54,7 +54,7 @@ def test_all_trials_failed(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("model.yaml", "--cluster", "local-2"), "model.yaml is no task"),
+        (("nowhere.yaml", "--cluster", "local-2"), "nowhere.yaml:1: cannot be read: no such file"),
         (("nowhere.py", "--cluster", "local-2"), "nowhere.py:1: no such file"),
         ((TASKS, "--cluster", "nowhere"), "nowhere"),
         ((TASKS, "--cluster", "local-2", "--study", "a/b"), "'a/b' is no name of a study"),
@@ -93,7 +93,7 @@ def interrupted(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_ctrl_c_ends_the_ranks_and_keeps_the_study(interrupted: subprocess.Popen[str], tmp_path: Path) -> None:
-    logs = tmp_path / "autosync-studies" / "s" / "logs" / "trial-0"
+    logs = tmp_path / "autosync-studies" / "s" / "logs" / "ranks-1"
     deadline = time.monotonic() + 60
     while len(ranks := _children(interrupted.pid)) < 2 or not (logs / "rank-1.log").exists():
         assert time.monotonic() < deadline, "the trial did not begin"

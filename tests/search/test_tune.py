@@ -97,7 +97,7 @@ def test_if_all_fail_the_reason_is_told_and_the_study_kept() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "configs/model.yaml"}, "is no task"),
+        ({"model": "configs/model.yaml"}, "configs/model.yaml:1: cannot be read: no such file"),
         ({"cluster": "far.yaml"}, "this is on 10.0.0.1"),
         ({"study": "a/b"}, "is no name of a study"),
     ],

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from autosync.cli.tune import tune
 from autosync.datasets.schema import FAILURE_KINDS
-from autosync.search import guarantee
+from autosync.search import guarantee, trial
 from autosync.search.study import StudyFolder
 from autosync.search.tune import NUM_FINALISTS
-from autosync.trials.job import Job
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
 
@@ -25,7 +24,7 @@ def test_the_table_of_files_is_the_folder() -> None:
     files = (folder.settings, folder.journal, folder.model, folder.cluster, folder.best, folder.summary)
     for path in files:
         assert f"`{path.name}`" in PAGE
-    assert f"`{folder.logs.name}/trial-N/`" in PAGE
+    assert f"`{folder.logs.name}/ranks-N/`" in PAGE
 
 
 def test_every_kind_of_failure_is_told() -> None:
@@ -33,7 +32,6 @@ def test_every_kind_of_failure_is_told() -> None:
 
 
 def test_the_counts_are_those_of_the_code() -> None:
-    job = Job(task="", contestants=())
-    assert f"{job.num_warmup_steps} steps to warm up, {job.num_steps} measured" in PAGE
+    assert f"{trial.NUM_WARMUP_STEPS} steps to warm up, {trial.NUM_STEPS} measured" in PAGE
     assert f"{guarantee.NUM_BLOCKS} blocks of {guarantee.NUM_STEPS} steps" in PAGE
     assert NUM_FINALISTS == 2

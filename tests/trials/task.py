@@ -1,8 +1,13 @@
-"""Tasks that go wrong in the ways that tasks do, on rank 1 alone."""
+"""One task that goes wrong in the ways that tasks do, on rank 1 alone, whenever a file says so.
+
+The file `fault` beside the ranks' logs is read at each step: so one launch of ranks serves several tests.
+"""
 
 import os
+import resource
 import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -10,27 +15,36 @@ from torch import nn
 from autosync import Task
 
 
-def _task(on_rank_1: str) -> Task:
-    count = [0]
+def _go_wrong(how: str) -> None:
+    match how:
+        case "raise":
+            raise ValueError("no such luck")
+        case "exit":
+            raise SystemExit(3)
+        case "hang":
+            time.sleep(600)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "abort":
+            os.abort()
+        case "leave":
+            os._exit(0)
+        case "out of memory":
+            resource.setrlimit(resource.RLIMIT_AS, (2**20, resource.RLIM_INFINITY))
+            torch.empty(2**30)
 
+
+def task() -> Task:
     def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        count[0] += 1
-        if os.environ.get("RANK") == "1" and count[0] == 3:
-            match on_rank_1:
-                case "raise":
-                    raise ValueError("no such luck")
-                case "exit":
-                    raise SystemExit(3)
-                case "hang":
-                    time.sleep(600)
-                case "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                case "leave":
-                    os._exit(0)
+        fault = Path(os.environ.get("FAULT_FILE", "/nowhere"))
+        if os.environ.get("RANK") == "1" and fault.exists():
+            _go_wrong(fault.read_text())
         return model(x).square().mean()
 
     return Task(
-        name=f"tiny-{on_rank_1}",
+        name="tiny",
         model=lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)),
         batch=lambda generator: torch.randn(2, 4, generator=generator),
         loss=loss,
@@ -38,28 +52,15 @@ def _task(on_rank_1: str) -> Task:
     )
 
 
-def fine() -> Task:
-    return _task("nothing")
-
-
-def raises() -> Task:
-    return _task("raise")
-
-
-def leaves_python() -> Task:
-    return _task("exit")
-
-
-def hangs() -> Task:
-    return _task("hang")
-
-
-def is_killed() -> Task:
-    return _task("kill")
-
-
-def vanishes() -> Task:
-    return _task("leave")
+def large() -> Task:
+    """8 MB of parameters: whoever does not give them back is found out."""
+    return Task(
+        name="large",
+        model=lambda: nn.Sequential(nn.Linear(1000, 2000), nn.Linear(2000, 1)),
+        batch=lambda generator: torch.randn(2, 1000, generator=generator),
+        loss=lambda model, x: model(x).square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+    )
 
 
 def leaves_out() -> Task:
