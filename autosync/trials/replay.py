@@ -44,8 +44,10 @@ class Pace:
 
 def replay_task(model: ModelSpec) -> Task:
     """The task that stands for a model spec."""
-    num_elements = sum(variable.num_elements for variable in model.variables)
-    seconds_per_element = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
+    # Of sparse gradients the recorded update touched their rows alone.
+    num_elements = sum(_num_updated(variable) for variable in model.variables)
+    update_seconds = sum(segment.seconds for segment in model.timeline.optimizer)
+    seconds_per_element = update_seconds / num_elements if num_elements else 0.0
     return Task(
         name=model.name,
         model=lambda: ReplayedModel(model),
@@ -174,6 +176,15 @@ class ReplayedOptimizer(torch.optim.Optimizer):
         self._pace.spend(seconds)
 
 
+def _num_updated(variable: Variable) -> int:
+    return _num_rows(variable) * variable.shape[1] if variable.sparse else variable.num_elements
+
+
+def _num_rows(variable: Variable) -> int:
+    """How many rows of a sparse variable each batch touches."""
+    return round(variable.touched_rows or 0)
+
+
 def _num_elements(gradient: torch.Tensor) -> int:
     return gradient.coalesce().values().numel() if gradient.is_sparse else gradient.numel()
 
@@ -184,5 +195,4 @@ def _draw_rows(model: ModelSpec, generator: torch.Generator) -> Rows:
 
 
 def _rows_of(variable: Variable, generator: torch.Generator) -> torch.Tensor:
-    count = round(variable.touched_rows or 0)
-    return torch.randperm(variable.shape[0], generator=generator)[:count].sort().values
+    return torch.randperm(variable.shape[0], generator=generator)[: _num_rows(variable)].sort().values

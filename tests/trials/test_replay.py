@@ -1,0 +1,133 @@
+"""A replayed model spec: its variables by name, its gradients in the recorded order, its time and no less."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.model_file import load_model
+from autosync.specs.profile_optimizer import optimizer_spec
+from autosync.specs.task_run import build_model, build_optimizer, compute_loss, draw_batch, run_backward, step_optimizer
+from autosync.trials.replay import replay_task
+
+
+def _small(**changes: object) -> ModelSpec:
+    """Names of nested modules, a sparse embedding, gradients that are ready in another order than reversed use."""
+    variables = (
+        Variable(
+            name="table.weight",
+            shape=(50, 4),
+            kind="embedding",
+            sparse=True,
+            touched_rows=7.0,
+            max_touched_rows=9,
+            use=0,
+            ready=3,
+        ),
+        Variable(name="stack.0.weight", shape=(8, 4), use=1, ready=1),
+        Variable(name="stack.0.bias", shape=(8,), use=1, ready=2),
+        Variable(name="scale", shape=(), use=2, ready=0),
+    )
+    timeline = Timeline(
+        device="cpu",
+        source="computed",
+        forward=tuple(
+            Segment(module=names[0].rpartition(".")[0], seconds=0.002, variables=names)
+            for names in (("table.weight",), ("stack.0.weight", "stack.0.bias"), ("scale",))
+        ),
+        backward=(
+            Segment(module="", seconds=0.002, variables=("scale",)),
+            Segment(module="stack.0", seconds=0.004, variables=("stack.0.weight", "stack.0.bias")),
+            Segment(module="table", seconds=0.002, variables=("table.weight",)),
+        ),
+        optimizer=(Segment(module="", seconds=0.004),),
+    )
+    spec = ModelSpec(name="small", optimizer=OptimizerSpec(name="Adam"), variables=variables, timeline=timeline)
+    return replace(spec, **changes)  # type: ignore[arg-type]
+
+
+def _steps(spec: ModelSpec, count: int) -> tuple[torch.nn.Module, list[float], list[str]]:
+    """The model after some steps, the seconds of each, and the order in which gradients came in the last one."""
+    task = replay_task(spec)
+    model = build_model(task)
+    optimizer = build_optimizer(task, model.parameters())
+    order: list[str] = []
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+    generator = torch.Generator().manual_seed(0)
+    seconds = []
+    for _ in range(count):
+        order.clear()
+        batches = [draw_batch(task, generator) for _ in range(task.accumulation_steps)]
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        for batch in batches:
+            run_backward(task, compute_loss(task, model, batch))
+        step_optimizer(task, optimizer)
+        seconds.append(time.perf_counter() - start)
+    return model, seconds, order
+
+
+@pytest.mark.parametrize("spec", [_small(), load_model("resnet18"), load_model("ncf")], ids=lambda spec: spec.name)
+def test_variables_and_the_order_of_their_gradients_are_the_specs(spec: ModelSpec) -> None:
+    model, _, order = _steps(replace(spec, timeline=spec.timeline.dilated(1e-3)), 1)
+    assert order == [variable.name for variable in sorted(spec.variables, key=lambda variable: variable.ready)]
+    parameters = dict(model.named_parameters())
+    assert set(parameters) == {variable.name for variable in spec.variables}
+    for variable in spec.variables:
+        gradient = parameters[variable.name].grad
+        assert gradient is not None
+        assert tuple(gradient.shape) == variable.shape == tuple(parameters[variable.name].shape)
+        assert str(gradient.dtype) == f"torch.{variable.dtype}"
+        assert gradient.is_sparse == variable.sparse
+        if variable.sparse:
+            assert gradient.coalesce().indices().shape[1] == round(variable.touched_rows or 0)
+
+
+def test_a_step_takes_the_recorded_time_and_no_less() -> None:
+    """Less would be wrong on any machine; how much more depends on it."""
+    spec = _small()
+    _, seconds, _ = _steps(spec, 5)
+    assert min(seconds) > 0.9 * spec.step_seconds
+    twice = _small(accumulation_steps=2)
+    assert twice.step_seconds == pytest.approx(0.032)
+    _, seconds, _ = _steps(twice, 3)
+    assert min(seconds) > 0.9 * twice.step_seconds
+
+
+def test_large_gradients_are_handed_out_without_a_copy() -> None:
+    task = replay_task(_small())
+    model = build_model(task)
+    batch = draw_batch(task, torch.Generator().manual_seed(0))
+    places = set()
+    for _ in range(3):
+        model.zero_grad()
+        run_backward(task, compute_loss(task, model, batch))
+        gradient = model.get_parameter("stack.0.weight").grad
+        assert gradient is not None
+        places.add(gradient.data_ptr())
+    assert len(places) == 1
+
+
+def test_gradients_stay_finite_however_long_one_accumulates() -> None:
+    model, _, _ = _steps(replace(_small(accumulation_steps=8), timeline=_small().timeline.dilated(1e-3)), 40)
+    gradient = model.get_parameter("stack.0.weight").grad
+    assert gradient is not None
+    assert gradient.abs().max() <= 1
+
+
+def test_the_optimizer_stands_for_the_specs_and_takes_its_share_of_the_time() -> None:
+    spec = _small()
+    task = replay_task(spec)
+    parameters = [build_model(task).get_parameter("stack.0.weight")]
+    optimizer = build_optimizer(task, parameters)
+    assert optimizer_spec(optimizer) == spec.optimizer
+    parameters[0].grad = torch.ones_like(parameters[0])
+    start = time.perf_counter()
+    step_optimizer(task, optimizer)
+    # Seven rows of the table are updated, not all fifty.
+    share = 32 / (7 * 4 + 32 + 8 + 1)
+    assert time.perf_counter() - start > 0.9 * share * 0.004
+    assert not parameters[0].any()

@@ -1,0 +1,85 @@
+"""The service with replayed model specs: under DDP and under our engine, and on a testbed, whose bytes count."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autosync.errors import OperationError
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model_file import load_model
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.presets import build_preset
+from autosync.testbed import live
+from autosync.testbed.support import find_places
+from autosync.trials.service import Contestant, TrialFailed, TrialService
+
+TARGET = "resnet18@x0.1"
+
+
+def _contestants(cluster: ClusterSpec) -> list[Contestant]:
+    """Stock DDP, and a strategy whose updates are at the shards' owners: the optimizer must stand for the spec's."""
+    model = load_model(TARGET)
+    strategy = build_preset("sharded", model, cluster)
+    bundle = Bundle(
+        strategy=strategy,
+        model=model,
+        cluster=cluster,
+        strategy_id=strategy_id(strategy, model, cluster),
+        plan_id=plan_id(lower(strategy, model, cluster), cluster),
+    )
+    return [Contestant(name="stock"), Contestant(name="sharded", bundle=bundle)]
+
+
+def test_a_spec_trains_under_ddp_and_under_our_engine(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
+    model = load_model(TARGET)
+    with TrialService(target=TARGET, model=model, cluster=cluster, folder=tmp_path / "f") as service:
+        for contestant in _contestants(cluster):
+            service.prepare(contestant)
+            samples = service.run(contestant.name, 2)
+            assert min(min(steps) for steps in samples.step_seconds) > 0.9 * model.step_seconds
+            service.release(contestant.name)
+    assert len(started) == 2
+
+
+@pytest.fixture
+def emulated() -> Iterator[ClusterSpec]:
+    try:
+        find_places()
+    except OperationError as error:
+        pytest.skip(str(error))
+    nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=125e6, bandwidth_in=125e6) for i in range(2))
+    made = ClusterSpec(name=f"test-{secrets.token_hex(4)}", nodes=nodes, launcher="testbed")
+    yield made
+    live.down(made, force=True)
+
+
+def test_on_a_testbed_bytes_are_counted_and_it_stays_up_between_launches(
+    emulated: ClusterSpec, started: list[int], tmp_path: Path
+) -> None:
+    model = load_model(TARGET)
+    with TrialService(target=TARGET, model=model, cluster=emulated, folder=tmp_path / ("f" * 100)) as service:
+        stock, sharded = _contestants(emulated)
+        service.prepare(stock)
+        samples = service.run("stock", 2)
+        assert samples.bytes_sent is not None
+        assert samples.bytes_received is not None
+        # An all-reduce between two sends as many bytes as there are gradients, and headers.
+        for count in (*samples.bytes_sent, *samples.bytes_received):
+            assert 2 * model.num_bytes < count < 2 * model.num_bytes * 1.1
+        (bed,) = [found for found, _ in live.find_all() if found.layout.name == emulated.name]
+        bed.set_link("n1", up=False)
+        service._timeout_seconds = 4.0
+        with pytest.raises(TrialFailed) as caught:
+            service.run("stock", 2)
+        assert caught.value.kind in {"timeout", "raised"}
+        assert emulated.name in [found.layout.name for found, _ in live.find_all()]
+        # Whoever starts ranks puts the cables back.
+        service._timeout_seconds = 60.0
+        service.prepare(sharded)
+        assert service.run("sharded", 1).step_seconds
+    assert emulated.name not in [found.layout.name for found, _ in live.find_all()]
