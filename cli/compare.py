@@ -176,7 +176,8 @@ def describe(comparison: Comparison) -> str:
         (name, *_times(measurement), *_speedup(speedups.get(name)), *_costs(measurement))
         for name, measurement in comparison.measurements.items()
     ]
-    rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} steps of each, in turn:"
+    plural = "" if comparison.steps_per_round == 1 else "s"
+    rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} step{plural} of each, in turn:"
     lines = [rounds, "", format_table(rows, header=header, right=("ms a step", "speedup", "exposed", "sent")), ""]
     lines += [f"{ratio}." for ratio in comparison.ratios]
     if comparison.best is not None and len(comparison.measurements) > 2:

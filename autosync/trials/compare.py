@@ -118,7 +118,7 @@ def compare(
         lots = random.Random(seed)
         for number in range(num_rounds):
             if number % 4 == 0:
-                progress(f"round {number + 1} of {num_rounds}, {steps_per_round} steps of each")
+                progress(f"round {number + 1} of {num_rounds} ({steps_per_round} of each)")
             field.run_round(draw_order(field.names, lots), steps_per_round)
     finally:
         field.release()
