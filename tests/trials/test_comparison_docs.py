@@ -1,0 +1,35 @@
+"""docs/comparison.md names the command's options, all flags, and the counts of the code."""
+
+import re
+from pathlib import Path
+
+from autosync.cli.compare import compare
+from autosync.datasets.schema import FLAGS
+from autosync.trials.compare import DEFAULT_DESIGN
+from autosync.trials.policy import DEFAULT_POLICY
+from autosync.trials.statistics import min_rounds
+
+PAGE = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text(encoding="utf-8")
+
+
+def test_every_option_is_told_and_exists() -> None:
+    options = {name for parameter in compare.params for name in parameter.opts if name.startswith("--")}
+    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", PAGE)) == options
+
+
+def test_every_flag_is_told() -> None:
+    table = PAGE.partition("## Flags")[2]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(FLAGS)
+
+
+def test_the_counts_are_those_of_the_code() -> None:
+    policy, design = DEFAULT_POLICY, DEFAULT_DESIGN
+    assert f"At least {policy.min_warmup_steps} steps are discarded" in PAGE
+    assert f"at most {policy.max_warmup_steps}" in PAGE
+    assert f"In each of {design.num_rounds} rounds" in PAGE
+    assert f"{min_rounds()} rounds of one step" in PAGE
+    assert f"by more than {design.least_difference:.1%}".replace("%", " %") in PAGE
+    assert f"narrower than {policy.interval_share:.0%}".replace("%", " %") in PAGE
+    assert f"at least {policy.min_steps} and at most {policy.max_steps}, within {policy.budget_seconds:g} s" in PAGE
+    assert f"above {policy.give_up_factor:g} times the best" in PAGE
+    assert f"more than {policy.max_cpu_share:.0%}".replace("%", " %") in PAGE
