@@ -104,7 +104,7 @@ def compare(
         _keep_or_remove(logs)
         raise
     if comparison.failures:
-        note(f"the logs of the ranks are in {logs}")
+        _keep_or_remove(logs)
     else:
         shutil.rmtree(logs, ignore_errors=True)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,15 +36,17 @@ STEPS = {
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
     """What the command asks the service to be; the service itself runs nothing."""
     asked: list[dict[str, Any]] = []
 
     def make(**fields: Any) -> FakeService:
         asked.append(fields)
+        (fields["folder"] / "rank-0.log").write_text("what a rank said")
         return FakeService(STEPS)
 
     monkeypatch.setattr(trials_service, "TrialService", make)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return asked
 
 
@@ -100,13 +103,14 @@ def test_files_and_bundles_will_do(shell: Shell, build: Build) -> None:
     assert [one["name"] for one in document["contestants"]] == ["s.yaml", "best.yaml", "torch-ddp"]
 
 
-def test_one_that_fails_is_told(shell: Shell) -> None:
+def test_one_that_fails_is_told_and_the_logs_are_kept(shell: Shell, asked: list[dict[str, Any]]) -> None:
     assert shell.run(*_compare("torch-ddp", "all_reduce_per_variable", "sharded")) == 0
     assert (
         shell.out.splitlines()[-1]
         == "all_reduce_per_variable was left out: raised: rank 0: all_reduce_per_variable fails here"
     )
-    assert "the logs of the ranks are in " in shell.err
+    assert f"the logs of the ranks are in {asked[0]['folder']}" in shell.err
+    assert (asked[0]["folder"] / "rank-0.log").exists()
     assert shell.run(*_compare("torch-ddp", "all_reduce_per_variable", "--json")) == 1
     assert shell.out == ""
     assert "error: fewer than two contestants could be measured (all_reduce_per_variable: raised: " in shell.err
