@@ -35,6 +35,7 @@ from autosync.strategy.representation import (
 ADAM = OptimizerSpec(name="Adam", state_slots=2)
 SGD = OptimizerSpec(name="SGD", sparse=True)
 ALL = ("table", "linear", "bias")
+WEIGHT = Variable(name="w", shape=(4, 6), kind="linear", use=0, ready=0, factor_rows=2)
 
 
 def cluster_of(*devices: int) -> ClusterSpec:
@@ -62,6 +63,32 @@ def model_of(*, optimizer: OptimizerSpec = ADAM, clip_norm: float | None = None)
     )
     timeline = Timeline(device="none", source="computed", forward=(), backward=())
     return ModelSpec(name="small", clip_norm=clip_norm, optimizer=optimizer, variables=variables, timeline=timeline)
+
+
+def model_with(*variables: Variable, clip_norm: float | None = None) -> ModelSpec:
+    """A model of the given variables, trained by plain SGD."""
+    return ModelSpec(
+        name="small",
+        clip_norm=clip_norm,
+        optimizer=SGD,
+        variables=variables,
+        timeline=Timeline(device="none", source="computed", forward=(), backward=()),
+    )
+
+
+def plan_of(
+    synchroniser: Synchroniser,
+    *devices: int,
+    codec: Codec | None = None,
+    variable: Variable = WEIGHT,
+    overlap: Overlap = "backward",
+    clip_norm: float | None = None,
+    slice_bytes: int | None = None,
+) -> Plan:
+    """The plan of one variable in one message."""
+    message = Message(parts=(variable.name,), synchroniser=synchroniser, codec=codec, slice_bytes=slice_bytes)
+    strategy = Strategy(overlap=overlap, messages=(message,))
+    return lower(strategy, model_with(variable, clip_norm=clip_norm), cluster_of(*devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

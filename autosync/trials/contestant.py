@@ -20,7 +20,3 @@ class Contestant:
     bundle: Bundle | Path | str | None = None
     find_unused_parameters: bool = False
     bucket_cap_mb: float | None = None
-
-    @property
-    def is_stock_ddp(self) -> bool:
-        return self.bundle is None

@@ -11,48 +11,19 @@ import pytest
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan, Transfer
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
+from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.canonical import canonical, strategy_id
 from autosync.strategy.representation import (
     AllReduce,
-    Codec,
     Message,
     Overlap,
     ParameterServer,
     Partition,
     Strategy,
-    Synchroniser,
 )
 from autosync.strategy.space import Limits, Space
 from autosync.testing.generate import random_cluster, random_model
-from autosync.testing.plans import cluster_of, examples
-
-WEIGHT = Variable(name="w", shape=(4, 6), kind="linear", use=0, ready=0, factor_rows=2)
-
-
-def model_with(*variables: Variable, clip_norm: float | None = None) -> ModelSpec:
-    return ModelSpec(
-        name="small",
-        clip_norm=clip_norm,
-        optimizer=OptimizerSpec(name="SGD", sparse=True),
-        variables=variables,
-        timeline=Timeline(device="none", source="computed", forward=(), backward=()),
-    )
-
-
-def plan_of(
-    synchroniser: Synchroniser,
-    *devices: int,
-    codec: Codec | None = None,
-    variable: Variable = WEIGHT,
-    overlap: Overlap = "backward",
-    clip_norm: float | None = None,
-    slice_bytes: int | None = None,
-) -> Plan:
-    """The plan of one variable in one message."""
-    message = Message(parts=(variable.name,), synchroniser=synchroniser, codec=codec, slice_bytes=slice_bytes)
-    strategy = Strategy(overlap=overlap, messages=(message,))
-    return lower(strategy, model_with(variable, clip_norm=clip_norm), cluster_of(*devices))
+from autosync.testing.plans import cluster_of, examples, model_with, plan_of
 
 
 def random_plans(count: int) -> list[tuple[Strategy, ModelSpec, ClusterSpec]]:

@@ -12,56 +12,24 @@ from dataclasses import replace
 
 import pytest
 
-from autosync.plan.lowering import lower
 from autosync.plan.types import Edge, Groups, Plan, Transfer
-from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
+from autosync.specs.model import Variable
 from autosync.strategy.representation import (
     AllReduce,
     Cast,
-    Codec,
     Int8,
-    Message,
     OuterOptimizer,
-    Overlap,
     ParameterServer,
     Periodic,
     PowerSGD,
     Sharded,
     SparseGather,
-    Strategy,
     SufficientFactors,
-    Synchroniser,
     TopK,
 )
-from autosync.testing.plans import cluster_of
+from autosync.testing.plans import WEIGHT, plan_of
 
-WEIGHT = Variable(name="w", shape=(4, 6), kind="linear", use=0, ready=0, factor_rows=2)
 TABLE = Variable(name="t", shape=(10, 3), kind="embedding", use=0, ready=0, touched_rows=2.5, max_touched_rows=4)
-
-
-def model_with(*variables: Variable, clip_norm: float | None = None) -> ModelSpec:
-    return ModelSpec(
-        name="small",
-        clip_norm=clip_norm,
-        optimizer=OptimizerSpec(name="SGD", sparse=True),
-        variables=variables,
-        timeline=Timeline(device="none", source="computed", forward=(), backward=()),
-    )
-
-
-def plan_of(
-    synchroniser: Synchroniser,
-    *devices: int,
-    codec: Codec | None = None,
-    variable: Variable = WEIGHT,
-    overlap: Overlap = "backward",
-    clip_norm: float | None = None,
-    slice_bytes: int | None = None,
-) -> Plan:
-    """The plan of one variable in one message."""
-    message = Message(parts=(variable.name,), synchroniser=synchroniser, codec=codec, slice_bytes=slice_bytes)
-    strategy = Strategy(overlap=overlap, messages=(message,))
-    return lower(strategy, model_with(variable, clip_norm=clip_norm), cluster_of(*devices))
 
 
 def written(plan: Plan) -> str:

@@ -62,9 +62,6 @@ class Store:
             raise TooEarlyError(f"rank {rank} reads all of {self._plan.regions[region]} of step {step} too early")
         return found
 
-    def has_content(self, region: int, rank: int, step: int) -> bool:
-        return (region, rank, step) in self._content
-
     def put_content(self, region: int, rank: int, step: int, value: Any) -> None:
         self._content[region, rank, step] = value
 
