@@ -6,11 +6,13 @@ listens, so that a rank whose training hangs can still say where it is, and so t
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
 import gc
 import os
 import queue
 import select
+import signal
 import sys
 import threading
 import traceback
@@ -46,6 +48,7 @@ class Servant:
         self._rank = rank
         self._interface = os.environ.get("GLOO_SOCKET_IFNAME")
         self._trainings: dict[str, Training] = {}
+        self._running: Training | None = None
         self._task: Task
         self._model: ModelSpec
         self._cluster: ClusterSpec
@@ -107,9 +110,12 @@ class Servant:
         # Nobody's steps begin while another still reads.
         dist.barrier()
         seconds = []
+        self._running = training
         for number in range(request["num_steps"]):
             self.doing = f"in step {number + 1} of {request['num_steps']}"
             seconds.append(training.step())
+        self._running = None
+        self.doing = "waiting for the other ranks to end their steps"
         dist.barrier()
         after = meters.read_meters(self._interface)
         return {
@@ -124,6 +130,12 @@ class Servant:
         """Be rid of a contestant."""
         self._trainings.pop(request["name"]).close()
         return {}
+
+    def where(self) -> str:
+        """What this rank is doing, in words; for another thread to ask."""
+        training = self._running
+        told = training.where() if training is not None else None
+        return self.doing if told is None else f"{self.doing}, {told}"
 
 
 def _document(value: Any) -> Document:
@@ -164,9 +176,9 @@ class Service:
         """What the main thread is doing, down to the line."""
         frame = sys._current_frames().get(self._main)  # noqa: SLF001 - the documented way to ask for another thread
         if frame is None:
-            return self._servant.doing
+            return self._servant.where()
         last = traceback.extract_stack(frame)[-1]
-        return f"{self._servant.doing}, at {Path(last.filename).name}:{last.lineno} ({last.name})"
+        return f"{self._servant.where()}, at {Path(last.filename).name}:{last.lineno} ({last.name})"
 
     def serve(self) -> None:
         """Do what is asked, one request after another."""
@@ -200,8 +212,20 @@ def _in_words(error: BaseException) -> str:
     return str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
 
 
+def _end_with_whoever_started_this() -> None:
+    """Let the system end this process when the thread that started it ends.
+
+    The listening thread sees that the service is gone too, but not while the process is stopped, or the main thread is
+    stuck where no other gets to run.
+    """
+    if sys.platform == "linux":
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, int(signal.SIGKILL))
+
+
 def main(address: str) -> None:
     """Serve until the service is gone."""
+    _end_with_whoever_started_this()
     rank = int(os.environ["RANK"])
     # Neither the task's code nor what it starts has any business with it.
     token = os.environ.pop(control.TOKEN_VARIABLE)

@@ -57,7 +57,9 @@ class StepSamples:
 
 
 class TrialService:
-    """Runs contestants on the workers of a cluster. One thread uses it; leave it, or `close` it, and nothing is left.
+    """Runs contestants on the workers of a cluster. Leave it, or `close` it, and nothing is left.
+
+    One thread uses it from first to last: where that ends, whatever way, the system ends the ranks that it started.
 
     `target` is a task (`FILE.py[:NAME]`), which the ranks load once; anything else names a model spec, of which `model`
     is replayed. `prepare` and `run` raise TrialFailed, each after `timeout_seconds` at the latest; starting ranks has a

@@ -62,21 +62,35 @@ class Training:
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error
         self._batches = torch.Generator().manual_seed(seed * 1_000_003 + rank)
+        self._doing: str | None = None
+
+    def where(self) -> str | None:
+        """What of a step is under way, in words; None between steps. Another thread may ask."""
+        return self._doing
 
     def step(self) -> float:
         """One optimizer step; its seconds."""
         task = self._task
+        self._doing = "drawing its batches"
         batches = [draw_batch(task, self._batches) for _ in range(task.accumulation_steps)]
         start = time.perf_counter()
         self._optimizer.zero_grad()
         for batch in batches[:-1]:
             with self._without_sync():
-                run_backward(task, compute_loss(task, self._model, batch))
-        run_backward(task, compute_loss(task, self._model, batches[-1]))
+                self._pass_through(batch)
+        self._pass_through(batches[-1])
+        self._doing = "in the optimizer's step"
         if task.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._bare.parameters(), task.clip_norm)
         step_optimizer(task, self._optimizer)
+        self._doing = None
         return time.perf_counter() - start
+
+    def _pass_through(self, batch: Any) -> None:
+        self._doing = "in the forward pass"
+        loss = compute_loss(self._task, self._model, batch)
+        self._doing = "in the backward pass"
+        run_backward(self._task, loss)
 
     def _without_sync(self) -> contextlib.AbstractContextManager[None]:
         if self._is_stock_ddp:

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
+from autosync.testbed import processes
 from autosync.trials import control, ranks
 from autosync.trials.service import Contestant, TrialFailed, TrialService
 
@@ -117,13 +120,13 @@ def _rank_facts(processes: list[int]) -> list[tuple[int, int, int]]:
     return found
 
 
-def test_thirty_contestants_leave_nothing_behind(make: MakeService, cluster: ClusterSpec, started: list[int]) -> None:
+def test_contestants_leave_nothing_behind(make: MakeService, cluster: ClusterSpec, started: list[int]) -> None:
     target = f"{TASK}:large"
     model = model_of(target)
     presets = ("sharded", "ddp", "all_reduce_per_variable")
     with make(target) as service:
         facts = []
-        for number in range(35):
+        for number in range(25):
             bundle = None if number % 4 == 3 else _bundle(presets[number % 4], model, cluster)
             service.prepare(Contestant(name="one", bundle=bundle))
             service.run("one", 2)
@@ -131,8 +134,9 @@ def test_thirty_contestants_leave_nothing_behind(make: MakeService, cluster: Clu
             facts.append(_rank_facts(started))
     before, after = facts[5], facts[-1]
     for (resident, threads, files), (resident_after, threads_after, files_after) in zip(before, after, strict=True):
-        # Thirty contestants had 24 MB of parameters, gradients and momentum each.
-        assert resident_after < resident + 40e6
+        # What the C library keeps of freed memory goes up and down by some 60 MB. Had each of these twenty left its
+        # parameters alone, there would be 160 MB more; with gradients and momentum three times that.
+        assert resident_after < resident + 110e6
         assert threads_after <= threads
         assert files_after <= files
     assert len(started) == 2
@@ -178,24 +182,61 @@ def test_a_failure_is_told_by_its_cause_and_the_next_trial_runs(
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("hang", r"not done within 3 s: .*rank 1 is in step 1 of 3, at task\.py:\d+ \(_go_wrong\)"),
-        ("stop", r"not done within 3 s: rank 1 does not answer at all \(stopped.*\); rank 0 is in step 1 of 3, at "),
+        ("hang", r".*rank 1 is in step 1 of 3, in the forward pass, at task\.py:\d+ \(_go_wrong\)"),
+        ("stop", r"rank 1 does not answer at all \(stopped.*\); rank 0 is in step 1 of 3, in the (for|back)ward pass, at "),
     ],
 )
 def test_what_does_not_end_ends_at_the_limit(how: str, told: str, make: MakeService, fault: Path) -> None:
     with make() as service:
         # The first preparation imports half of torch, which on a busy machine takes longer than that.
         service.prepare(STOCK)
-        service._timeout_seconds = 3.0
+        service.run("stock", 1)
+        service._timeout_seconds = 1.0
         fault.write_text(how)
         start = time.monotonic()
         with pytest.raises(TrialFailed) as caught:
             service.run("stock", 3)
-        assert time.monotonic() - start < 3.0 + ranks.WHERE_SECONDS + STOP_SECONDS + 30
+        assert time.monotonic() - start < 1.0 + ranks.WHERE_SECONDS + STOP_SECONDS + 30
         assert caught.value.kind == "timeout"
-        assert re.match(told, caught.value.message), caught.value.message
-        with pytest.raises(TrialFailed, match="the ranks that had stock prepared were ended: not done within 3 s"):
+        assert re.match(f"not done within 1 s: {told}", caught.value.message), caught.value.message
+        with pytest.raises(TrialFailed, match="the ranks that had stock prepared were ended: not done within 1 s"):
             service.run("stock", 1)
+
+
+_KILLED_SERVICE = """
+import sys, time
+from pathlib import Path
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model_file import model_of
+from autosync.trials.service import TrialService
+
+task, folder = sys.argv[1:]
+with TrialService(target=task, model=model_of(task), cluster=load_cluster("local-2"), folder=Path(folder)) as service:
+    service._start_ranks()
+    print(*(process.pid for process in service._ranks._launch._running), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_service_that_is_killed_takes_its_ranks_along_stopped_ones_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _KILLED_SERVICE, TASK, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout is not None
+        try:
+            ids = [int(word) for word in service.stdout.readline().split()]
+            assert len(ids) == 2
+            # A process that is stopped does not see that its connection is closed.
+            os.kill(ids[1], signal.SIGSTOP)
+        finally:
+            service.kill()
+    # The deadline is for what is wrong; what is right takes milliseconds.
+    deadline = time.monotonic() + 30
+    while any(processes.start_time(process) for process in ids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    left = [process for process in ids if processes.start_time(process)]
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert not left
 
 
 @pytest.mark.slow

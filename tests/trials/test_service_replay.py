@@ -18,7 +18,7 @@ from autosync.testbed import live
 from autosync.testbed.support import find_places
 from autosync.trials.service import Contestant, TrialFailed, TrialService
 
-TARGET = "resnet18@x0.1"
+TARGET = "mobilenet_v2@x0.1"
 
 
 def _contestants(cluster: ClusterSpec) -> list[Contestant]:
@@ -73,7 +73,7 @@ def test_on_a_testbed_bytes_are_counted_and_it_stays_up_between_launches(
             assert 2 * model.num_bytes < count < 2 * model.num_bytes * 1.1
         (bed,) = [found for found, _ in live.find_all() if found.layout.name == emulated.name]
         bed.set_link("n1", up=False)
-        service._timeout_seconds = 4.0
+        service._timeout_seconds = 1.0
         with pytest.raises(TrialFailed) as caught:
             service.run("stock", 2)
         assert caught.value.kind in {"timeout", "raised"}
