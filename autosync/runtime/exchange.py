@@ -1,0 +1,296 @@
+"""Carries out compiled transfers on a session's links: receives ahead by a window, adds, and sends what that enables.
+
+gloo sends a message only when its receiver has asked for it. So how far a receiver asks ahead, its window, is what a
+transfer may have under way at this rank, and shrinking it is how a transfer makes room for a more urgent one.
+
+A message between two ranks is known by its tag and its place in the order of that tag, so with misordered transfers
+gloo would mix up data and say nothing. With `checks`, each transfer begins with a header to every member that it sends
+to, under a tag that all transfers of a lane share: operation, iteration, sequence and bytes, compared on arrival.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.expansion import Move, expand
+from autosync.runtime.links import Links, said
+from autosync.runtime.pieces import Pieces, Receive, Send, cut_moves
+
+_HEADER_TAG = 2**30
+
+
+class TransferId(NamedTuple):
+    """What a transfer is, for checks: its place in the plan, the iteration, the how manieth of its lane, the lane."""
+
+    operation: int
+    iteration: int
+    sequence: int
+    lane: int
+
+    def __str__(self) -> str:
+        return f"operation {self.operation} of iteration {self.iteration} (transfer {self.sequence} of its lane)"
+
+
+class Flow:
+    """What transfers are under way on a rank, and how far each may ask ahead. Shared by all lanes.
+
+    No window is ever 0. Pausing a transfer for a more urgent one would be a deadlock where the urgent one waits for a
+    third rank that has not come to it yet, because what that rank does before it waits for the paused one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._priorities: list[int] = []
+
+    @contextlib.contextmanager
+    def active(self, priority: int) -> Iterator[None]:
+        """While a transfer of this priority (0: the most urgent) is under way."""
+        with self._lock:
+            insort(self._priorities, priority)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._priorities.remove(priority)
+
+    def window(self, priority: int, breadth: int) -> int:
+        """How many pieces a transfer may have asked for that receives from `breadth` members at a time.
+
+        Two of a kind keep a link busy: one arrives while the other is added and sent on. All sources of a round get
+        one, for one of them may have a slower link than this rank.
+        """
+        # The list is never empty when an active transfer asks, and to look at its ends takes no lock.
+        priorities = self._priorities
+        if priorities[0] < priority:
+            return 1
+        return breadth + 2 if priorities[-1] > priority else breadth + 1
+
+
+class Exchange:
+    """Carries out one lane's transfers on a rank, one at a time."""
+
+    def __init__(self, links: Links, flow: Flow, *, checks: bool = False) -> None:
+        self._links = links
+        self._flow = flow
+        self._checks = checks
+        self._scratch = _Scratch()
+
+    def run(
+        self,
+        pieces: Pieces,
+        buffer: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+    ) -> None:
+        """Take part in a transfer with a flat, contiguous buffer. `members` are ranks, `tag` is the transfer's own.
+
+        Returns when the buffer holds the result and nothing reads it any more.
+        """
+        if self._checks and identity is not None:
+            self._check(pieces, members, identity, buffer.numel() * buffer.element_size())
+        under_way = _UnderWay(self._links, self._scratch, pieces, buffer, members=members, tag=tag)
+        with self._flow.active(priority):
+            try:
+                under_way.carry_out(self._flow, priority)
+            finally:
+                under_way.forget()
+
+    def all_gather_v(
+        self,
+        contribution: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+    ) -> list[torch.Tensor]:
+        """Every member's contribution, in their order. Contributions are flat, of one type and of any lengths."""
+        me = members.index(self._links.rank)
+        others = [other for other in range(len(members)) if other != me]
+        # Round a ring sizes would take as many messages one after another; they are small enough to go to all at once.
+        moves = [Move(0, me, other, me, me + 1, adds=False) for other in others]
+        moves += [Move(0, other, me, other, other + 1, adds=False) for other in others]
+        sizes = torch.zeros(len(members), dtype=torch.int64)
+        sizes[me] = contribution.numel()
+        across = cut_moves(moves, range(len(members) + 1), position=me, item_bytes=8)
+        self.run(across, sizes, members=members, tag=tag, priority=priority, identity=identity)
+        bounds = _bounds(sizes)
+        gathered = contribution.new_empty(bounds[-1])
+        gathered[bounds[me] : bounds[me + 1]] = contribution
+        around = expand("all_gather_v", "ring", len(members))
+        pieces = cut_moves(around, bounds, position=me, item_bytes=contribution.element_size())
+        self.run(pieces, gathered, members=members, tag=tag, priority=priority)
+        return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)]
+
+    def gather_v(
+        self,
+        contribution: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+    ) -> list[torch.Tensor]:
+        """At the first member what `all_gather_v` gives to all; at the others nothing."""
+        me = members.index(self._links.rank)
+        moves = expand("gather_v", "star", len(members))
+        sizes = torch.zeros(len(members), dtype=torch.int64)
+        sizes[me] = contribution.numel()
+        ones = cut_moves(moves, range(len(members) + 1), position=me, item_bytes=8)
+        self.run(ones, sizes, members=members, tag=tag, priority=priority, identity=identity)
+        # All but the first know their own size alone, which is all that they send.
+        bounds = _bounds(sizes)
+        gathered = contribution
+        if me == 0:
+            gathered = contribution.new_empty(bounds[-1])
+            gathered[: bounds[1]] = contribution
+        pieces = cut_moves(moves, bounds, position=me, item_bytes=contribution.element_size())
+        self.run(pieces, gathered, members=members, tag=tag, priority=priority)
+        return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)] if me == 0 else []
+
+    def _check(self, pieces: Pieces, members: Sequence[int], ours: TransferId, num_bytes: int) -> None:
+        """Send a header to every member that pieces go to, and compare those that come with this transfer's own."""
+        links, tag = self._links, _HEADER_TAG + ours.lane
+        header = torch.tensor([*ours, num_bytes], dtype=torch.int64)
+        sends = [(member, links.send(header, members[member], tag)) for member in pieces.destinations]
+        theirs = torch.empty_like(header)
+        for member in pieces.sources:
+            finish(links.receive(theirs, members[member], tag), links, "from", members[member])
+            if not torch.equal(theirs, header):
+                *fields, their_bytes = theirs.tolist()
+                raise OperationError(
+                    f"{links.name(links.rank)} is in {ours}, {num_bytes} bytes, and {links.name(members[member])} in "
+                    f"{TransferId(*fields)}, {their_bytes} bytes: a lane has one order on all ranks"
+                )
+        for member, work in sends:
+            finish(work, links, "to", members[member])
+
+
+class _Scratch:
+    """Memory for pieces that will be added, used again and again: as many at a time as a window is wide."""
+
+    def __init__(self) -> None:
+        self._free: list[torch.Tensor] = []
+        self._num_bytes = 0
+
+    def take(self, num_bytes: int) -> torch.Tensor:
+        """So many bytes at least."""
+        if num_bytes > self._num_bytes:
+            self._free.clear()
+            self._num_bytes = num_bytes
+        return self._free.pop() if self._free else torch.empty(self._num_bytes, dtype=torch.uint8)
+
+    def give(self, taken: torch.Tensor) -> None:
+        """Take bytes back that nobody uses any more."""
+        if taken.numel() == self._num_bytes:
+            self._free.append(taken)
+
+
+class _Asked(NamedTuple):
+    """A piece that was asked for; `arriving` is where in `scratch` it comes, if it is to be added."""
+
+    work: Any
+    scratch: torch.Tensor | None
+    arriving: torch.Tensor
+
+
+class _UnderWay:
+    """One transfer under way: the works that are not yet waited for."""
+
+    def __init__(
+        self, links: Links, scratch: _Scratch, pieces: Pieces, buffer: torch.Tensor, *, members: Sequence[int], tag: int
+    ) -> None:
+        self._links = links
+        self._scratch = scratch
+        self._pieces = pieces
+        self._buffer = buffer
+        self._members = members
+        self._tag = tag
+        self._asked: deque[_Asked] = deque()
+        self._sent: deque[tuple[Any, Send]] = deque()
+
+    def carry_out(self, flow: Flow, priority: int) -> None:
+        """Receive all pieces in their order, a window ahead; send each one as soon as it can go."""
+        receives, sends, breadth = self._pieces.receives, self._pieces.sends, self._pieces.breadth
+        self._send(sends[0])
+        num_asked = 0
+        for index, receive in enumerate(receives):
+            # Asked anew at each piece: what else is under way may have changed.
+            until = min(len(receives), index + flow.window(priority, breadth))
+            while num_asked < until:
+                self._ask(receives[num_asked])
+                num_asked += 1
+            self._take(receive, self._asked.popleft())
+            self._send(sends[index + 1])
+        while self._sent:
+            work, send = self._sent.popleft()
+            finish(work, self._links, "to", self._members[send.destination], send)
+
+    def forget(self) -> None:
+        """Drop what is not waited for: an error's traceback keeps this object, and works keep connections open."""
+        self._asked.clear()
+        self._sent.clear()
+
+    def _send(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            destination = self._members[send.destination]
+            try:
+                work = self._links.send(self._buffer[send.start : send.stop], destination, self._tag)
+            except RuntimeError as error:
+                raise _failure(error, self._links, "to", destination, send) from error
+            self._sent.append((work, send))
+
+    def _ask(self, receive: Receive) -> None:
+        source, buffer = self._members[receive.source], self._buffer
+        scratch = None
+        if receive.adds:
+            scratch = self._scratch.take(self._pieces.longest * buffer.element_size())
+            arriving = scratch[: (receive.stop - receive.start) * buffer.element_size()].view(buffer.dtype)
+        else:
+            arriving = buffer[receive.start : receive.stop]
+        try:
+            work = self._links.receive(arriving, source, self._tag)
+        except RuntimeError as error:
+            raise _failure(error, self._links, "from", source, receive) from error
+        self._asked.append(_Asked(work, scratch, arriving))
+
+    def _take(self, receive: Receive, asked: _Asked) -> None:
+        finish(asked.work, self._links, "from", self._members[receive.source], receive)
+        if asked.scratch is not None:
+            self._buffer[receive.start : receive.stop].add_(asked.arriving)
+            self._scratch.give(asked.scratch)
+
+
+def finish(work: Any, links: Links, direction: str, peer: int, piece: Send | Receive | None = None) -> None:
+    """Wait for a message, once: gloo hangs on a second wait for the same."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise _failure(error, links, direction, peer, piece) from error
+    finally:
+        # An error's traceback keeps this frame.
+        del work
+
+
+def _failure(
+    error: RuntimeError, links: Links, direction: str, peer: int, piece: Send | Receive | None
+) -> OperationError:
+    what = "a header" if piece is None else f"elements {piece.start} to {piece.stop}"
+    return OperationError(f"{what} {direction} {links.name(peer)}: {said(error)}")
+
+
+def _bounds(sizes: torch.Tensor) -> list[int]:
+    """Where contributions of these sizes begin and end, one behind the other."""
+    return [0, *itertools.accumulate(sizes.tolist())]

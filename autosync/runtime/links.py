@@ -1,0 +1,168 @@
+"""The connections of a session: gloo groups of its own, so that its messages never meet the user's.
+
+They are made directly, on the store behind the process group that ranks have in common: so ranks that are not in that
+group (servers) can be members, no other rank need take part, and no Python of torch's stands in the way of a message.
+Ranks are positions in the plan.
+
+- One group of all ranks carries tagged messages. gloo sends a message when its receiver has asked for it, not before:
+  whoever receives governs the flow. Messages of one tag between two ranks arrive in the order in which they were sent,
+  and nothing else says which is which.
+- Each (members, lane) with native collectives has a group of its own, for collectives of one group must come in the
+  same order on all its members, and lanes keep no order among themselves.
+
+When a wait fails or runs into its limit, gloo closes every connection of the group: all that wait, here and at the
+other ends, hear of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from autosync.errors import OperationError
+
+NativeKey: TypeAlias = tuple[tuple[int, ...], int]
+"""Members and lane."""
+
+_ABORT_TAG = 2**31 - 1
+_NUM_SESSIONS: Counter[tuple[int, ...]] = Counter()
+
+
+def base_store(group: dist.ProcessGroup | None = None) -> Any:
+    """The store behind a process group (by default all of the world), free of prefixes.
+
+    A process that is in no group finds the same store by the address or the file that the group was made with.
+    """
+    c10d: Any = dist.distributed_c10d
+    store = c10d._get_default_store() if group is None else c10d._world.pg_map[group][1]  # noqa: SLF001 - torch has no other way to ask
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def session_name(ranks: Sequence[int]) -> str:
+    """What the keys of this group's next session begin with: the same on all its ranks, and never used before.
+
+    `ranks` are the group's ranks in the world. Every process counts the sessions of a group for itself. A store can
+    outlive the processes when a launcher starts them again, which it then tells them.
+    """
+    key = tuple(ranks)
+    number = _NUM_SESSIONS[key]
+    _NUM_SESSIONS[key] += 1
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"autosync/{restarts}/{','.join(str(rank) for rank in key)}/{number}"
+
+
+class Links:
+    """One rank's connections to all others. `store` is one that no other session uses (a `PrefixStore`).
+
+    Any thread may send and receive. `hosts` name the ranks' hosts in errors.
+    """
+
+    def __init__(
+        self, store: Any, *, rank: int, num_ranks: int, timeout: dt.timedelta, hosts: Sequence[str] = ()
+    ) -> None:
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self._store = store
+        self._timeout = timeout
+        self._hosts = tuple(hosts)
+        self._natives: dict[NativeKey, Any] = {}
+        self._num_natives = 0
+        self._num_devices = max(1, len(_interfaces()))
+        self._send: Callable[[list[torch.Tensor], int, int], Any] = _closed
+        self._receive: Callable[[list[torch.Tensor], int, int], Any] = _closed
+        self._group: Any = None
+        if num_ranks > 1:
+            self._group = self._connect("messages", tuple(range(num_ranks)))
+            self._send, self._receive = self._group.send, self._group.recv
+
+    def _connect(self, name: str, members: tuple[int, ...]) -> Any:
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()  # noqa: SLF001 - its public name is younger than the oldest torch we run on
+        options._timeout = self._timeout  # noqa: SLF001 - the same
+        devices = [gloo.create_device(interface=name) for name in _interfaces()]
+        # By default the interface that this host's name leads to.
+        options._devices = devices or [gloo.create_default_device()]  # noqa: SLF001 - the same
+        # A group runs one collective after another, so a second thread would never have anything to do.
+        options._threads = 1  # noqa: SLF001 - the same
+        store = dist.PrefixStore(f"{name}/", self._store)  # type: ignore[attr-defined]
+        try:
+            return gloo(store, members.index(self.rank), len(members), options)
+        except RuntimeError as error:
+            everyone = ", ".join(str(rank) for rank in members)
+            raise OperationError(f"rank {self.rank}: no connection among ranks {everyone}: {said(error)}") from error
+
+    def send(self, tensor: torch.Tensor, destination: int, tag: int) -> Any:
+        """Send a contiguous tensor straight out of its memory. The work's `wait` may be called once, and must be."""
+        return self._send([tensor], destination, tag)
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
+        """Ask for the next message of the tag, which must be as long as the tensor; else as `send`."""
+        return self._receive([tensor], source, tag)
+
+    def make_native(self, keys: Iterable[NativeKey]) -> None:
+        """Make the groups of native collectives: the same keys in the same order on all ranks."""
+        for members, lane in keys:
+            number = self._num_natives
+            self._num_natives += 1
+            if self.rank in members and len(members) > 1:
+                self._natives[members, lane] = self._connect(f"native {number}", members)
+
+    def native(self, members: tuple[int, ...], lane: int) -> Any:
+        """The gloo group of these members on this lane, in which ranks are positions in `members`."""
+        return self._natives[members, lane]
+
+    def name(self, rank: int) -> str:
+        """A rank as errors name it."""
+        return f"rank {rank} on {self._hosts[rank]}" if self._hosts else f"rank {rank}"
+
+    def abort(self) -> None:
+        """Make all waiting end with an error, here and at the other ends."""
+        groups = [(self._group, self.rank, self.num_ranks)] if self._group is not None else []
+        groups += [(group, members.index(self.rank), len(members)) for (members, _), group in self._natives.items()]
+        nothing = torch.empty(1, dtype=torch.uint8)
+        for (group, rank, size), device in itertools.product(groups, range(self._num_devices)):
+            # A limit that is passed closes all connections of a group (on one of its devices, which the tag chooses);
+            # there is no other way to close them.
+            with contextlib.suppress(RuntimeError):
+                group.recv([nothing], (rank + 1) % size, _ABORT_TAG - device).wait(dt.timedelta(milliseconds=1))
+
+    def close(self) -> None:
+        """Give sockets and threads back. Nobody may be waiting any more; `abort` sees to that."""
+        self._send = self._receive = _closed
+        last_references = [[self._group], *([group] for group in self._natives.values())]
+        self._group = None
+        self._natives.clear()
+        # Each connection takes gloo some milliseconds to close, so groups do it side by side.
+        closers = [threading.Thread(target=reference.clear, name="autosync-close") for reference in last_references]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join()
+
+
+def _interfaces() -> list[str]:
+    """The interfaces that the user names, as torch reads them."""
+    return [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+
+
+def _closed(_: list[torch.Tensor], __: int, ___: int) -> Any:
+    raise OperationError("the connections of this session are closed")
+
+
+def said(error: RuntimeError) -> str:
+    """What gloo says went wrong, without the place in its source and its jokes."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if text.startswith("["):
+        text = text.partition("] ")[2] or text
+    return text.partition(" This is typically")[0].rstrip(". ")

@@ -1,0 +1,168 @@
+"""A transfer as one member carries it out: pieces to receive in order, and the pieces to send that each enables.
+
+Compiled from the moves of `plan.expansion`; nothing here touches tensors. What all members rely on:
+
+- **Pieces.** A move's range is cut by a rule that sees the range alone, so both ends cut alike. Then receiving a piece,
+  adding the one before and sending the one before that go on at the same time.
+- **Order.** Messages between two members have no name but their order. Both ends have them in the order of rounds;
+  within a round piece by piece, so that several sources take turns. A member receives in this order (what a round
+  brings from several sources is ordered by source), and a send is never posted before an earlier one to the same
+  member, even where it could be.
+- **Enabling.** A piece can go when everything that earlier rounds bring to its range has arrived. Moves of one round
+  read before any of them writes, so what a round brings does not hold its own sends up.
+- **Overwriting.** A piece is sent straight out of the buffer, at the latest when its receiver asks for it, and copies
+  are received straight into the buffer, perhaps long before their turn. Both are safe: wherever a later round writes to
+  a range that a member sent, what it writes was made from what the member sent, and so comes after it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
+from autosync.plan.types import Algorithm, Collective
+
+PIECE_BYTES = 2**19
+"""Pieces are at most this long: short enough for others to get between, long enough for what each of them costs."""
+WHOLE_BYTES = 2**16
+"""Up to here a move is one piece: the overlap of two would not pay for the second."""
+
+
+class Receive(NamedTuple):
+    """Elements `start` to `stop` from a member (by position), to add to what is there or to put in its place."""
+
+    source: int
+    start: int
+    stop: int
+    adds: bool
+
+
+class Send(NamedTuple):
+    """Elements `start` to `stop` to a member (by position)."""
+
+    destination: int
+    start: int
+    stop: int
+
+
+class Pieces(NamedTuple):
+    """What one member does: `sends[0]` at the start, `sends[i]` when the i-th of `receives`, counted from 1, is there.
+
+    `breadth` is the number of members that it receives from at a time, `longest` the elements of the longest piece.
+    """
+
+    receives: tuple[Receive, ...]
+    sends: tuple[tuple[Send, ...], ...]
+    breadth: int
+    longest: int
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The members that this one receives from."""
+        return tuple(sorted({receive.source for receive in self.receives}))
+
+    @property
+    def destinations(self) -> tuple[int, ...]:
+        """The members that this one sends to."""
+        return tuple(sorted({send.destination for sends in self.sends for send in sends}))
+
+
+@functools.lru_cache(maxsize=4096)
+def compile_pieces(
+    collective: Collective,
+    algorithm: Algorithm,
+    *,
+    num_members: int,
+    position: int,
+    num_elements: int,
+    item_bytes: int,
+) -> Pieces:
+    """The pieces of a transfer of one buffer, split evenly, for the member at a position of its group."""
+    bounds = chunk_bounds(num_elements, num_chunks(collective, num_members))
+    return cut_moves(expand(collective, algorithm, num_members), bounds, position=position, item_bytes=item_bytes)
+
+
+def cut_moves(moves: Sequence[Move], bounds: Sequence[int], *, position: int, item_bytes: int) -> Pieces:
+    """The pieces of any moves of chunks with these bounds.
+
+    A member may know the bounds of those chunks alone that it sends or receives.
+    """
+    arriving = _pieces((move for move in moves if move.destination == position), bounds, item_bytes)
+    leaving = _pieces((move for move in moves if move.source == position), bounds, item_bytes)
+    arriving.sort(key=lambda piece: (piece.move.round, piece.number, piece.move.source))
+    leaving.sort(key=lambda piece: (piece.move.round, piece.number, piece.move.destination))
+    receives = tuple(Receive(p.move.source, p.start, p.stop, p.move.adds) for p in arriving)
+    return Pieces(
+        receives=receives,
+        sends=_enabled(arriving, leaving),
+        breadth=_breadth(arriving),
+        longest=max((receive.stop - receive.start for receive in receives), default=0),
+    )
+
+
+class _Piece(NamedTuple):
+    move: Move
+    number: int
+    start: int
+    stop: int
+
+
+def _pieces(moves: Iterable[Move], bounds: Sequence[int], item_bytes: int) -> list[_Piece]:
+    """All pieces of some moves; nothing of empty ones."""
+    pieces = []
+    for move in moves:
+        begin, end = bounds[move.first], bounds[move.last]
+        cuts = chunk_bounds(end - begin, _num_pieces((end - begin) * item_bytes))
+        pieces += [
+            _Piece(move, number, begin + start, begin + stop)
+            for number, (start, stop) in enumerate(itertools.pairwise(cuts))
+            if start < stop
+        ]
+    return pieces
+
+
+def _num_pieces(num_bytes: int) -> int:
+    return max(-(-num_bytes // PIECE_BYTES), 2 if num_bytes > WHOLE_BYTES else 1)
+
+
+def _enabled(arriving: Sequence[_Piece], leaving: Sequence[_Piece]) -> tuple[tuple[Send, ...], ...]:
+    """Which sends can go at the start and after each arrival; for each destination in their order."""
+    after: list[list[Send]] = [[] for _ in range(len(arriving) + 1)]
+    latest: dict[int, int] = defaultdict(int)
+    writers = _Writers(arriving)
+    for piece in leaving:
+        destination = piece.move.destination
+        latest[destination] = max(latest[destination], writers.last_before(piece))
+        after[latest[destination]].append(Send(destination, piece.start, piece.stop))
+    return tuple(tuple(sends) for sends in after)
+
+
+class _Writers:
+    """Finds the last of the arriving pieces, counted from 1, that writes to a range before a round."""
+
+    def __init__(self, arriving: Sequence[_Piece]) -> None:
+        self._rounds = sorted({piece.move.round for piece in arriving})
+        self._writes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for number, piece in enumerate(arriving, start=1):
+            self._writes[piece.move.round].append((piece.start, piece.stop, number))
+
+    def last_before(self, piece: _Piece) -> int:
+        earlier = bisect.bisect_left(self._rounds, piece.move.round)
+        # Arrivals are in the order of rounds, so the last round that writes to the range has the last of them all.
+        for number in reversed(self._rounds[:earlier]):
+            found = [last for start, stop, last in self._writes[number] if start < piece.stop and piece.start < stop]
+            if found:
+                return max(found)
+        return 0
+
+
+def _breadth(arriving: Iterable[_Piece]) -> int:
+    sources: dict[int, set[int]] = defaultdict(set)
+    for piece in arriving:
+        sources[piece.move.round].add(piece.move.source)
+    return max((len(found) for found in sources.values()), default=0)

@@ -1,0 +1,244 @@
+"""Compiled pieces: all members together, simulated with messages that take their time, do what the moves say."""
+
+import itertools
+import random
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autosync.plan.expansion import _EXPANSIONS, Move, chunk_bounds, expand, num_chunks
+from autosync.runtime.pieces import PIECE_BYTES, WHOLE_BYTES, Pieces, Receive, Send, compile_pieces, cut_moves
+
+# Large elements make many pieces of few elements: 2 in a piece that is not cut, 16 in the longest.
+ITEM_BYTES = WHOLE_BYTES // 2
+BUFFER = npt.NDArray[np.int64]
+
+
+def possible(collective: str, algorithm: str, num_members: int) -> bool:
+    halves = algorithm == "halving_doubling" and collective != "all_reduce"
+    return not halves or num_members & (num_members - 1) == 0
+
+
+CASES = [
+    (collective, algorithm, n)
+    for (collective, algorithm) in _EXPANSIONS
+    for n in range(2, 10)
+    if possible(collective, algorithm, n)
+]
+
+
+class Member:
+    """One member's program, run step by step as the executor does: it asks, takes in order, adds, sends."""
+
+    def __init__(self, pieces: Pieces, buffer: BUFFER, window: int) -> None:
+        self.pieces = pieces
+        self.buffer = buffer
+        self.window = window
+        self.num_taken = 0
+        self.num_asked = 0
+        self.landed: list[BUFFER | None] = [None] * len(pieces.receives)
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_taken == len(self.pieces.receives)
+
+
+class Wire:
+    """All members and the channels between them. What is sent is read when it leaves, long after it was posted."""
+
+    def __init__(self, programs: list[Pieces], buffers: list[BUFFER], windows: list[int], rng: random.Random) -> None:
+        self.members = [Member(p, b, w) for p, b, w in zip(programs, buffers, windows, strict=True)]
+        pairs = list(itertools.permutations(range(len(programs)), 2))
+        self.posted: dict[tuple[int, int], deque[Send]] = {pair: deque() for pair in pairs}
+        self.asked: dict[tuple[int, int], deque[int]] = {pair: deque() for pair in pairs}
+        self.flying: dict[tuple[int, int], deque[tuple[BUFFER, int]]] = {pair: deque() for pair in pairs}
+        self.rng = rng
+        for number, member in enumerate(self.members):
+            self._post(number, member.pieces.sends[0])
+
+    def run(self) -> None:
+        """Whatever can happen next happens, in any order, until nothing can."""
+        while True:
+            steps = list(self._possible())
+            if not steps:
+                break
+            what, where = self.rng.choice(steps)
+            getattr(self, what)(where)
+        assert all(member.is_done for member in self.members), "deadlock"
+        assert not any(self.posted.values()), "sends that nobody received"
+
+    def _possible(self):  # type: ignore[no-untyped-def]
+        for pair, posted in self.posted.items():
+            if posted and self.asked[pair]:
+                yield "leave", pair
+            if self.flying[pair]:
+                yield "land", pair
+        for number, member in enumerate(self.members):
+            if member.num_asked < min(len(member.pieces.receives), member.num_taken + member.window):
+                yield "ask", number
+            if member.num_taken < member.num_asked and member.landed[member.num_taken] is not None:
+                yield "take", number
+
+    def _post(self, number: int, sends: tuple[Send, ...]) -> None:
+        for send in sends:
+            self.posted[number, send.destination].append(send)
+
+    def ask(self, number: int) -> None:
+        member = self.members[number]
+        self.asked[member.pieces.receives[member.num_asked].source, number].append(member.num_asked)
+        member.num_asked += 1
+
+    def leave(self, pair: tuple[int, int]) -> None:
+        source, destination = pair
+        send, index = self.posted[pair].popleft(), self.asked[pair].popleft()
+        receive = self.members[destination].pieces.receives[index]
+        assert (send.start, send.stop) == (receive.start, receive.stop), "gloo would mix these up"
+        self.flying[pair].append((self.members[source].buffer[send.start : send.stop].copy(), index))
+
+    def land(self, pair: tuple[int, int]) -> None:
+        values, index = self.flying[pair].popleft()
+        member = self.members[pair[1]]
+        receive = member.pieces.receives[index]
+        if not receive.adds:
+            member.buffer[receive.start : receive.stop] = values
+        member.landed[index] = values
+
+    def take(self, number: int) -> None:
+        member = self.members[number]
+        receive, values = member.pieces.receives[member.num_taken], member.landed[member.num_taken]
+        if receive.adds:
+            member.buffer[receive.start : receive.stop] += values
+        member.num_taken += 1
+        self._post(number, member.pieces.sends[member.num_taken])
+
+
+def by_moves(moves: tuple[Move, ...], bounds: tuple[int, ...], buffers: list[BUFFER]) -> list[BUFFER]:
+    """What the moves mean: all of a round read before any writes."""
+    now = [buffer.copy() for buffer in buffers]
+    for _, together in itertools.groupby(moves, key=lambda move: move.round):
+        carried = [(m, now[m.source][bounds[m.first] : bounds[m.last]].copy()) for m in together]
+        for move, values in carried:
+            place = now[move.destination][bounds[move.first] : bounds[move.last]]
+            place[:] = place + values if move.adds else values
+    return now
+
+
+def some_buffers(num_members: int, size: int, rng: random.Random) -> list[BUFFER]:
+    return [np.array([rng.randrange(10**6) for _ in range(size)], dtype=np.int64) for _ in range(num_members)]
+
+
+@given(st.sampled_from(CASES), st.integers(0, 90), st.integers(0, 2**32), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_members_together_do_what_the_moves_say(case, size, seed, narrow):
+    collective, algorithm, n = case
+    rng = random.Random(seed)
+    programs = [
+        compile_pieces(collective, algorithm, num_members=n, position=i, num_elements=size, item_bytes=ITEM_BYTES)
+        for i in range(n)
+    ]
+    buffers = some_buffers(n, size, rng)
+    expected = by_moves(expand(collective, algorithm, n), chunk_bounds(size, num_chunks(collective, n)), buffers)
+    wire = Wire(programs, buffers, [1 if narrow else rng.randint(1, 9) for _ in range(n)], rng)
+    wire.run()
+    for member, values in zip(wire.members, expected, strict=True):
+        assert np.array_equal(member.buffer, values)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(word) for word in case))
+@pytest.mark.parametrize("size", ["0", "1", "n-1", "n", "7n+3"])
+def test_every_case_at_the_sizes_that_break_things(case, size):
+    collective, algorithm, n = case
+    num_elements = {"0": 0, "1": 1, "n-1": n - 1, "n": n, "7n+3": 7 * n + 3}[size]
+    rng = random.Random(0)
+    programs = [
+        compile_pieces(
+            collective, algorithm, num_members=n, position=i, num_elements=num_elements, item_bytes=ITEM_BYTES
+        )
+        for i in range(n)
+    ]
+    buffers = some_buffers(n, num_elements, rng)
+    bounds = chunk_bounds(num_elements, num_chunks(collective, n))
+    expected = by_moves(expand(collective, algorithm, n), bounds, buffers)
+    wire = Wire(programs, buffers, [1] * n, rng)
+    wire.run()
+    assert all(np.array_equal(member.buffer, values) for member, values in zip(wire.members, expected, strict=True))
+
+
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=6), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_chunks_of_any_lengths(sizes, seed):
+    n = len(sizes)
+    rng = random.Random(seed)
+    bounds = (0, *itertools.accumulate(sizes))
+    moves = expand("all_gather_v", "ring", n)
+    programs = [cut_moves(moves, bounds, position=i, item_bytes=ITEM_BYTES) for i in range(n)]
+    buffers = some_buffers(n, bounds[-1], rng)
+    expected = by_moves(moves, bounds, buffers)
+    wire = Wire(programs, buffers, [2] * n, rng)
+    wire.run()
+    assert all(np.array_equal(member.buffer, values) for member, values in zip(wire.members, expected, strict=True))
+
+
+def test_pieces_are_short_and_large_moves_are_cut():
+    one_piece = 2 * PIECE_BYTES // 4
+    pieces = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=one_piece + 1, item_bytes=4)
+    assert [r.stop - r.start for r in pieces.receives] == [87382, 87382, 87381]
+    assert pieces.longest == 87382
+    small = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=WHOLE_BYTES // 4, item_bytes=4)
+    assert small.receives == (Receive(0, 0, WHOLE_BYTES // 4, adds=False),)
+    larger = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=WHOLE_BYTES, item_bytes=2)
+    assert len(larger.receives) == 2
+
+
+def test_a_star_takes_turns_among_its_sources():
+    pieces = compile_pieces("reduce", "star", num_members=3, position=0, num_elements=4, item_bytes=ITEM_BYTES)
+    assert pieces.receives == (
+        Receive(1, 0, 2, adds=True),
+        Receive(2, 0, 2, adds=True),
+        Receive(1, 2, 4, adds=True),
+        Receive(2, 2, 4, adds=True),
+    )
+    assert pieces.breadth == 2
+    assert pieces.sources == (1, 2)
+    assert pieces.destinations == ()
+
+
+def test_the_script_of_a_ring():
+    """Member 1 of 3: chunk 0 goes at once; what comes is sent on piece by piece."""
+    pieces = compile_pieces("all_reduce", "ring", num_members=3, position=1, num_elements=12, item_bytes=ITEM_BYTES)
+    assert pieces.receives == (
+        Receive(0, 8, 10, adds=True),
+        Receive(0, 10, 12, adds=True),
+        Receive(0, 4, 6, adds=True),
+        Receive(0, 6, 8, adds=True),
+        Receive(0, 0, 2, adds=False),
+        Receive(0, 2, 4, adds=False),
+        Receive(0, 8, 10, adds=False),
+        Receive(0, 10, 12, adds=False),
+    )
+    assert pieces.sends == (
+        (Send(2, 0, 2), Send(2, 2, 4)),
+        (Send(2, 8, 10),),
+        (Send(2, 10, 12),),
+        (Send(2, 4, 6),),
+        (Send(2, 6, 8),),
+        (Send(2, 0, 2),),
+        (Send(2, 2, 4),),
+        (),
+        (),
+    )
+
+
+def test_sends_to_a_member_keep_the_order_in_which_it_receives():
+    """A piece that could go at once waits for one of an earlier round that cannot."""
+    moves = (
+        Move(0, 0, 1, 0, 1, adds=False),
+        Move(1, 1, 2, 0, 1, adds=False),
+        Move(2, 1, 2, 1, 2, adds=False),
+    )
+    pieces = cut_moves(moves, (0, 1, 2), position=1, item_bytes=4)
+    assert pieces.sends == ((), (Send(2, 0, 1), Send(2, 1, 2)))
