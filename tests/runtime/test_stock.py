@@ -1,0 +1,246 @@
+"""Which plans stock DDP can express, and that torch's Reducer then does just what DDP does: real ranks, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autosync.plan.lowering import lower
+from autosync.plan.types import Plan
+from autosync.runtime.stock import StockBuckets, stock_buckets, why_not_stock
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import (
+    AllReduce,
+    Cast,
+    Message,
+    ParameterServer,
+    Periodic,
+    Sharded,
+    SparseGather,
+    Strategy,
+)
+from autosync.testing.plans import cluster_of, model_with
+
+PROGRAM = Path(__file__).with_name("stock_ranks.py")
+LIMIT_SECONDS = 120.0
+
+# Declared first, used first, and so ready last; the table's gradient is sparse.
+VARIABLES = (
+    Variable(
+        name="table", shape=(10, 2), kind="embedding", use=0, ready=3, touched_rows=2, max_touched_rows=4, sparse=True
+    ),
+    Variable(name="first", shape=(4, 2), use=1, ready=2),
+    Variable(name="second", shape=(5,), use=2, ready=1),
+    Variable(name="last", shape=(3,), use=3, ready=0),
+)
+ROWS = Message(parts=("table",), synchroniser=SparseGather())
+
+
+def plan_of(
+    *messages: Message,
+    model: ModelSpec | None = None,
+    cluster: ClusterSpec | None = None,
+    **options: Any,
+) -> Plan:
+    return lower(Strategy(messages=messages, **options), model or model_with(*VARIABLES), cluster or cluster_of(1, 1))
+
+
+def dense(*names: str, **options: Any) -> Message:
+    return Message(parts=names, synchroniser=options.pop("synchroniser", AllReduce()), **options)
+
+
+def test_buckets_come_in_the_order_in_which_gradients_do() -> None:
+    found = stock_buckets(plan_of(dense("first"), dense("second", "last"), ROWS))
+    assert found == StockBuckets(buckets=((3, 2), (1,), (0,)), sparse=frozenset({0}), limits_bytes=(32, 32))
+
+
+def test_all_reduces_of_rows_need_gloo() -> None:
+    plan = plan_of(dense("first", "second", "last"), ROWS)
+    assert not why_not_stock(plan)
+    assert why_not_stock(replace(plan, backend="nccl")) == "nccl has no all-reduce of sparse gradients"
+
+
+def test_ddps_own_preset_is_stock() -> None:
+    model = model_with(*VARIABLES)
+    for preset in ("ddp", "ddp_cap"):
+        assert stock_buckets(lower(build_preset(preset, model, cluster_of(2, 2)), model, cluster_of(2, 2)))
+
+
+def test_clipping_is_the_users() -> None:
+    dense_model = model_with(*VARIABLES[1:], clip_norm=1.0)
+    found = stock_buckets(plan_of(dense("first", "second", "last"), model=dense_model))
+    assert found is not None
+    assert found.buckets == ((2, 1, 0),)
+
+
+def test_slices_between_variables_are_buckets() -> None:
+    """A message that is cut where a variable ends is several buckets, and nothing else."""
+    model = model_with(
+        Variable(name="a", shape=(256,), use=0, ready=1), Variable(name="b", shape=(256,), use=1, ready=0)
+    )
+    found = stock_buckets(plan_of(dense("a", "b", slice_bytes=1024), model=model))
+    assert found is not None
+    assert found.buckets == ((1,), (0,))
+
+
+def _two_dtypes(*sizes: tuple[int, str]) -> ModelSpec:
+    return model_with(
+        *(
+            Variable(name=f"v{i}", shape=(size,), dtype=dtype, use=i, ready=i)  # type: ignore[arg-type]
+            for i, (size, dtype) in enumerate(sizes)
+        )
+    )
+
+
+def test_buckets_of_two_dtypes_must_fit_into_one_list_of_sizes() -> None:
+    # The larger bucket (40 bytes) comes to the smaller one's 32 with its last variable: one list does for both.
+    fits = _two_dtypes((8, "float32"), (1, "float64"), (4, "float64"))
+    found = stock_buckets(plan_of(dense("v0"), dense("v1", "v2"), model=fits))
+    assert found is not None
+    assert (found.buckets, found.limits_bytes) == (((0,), (1, 2)), (32,))
+    # It comes to them with its first: the Reducer would close it there.
+    does_not = _two_dtypes((8, "float32"), (4, "float64"), (1, "float64"))
+    plan = plan_of(dense("v0"), dense("v1", "v2"), model=does_not)
+    assert why_not_stock(plan) == "its buckets of several dtypes have sizes that do not fit into one list"
+    assert stock_buckets(plan) is None
+
+
+LONG = Variable(name="long", shape=(300,), use=0, ready=0)
+WEIGHTS = ("first", "second", "last")
+NOT_STOCK = {
+    "forward overlap": (
+        lambda: plan_of(dense(*WEIGHTS), ROWS, overlap="forward"),
+        "transfers overlap the forward pass",
+    ),
+    "lanes": (lambda: plan_of(dense(*WEIGHTS), replace(ROWS, lane=1)), "transfers are in several lanes"),
+    "one worker": (lambda: plan_of(dense(*WEIGHTS), ROWS, cluster=cluster_of(1)), "one worker has nothing to send"),
+    "ring": (
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=AllReduce(topology="ring")), ROWS, cluster=cluster_of(1, 1, 1)),
+        "a transfer goes by ring rounds",
+    ),
+    "slices": (
+        lambda: plan_of(dense("long", slice_bytes=1024), model=model_with(LONG)),
+        "a transfer moves something else than whole gradients",
+    ),
+    "codec": (lambda: plan_of(dense(*WEIGHTS, codec=Cast(dtype="float16")), ROWS), "encode"),
+    "sharded": (
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=Sharded()), ROWS),
+        "the transfer reduce_scatter of its grad",
+    ),
+    "server": (
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=ParameterServer(server="n0")), ROWS),
+        "a transfer goes by star rounds",
+    ),
+    "periodic": (
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=Periodic(every=4)), ROWS),
+        "not every operation is of every step",
+    ),
+    "hierarchical": (
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=AllReduce(hierarchical=True)), ROWS, cluster=cluster_of(2, 2)),
+        "not every operation is of all workers and of them alone",
+    ),
+    "rows of a dense gradient": (
+        lambda: plan_of(dense(*WEIGHTS), ROWS, model=model_with(replace(VARIABLES[0], sparse=False), *VARIABLES[1:])),
+        "table has the transfer all_gather_v of its rows",
+    ),
+    "a sparse gradient as a dense one": (
+        lambda: plan_of(dense(*WEIGHTS), dense("table")),
+        "table has the transfer all_reduce of its grad",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(NOT_STOCK))
+def test_what_ddp_cannot_express_is_said(what: str) -> None:
+    made: Callable[[], Plan]
+    made, reason = NOT_STOCK[what]
+    plan = made()
+    assert reason in why_not_stock(plan)
+    assert stock_buckets(plan) is None
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
+    """What each rank answers to each case, all from one launch."""
+    folder = tmp_path_factory.mktemp("stock")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            (sys.executable, PROGRAM, folder, str(request.param)),
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LIMIT_SECONDS)
+        yield [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in range(request.param)]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize("model", ["conv", "tied_transformer", "sparse"])
+def test_gradients_are_those_of_ddp_bit_for_bit(answers: list[dict[str, Any]], model: str) -> None:
+    for answer in answers:
+        found = answer[f"{model}_is_that_of_ddp"]
+        assert found["differing"] == [], found
+        # Buckets of one variable alone, or one bucket alone, would prove little.
+        assert found["num_buckets"] > 2
+        assert found["num_merged"] > 0
+
+
+def test_accumulated_gradients_are_those_of_ddp(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        assert [found["differing"] for found in answer["accumulated_is_that_of_ddp"]] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "without_sync_nothing_is_sent",
+        "evaluation_changes_nothing",
+        "several_forwards_before_one_backward",
+        "backward_again_is_synchronised",
+        "backward_again_is_synchronised_sparse",
+        "end_of_backward_is_told_with_final_gradients",
+        "reentrant_checkpoint",
+        "copies_are_ordinary",
+        "one_after_another",
+        "own_connections_do",
+    ],
+)
+def test_a_script_may_do_what_it_does_under_ddp(answers: list[dict[str, Any]], case: str) -> None:
+    """Each answers with what is not as it should be."""
+    assert [answer[case] for answer in answers] == [[]] * len(answers)
+
+
+def test_missing_gradients_are_named(answers: list[dict[str, Any]]) -> None:
+    error = (
+        "layers.second.bias, layers.second.weight got no gradient in this step "
+        "(a variable of the bundle gets one in each)"
+    )
+    for answer in answers:
+        # Of two backward passes the first alone came to its end.
+        assert answer["missing_gradient_is_named"] == [error, error, "True"]
+
+
+def test_closed_it_is_gone(answers: list[dict[str, Any]]) -> None:
+    expected = {"was_synchronised": True, "freed": True, "gone": True, "hooks": 0, "differing": []}
+    assert [answer["closed_is_free"] for answer in answers] == [expected] * len(answers)
+
+
+def test_steps_leave_nothing_behind(answers: list[dict[str, Any]]) -> None:
+    assert max(answer["nothing_piles_up"] for answer in answers) < 2400
