@@ -1,0 +1,301 @@
+"""Updates that the engine makes: by an optimizer of the user's class, on what a rank has of each message.
+
+What a rank has of a part is a *piece*. A piece that is a whole variable is updated where the user's parameter is,
+with the state that the user's optimizer keeps for it, so that their `state_dict` stays right. Another piece (a shard, a
+part, a slice) is updated in the rank's flat memory and has a state of its own, which starts as the piece of the user's.
+Elementwise optimizers only, which the rules of strategies see to: so the piece's update is the piece of the update.
+
+After an update both the parameters and the memory's views of them are those of the new step, as far as the rank has
+them and transfers move them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.expansion import chunk_bounds
+from autosync.plan.types import Local, Plan, RegionKind, Transfer
+from autosync.runtime.memory import Memory
+from autosync.runtime.optimizer_facts import GroupOptions, OptimizerFacts, Options, options_of
+from autosync.strategy.parts import Part
+
+# Below this size calls cost more than arithmetic, and torch's updates of many tensors at once are faster on a CPU too.
+_SMALL_NUM_ELEMENTS = 8192
+
+
+class EngineOptimizer:
+    """What all updates of one rank have in common: the class, the groups, and the options of each iteration."""
+
+    def __init__(
+        self,
+        kind: type[torch.optim.Optimizer],
+        groups: Sequence[GroupOptions],
+        group_of: Mapping[str, int],
+        users: torch.optim.Optimizer | None,
+    ) -> None:
+        self.kind = kind
+        self.groups = tuple(groups)
+        self.group_of = group_of
+        self.users = users
+        self.options = Options()
+
+    @classmethod
+    def of_user(cls, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> EngineOptimizer:
+        """On a worker. `parameters` are the model's; those that the optimizer does not hold are not updated."""
+        group_of_id = {id(p): index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        group_of = {name: group_of_id[id(p)] for name, p in parameters.items() if id(p) in group_of_id}
+        return cls(type(optimizer), options_of(optimizer), group_of, optimizer)
+
+    @classmethod
+    def of_facts(cls, facts: OptimizerFacts) -> EngineOptimizer:
+        """On a rank that only serves, where nobody has an optimizer."""
+        group_of = {name: index for index, group in enumerate(facts.groups) for name in group.names}
+        return cls(facts.optimizer_class(), [group.options for group in facts.groups], group_of, None)
+
+    def note(self, iteration: int) -> None:
+        """Take down the user's options: they called `step()` in this iteration."""
+        assert self.users is not None, "a rank that only serves is sent its options"
+        self.options.put(iteration, options_of(self.users))
+
+    def make(self, groups: Sequence[tuple[GroupOptions, list[torch.nn.Parameter]]]) -> torch.optim.Optimizer:
+        """An optimizer of the class over other parameters."""
+        kind: Any = self.kind
+        try:
+            made: torch.optim.Optimizer = kind([{**options, "params": params} for options, params in groups])
+        except (TypeError, ValueError) as error:
+            raise OperationError(
+                f"{self.kind.__module__}.{self.kind.__qualname__} cannot be made anew from groups and their options "
+                f"({error}): what the engine updates needs an optimizer that can"
+            ) from error
+        return made
+
+
+@dataclass(slots=True, kw_only=True)
+class _Piece:
+    """Elements `start` to `stop` of a part, `at` in the operation's buffer; `value` is what our optimizer updates.
+
+    `is_alias`: a whole variable, updated where the user's parameter is.
+    """
+
+    part: int
+    name: str
+    start: int
+    stop: int
+    at: int
+    group: int
+    is_alias: bool
+    value: torch.nn.Parameter
+
+    @property
+    def num_elements(self) -> int:
+        return self.stop - self.start
+
+
+class EngineUpdate:
+    """One update operation on a rank that has all of it, or a shard."""
+
+    def __init__(self, plan: Plan, index: int, rank: int, *, memory: Memory, optimizer: EngineOptimizer) -> None:
+        operation = plan.operations[index]
+        assert isinstance(operation, Local), "updates are local"
+        self._plan = plan
+        self._operation = operation
+        self._memory = memory
+        self._source = optimizer
+        self._kind: RegionKind = plan.regions[operation.outputs[0]].kind
+        self._is_moved = _is_moved(plan, operation, rank)
+        self._window = _window_of(plan, operation, rank)
+        # What no optimizer holds is not updated, but moved with the rest.
+        self._bystanders: list[tuple[int, int, int]] = []
+        self._pieces = list(self._cut())
+        self._flat = [piece for piece in self._pieces if not piece.is_alias]
+        self._aliases = [piece for piece in self._pieces if piece.is_alias]
+        self._optimizer, self._group_of = self._make_optimizer()
+        self._states_from: Any = None
+        self._users_entries: list[Any] = [None] * len(self._aliases)
+
+    # What is updated.
+
+    def _cut(self) -> Iterator[_Piece]:
+        position = 0
+        for part_index, first, size in _joined(self._plan, self._operation.outputs):
+            start, stop = max(position, self._window.start), min(position + size, self._window.stop)
+            part = self._plan.parts[part_index]
+            group = self._source.group_of.get(part.variable.name)
+            if start < stop and group is None:
+                self._bystanders.append((part_index, first + start - position, first + stop - position))
+            elif start < stop and group is not None:
+                is_whole = part.name.whole and stop - start == part.num_elements
+                yield _Piece(
+                    part=part_index,
+                    name=part.variable.name,
+                    start=first + start - position,
+                    stop=first + stop - position,
+                    at=start,
+                    group=group,
+                    is_alias=is_whole and self._kind == "param",
+                    value=torch.nn.Parameter(torch.empty(0, dtype=self._memory.parameter(part.variable.name).dtype)),
+                )
+            position += size
+
+    def _make_optimizer(self) -> tuple[torch.optim.Optimizer | None, list[tuple[int, bool]]]:
+        """Our optimizer, and for each of its groups: the user's group, and whether its parameters are small."""
+        if not self._pieces:
+            return None, []
+        members: dict[tuple[int, bool], list[torch.nn.Parameter]] = {}
+        self._bind_values()
+        for piece in self._pieces:
+            key = (piece.group, piece.num_elements <= _SMALL_NUM_ELEMENTS)
+            members.setdefault(key, []).append(piece.value)
+        groups = [(self._source.groups[group], values) for (group, _), values in members.items()]
+        return self._source.make(groups), list(members)
+
+    def _bind_values(self) -> None:
+        """Point our parameters to where the values are, which is elsewhere if someone gave a parameter new memory."""
+        for piece in self._aliases:
+            original = self._memory.parameter(piece.name)
+            if piece.value.data_ptr() != original.data_ptr() or piece.value.shape != original.shape:
+                piece.value.data = original.data
+        if self._flat:
+            values = self._memory.view(self._operation.outputs)
+            for piece in self._flat:
+                piece.value.data = values[piece.at : piece.at + piece.num_elements]
+
+    # The update.
+
+    @torch.no_grad()
+    def run(self, iteration: int, scale: float) -> None:
+        """Update with the options that were noted for the iteration; gradients are multiplied by `scale` first."""
+        if self._optimizer is None:
+            self._settle()
+            return
+        self._apply_options(self._source.options.of(iteration))
+        if self._kind == "param":
+            # Whatever changed the parameters meanwhile (a checkpoint that was loaded, say) holds.
+            for piece in self._flat:
+                self._memory.load_range(piece.part, piece.start, piece.stop)
+        self._bind_values()
+        self._bind_states()
+        self._bind_gradients(scale)
+        self._optimizer.step()
+        for piece in self._pieces:
+            piece.value.grad = None
+        self._share_new_states()
+        self._settle()
+
+    def _apply_options(self, options: Sequence[GroupOptions]) -> None:
+        assert self._optimizer is not None, "there is something to update"
+        for ours, (group, is_small) in zip(self._optimizer.param_groups, self._group_of, strict=True):
+            ours.update(options[group])
+            if is_small and "foreach" in ours and ours["foreach"] is None and not _is_bound_to_one(ours):
+                ours["foreach"] = True
+
+    def _bind_gradients(self, scale: float) -> None:
+        gradients = self._memory.view(self._operation.inputs)
+        if scale != 1.0:
+            gradients[self._window].mul_(scale)
+        for piece in self._pieces:
+            piece.value.grad = gradients[piece.at : piece.at + piece.num_elements].view(piece.value.shape)
+
+    def _settle(self) -> None:
+        """Bring new values from where they were updated to where else they are looked for."""
+        if self._kind != "param":
+            return
+        for piece in self._flat:
+            self._memory.store_range(piece.part, piece.start, piece.stop)
+        if self._is_moved:
+            for piece in self._aliases:
+                self._memory.load_range(piece.part, piece.start, piece.stop)
+            for part, start, stop in self._bystanders:
+                self._memory.load_range(part, start, stop)
+
+    # States.
+
+    def _bind_states(self) -> None:
+        """Go on from the user's states: from the very entries for whole variables, from pieces of them for others."""
+        users = self._source.users
+        if users is None:
+            return
+        assert self._optimizer is not None, "there is something to update"
+        states = users.state
+        for number, piece in enumerate(self._aliases):
+            entry = states.get(self._memory.parameter(piece.name))
+            if entry is None:
+                self._optimizer.state.pop(piece.value, None)
+            elif entry is not self._users_entries[number]:
+                self._optimizer.state[piece.value] = entry
+            self._users_entries[number] = entry
+        if states is not self._states_from:
+            # At first, and whenever the user has loaded a state.
+            self._states_from = states
+            for piece in self._flat:
+                entry = states.get(self._memory.parameter(piece.name), {})
+                part = self._plan.parts[piece.part]
+                self._optimizer.state[piece.value] = {
+                    key: _cut_state(key, value, part, piece) for key, value in entry.items()
+                }
+
+    def _share_new_states(self) -> None:
+        """Let the user's optimizer have the states that were made for whole variables, as the same objects."""
+        users = self._source.users
+        if users is None:
+            return
+        assert self._optimizer is not None, "there is something to update"
+        for number, piece in enumerate(self._aliases):
+            if self._users_entries[number] is None and piece.value in self._optimizer.state:
+                entry = self._optimizer.state[piece.value]
+                users.state[self._memory.parameter(piece.name)] = self._users_entries[number] = entry
+
+
+def _cut_state(key: str, value: Any, part: Part, piece: _Piece) -> Any:
+    """The piece's share of a state tensor; what has another shape, as the step has, is of the whole parameter."""
+    if isinstance(value, torch.Tensor) and key != "step" and value.shape == part.variable.shape:
+        cut = value if part.name.whole else value.narrow(part.axis, part.begin, part.end - part.begin)
+        return cut.reshape(-1)[piece.start : piece.stop].clone()
+    return copy.deepcopy(value)
+
+
+def _is_bound_to_one(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("fused") or options.get("differentiable") or isinstance(options.get("lr"), torch.Tensor))
+
+
+def _joined(plan: Plan, regions: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Regions as (part, start, size); those that go on where another ends are one: slices of a variable that meet."""
+    joined: list[tuple[int, int, int]] = []
+    for index in regions:
+        region = plan.regions[index]
+        if joined:
+            part, start, size = joined[-1]
+            if (part, start + size) == (region.part, region.start):
+                joined[-1] = (part, start, size + region.num_elements)
+                continue
+        joined.append((region.part, region.start, region.num_elements))
+    return joined
+
+
+def _window_of(plan: Plan, operation: Local, rank: int) -> slice:
+    """The elements of the operation's buffer that the rank updates: all, or its shard."""
+    num_elements = sum(plan.regions[index].num_elements for index in operation.outputs)
+    if not operation.sharded:
+        return slice(0, num_elements)
+    group = next(group for group in operation.groups if rank in group)
+    bounds = chunk_bounds(num_elements, len(group))
+    return slice(bounds[group.index(rank)], bounds[group.index(rank) + 1])
+
+
+def _is_moved(plan: Plan, operation: Local, rank: int) -> bool:
+    """Whether a transfer of this rank's moves what the operation has updated."""
+    message = operation.message
+    outputs = set(operation.outputs)
+    return any(
+        other.message == message
+        and isinstance(other, Transfer)
+        and not outputs.isdisjoint(other.regions)
+        and any(rank in group for group in other.groups)
+        for other in plan.operations
+    )
