@@ -88,6 +88,7 @@ class TrialService:
         self._num_generations = 0
         self._prepared: set[str] = set()
         self._ended_by: dict[str, TrialFailed] = {}
+        self._ended = contextlib.ExitStack()
         self._held = contextlib.ExitStack()
         self._is_held = False
 
@@ -184,15 +185,16 @@ class TrialService:
             folder = self._folder / f"ranks-{self._num_generations}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
         self._ranks = Ranks(self.cluster, folder)
-        # Its file is a meeting point for these ranks alone.
-        rendezvous = folder / "rendezvous"
+        # A meeting point for these ranks alone; whoever was killed leaves it behind.
+        rendezvous = (folder / "rendezvous").resolve()
+        self._ended.callback(rendezvous.unlink, missing_ok=True)
         self._ask(
             "join",
             {
                 "target": self._target,
                 "model": dump_model(self.model),
                 "cluster": dump_cluster(self.cluster),
-                "rendezvous": str(rendezvous.resolve()),
+                "rendezvous": str(rendezvous),
                 "seed": self._seed,
                 "timeout_seconds": self._timeout_seconds + BACKSTOP_SECONDS,
             },
@@ -219,8 +221,9 @@ class TrialService:
     def _end_ranks(self) -> None:
         ranks, self._ranks = self._ranks, None
         self._prepared.clear()
-        if ranks is not None:
-            ranks.end()
+        with self._ended:
+            if ranks is not None:
+                ranks.end()
 
 
 def _counts(answers: Sequence[Answer], key: str) -> tuple[int, ...] | None:
