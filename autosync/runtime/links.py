@@ -20,6 +20,7 @@ import contextlib
 import datetime as dt
 import itertools
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,7 @@ NativeKey: TypeAlias = tuple[tuple[int, ...], int]
 """Members and lane."""
 
 _ABORT_TAG = 2**31 - 1
+_PLACE = re.compile(r"\[\S+\.cc:\d+\] ")
 _NUM_SESSIONS: Counter[tuple[int, ...]] = Counter()
 
 
@@ -162,7 +164,5 @@ def _closed(_: list[torch.Tensor], __: int, ___: int) -> Any:
 
 def said(error: RuntimeError) -> str:
     """What gloo says went wrong, without the place in its source and its jokes."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if text.startswith("["):
-        text = text.partition("] ")[2] or text
-    return text.partition(" This is typically")[0].rstrip(". ")
+    text = str(error).partition("\n")[0].partition(" This is typically")[0]
+    return _PLACE.sub("", text).rstrip(". ") or type(error).__name__
