@@ -101,7 +101,7 @@ MODELS: dict[str, tuple[type[nn.Module], Loss]] = {
 }
 
 
-def made(name: str) -> tuple[nn.Module, Loss]:
+def made(name: str) -> tuple[Any, Loss]:
     """The same model on every rank."""
     torch.manual_seed(3)
     kind, loss = MODELS[name]
@@ -138,11 +138,11 @@ def reducing(model: nn.Module, buckets: Sequence[Sequence[int]], **options: Any)
         reducer.close()
 
 
-def by_ddp(name: str) -> tuple[nn.Module, DistributedDataParallel, Loss, list[list[int]]]:
+def by_ddp(name: str) -> tuple[Any, DistributedDataParallel, Loss, list[list[int]]]:
     """A model under DDP of small buckets, rebuilt as DDP does, and these buckets."""
     model, loss = made(name)
     # Buckets of 300 bytes: several of several variables. DDP's own knob counts in MiB, and takes fractions of them.
-    ddp = DistributedDataParallel(model, bucket_cap_mb=300 / 2**20)  # type: ignore[arg-type]
+    ddp = DistributedDataParallel(model, bucket_cap_mb=300 / 2**20)
     for step in range(2):
         loss(ddp, lots(step)).backward()
     data: Any = ddp.logger
@@ -312,6 +312,23 @@ def backward_again_is_synchronised() -> list[str]:
 
 
 @case
+def penalties_apart_are_synchronised() -> list[str]:
+    """Backward passes that reach one parameter alone, the first of the first bucket or the last of the last."""
+    model, loss = made("conv")
+    expected = averaged(own(model, loss, 6))
+    found = []
+    for name, parameter in (("last.bias", model.last.bias), ("first.weight", model.first.weight)):
+        with reducing(model, [[4, 3], [2, 1, 0]]):
+            model.zero_grad()
+            loss(model, lots(6)).backward()
+            (2.0 * dist.get_rank() * parameter).sum().backward()
+        # The mean of 0, 2, 4 … is the number of ranks less one.
+        more = {name: expected[name] + dist.get_world_size() - 1}
+        found += far(gradients(model), {**expected, **more})
+    return found
+
+
+@case
 def backward_again_is_synchronised_sparse() -> list[str]:
     model, loss = made("rows")
     expected = {name: 2 * value for name, value in averaged(own(model, loss, 6)).items()}
@@ -439,12 +456,13 @@ def copies_are_ordinary() -> list[str]:
     """A copy of a model in training is trained apart, on each rank for itself."""
     model, loss = made("tied")
     expected = own(model, loss, 4)
-    with reducing(model, _everything_in_two(model)):
+    with reducing(model, _everything_in_two(model)) as reducer:
         loss(model, lots(3)).backward()
         twin = copy.deepcopy(model)
         for _ in range(1 + dist.get_rank()):
             twin.zero_grad()
             loss(twin, lots(4)).backward()
+        assert not reducer._is_prepared, "a forward pass of the copy is none of the model"
         return differing(gradients(twin), expected)
 
 
@@ -460,6 +478,22 @@ def one_after_another() -> list[str]:
             model.zero_grad()
             loss(model, lots(4)).backward()
             found += far(gradients(model), expected)
+    return found
+
+
+@case
+def buckets_are_those_given() -> list[list[list[int]]]:
+    """The positions of each bucket's parameters in the model, in the order of launch: given, and found after a step."""
+    found = []
+    for name, given in (("conv", [[4, 3], [2], [1, 0]]), ("rows", [[5, 3], [0], [4], [1], [2]])):
+        model, loss = made(name)
+        numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
+        with reducing(model, given) as reducer:
+            loss(model, lots(1)).backward()
+            loss(model, lots(2)).backward()
+            buckets = reducer._reducer._get_zeros_like_grad_buckets()
+            used = [[numbers[id(parameter)] for parameter in bucket.parameters()] for bucket in buckets]
+        found += [given, used]
     return found
 
 
@@ -480,11 +514,11 @@ def nothing_piles_up() -> int:
     with reducing(whole, [list(range(299, -1, -1))]):
         sizes = []
         for _ in range(2):
-            for _ in range(400):
+            for _ in range(200):
                 whole.zero_grad()
                 whole().backward()
             sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-    return (sizes[1] - sizes[0]) // 400
+    return (sizes[1] - sizes[0]) // 200
 
 
 @case
