@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,13 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from autosync import units
+from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
 from autosync.cli.output import json_option, note, print_json
+from autosync.cli.progress import Reporter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from autosync.datasets.schema import Measurement
     from autosync.specs.cluster import ClusterSpec
     from autosync.specs.model import ModelSpec
     from autosync.trials.compare import Comparison
+    from autosync.trials.contestant import Contestant
     from autosync.trials.statistics import Interval
 
 
@@ -54,6 +60,7 @@ Examples:
     help="A contestant whose block of steps takes longer is left out.",
 )
 @click.option("--seed", default=0, show_default=True, help="Draws the order of each round.")
+@dry_run_option
 @json_option
 def compare(
     *,
@@ -64,6 +71,7 @@ def compare(
     budget: float,
     timeout: float,
     seed: int,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Measure A, B ... in turn on a cluster, and say which is faster.
@@ -87,8 +95,10 @@ def compare(
         note(f"profiling {model_target}")
     model = model_of(model_target)
     contestants = entrants(wanted, model, cluster)
-    logs = Path(tempfile.mkdtemp(prefix="autosync-compare-"))
-    try:
+    if dry_run:
+        _dry_run(contestants, model, cluster, as_json=as_json)
+        return
+    with Reporter() as progress, _logs() as logs:
         with TrialService(
             target=model_target, model=model, cluster=cluster, folder=logs, seed=seed, timeout_seconds=timeout
         ) as service:
@@ -98,27 +108,47 @@ def compare(
                 design=Design(num_steps=steps, budget_seconds=budget),
                 seed=seed,
                 compute_seconds=model.step_seconds,
-                progress=note,
+                progress=progress.now,
             )
-    except BaseException:
-        _keep_or_remove(logs)
-        raise
-    if comparison.failures:
-        _keep_or_remove(logs)
-    else:
-        shutil.rmtree(logs, ignore_errors=True)
+        if not comparison.failures:
+            shutil.rmtree(logs, ignore_errors=True)
     if as_json:
         print_json(fields(comparison, model, cluster))
     else:
         print(describe(comparison))
 
 
-def _keep_or_remove(logs: Path) -> None:
-    """Logs that say something are kept."""
-    if any(path.is_file() for path in logs.rglob("*")):
-        note(f"the logs of the ranks are in {logs}")
+def _dry_run(contestants: Sequence[Contestant], model: ModelSpec, cluster: ClusterSpec, *, as_json: bool) -> None:
+    """Show what would be started and compared."""
+    from autosync.strategy.bundle import Bundle
+    from autosync.strategy.describe import in_words
+    from autosync.trials.ranks import plan_launch
+
+    _, request = plan_launch(cluster, Path("LOGS") / "ranks-1")
+    told = {
+        one.name: in_words(one.bundle.strategy, model) if isinstance(one.bundle, Bundle) else "stock DDP as it ships"
+        for one in contestants
+    }
+    if as_json:
+        plan = {"schema": "autosync.comparison-plan/1", "model": model.name, "cluster": cluster.name}
+        contests = [{"name": name, "in_words": words} for name, words in told.items()]
+        print_json({**plan, "launch": launch_fields(cluster, request), "contestants": contests})
     else:
-        shutil.rmtree(logs, ignore_errors=True)
+        lines = [*describe_launch(cluster, request), "", "would be measured in turn:"]
+        print("\n".join([*lines, *(f"  {name}: {words}" for name, words in told.items())]))
+
+
+@contextlib.contextmanager
+def _logs() -> Iterator[Path]:
+    """A folder for the logs of the ranks. Logs that are in it at the end say something, and are kept."""
+    logs = Path(tempfile.mkdtemp(prefix="autosync-compare-"))
+    try:
+        yield logs
+    finally:
+        if any(path.is_file() for path in logs.rglob("*")):
+            note(f"the logs of the ranks are in {logs}")
+        else:
+            shutil.rmtree(logs, ignore_errors=True)
 
 
 def fields(comparison: Comparison, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
@@ -157,6 +187,21 @@ def _interval_fields(interval: Interval) -> dict[str, float]:
 
 def describe(comparison: Comparison) -> str:
     """The comparison for people: a table, and a line for each verdict."""
+    speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
+    plural = "" if comparison.steps_per_round == 1 else "s"
+    rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} step{plural} of each, in turn:"
+    lines = [rounds, "", table(comparison.measurements, speedups), ""]
+    lines += [f"{ratio}." for ratio in comparison.ratios]
+    if comparison.best is not None and len(comparison.measurements) > 2:
+        lines.append(f"{comparison.best} is the fastest: faster than each of the others.")
+    elif len(comparison.measurements) > 2:
+        lines.append("None is faster than each of the others.")
+    lines += [f"{name} was left out: {one.kind}: {one.message}" for name, one in comparison.failures.items()]
+    return "\n".join(lines)
+
+
+def table(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> str:
+    """A line for each contestant: its steps, how many times as fast as the first, and what it costs."""
     from autosync.strategy.wording import format_table
 
     header = (
@@ -171,21 +216,11 @@ def describe(comparison: Comparison) -> str:
         "CPU",
         "flags",
     )
-    speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
     rows = [
         (name, *_times(measurement), *_speedup(speedups.get(name)), *_costs(measurement))
-        for name, measurement in comparison.measurements.items()
+        for name, measurement in measurements.items()
     ]
-    plural = "" if comparison.steps_per_round == 1 else "s"
-    rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} step{plural} of each, in turn:"
-    lines = [rounds, "", format_table(rows, header=header, right=("ms a step", "speedup", "exposed", "sent")), ""]
-    lines += [f"{ratio}." for ratio in comparison.ratios]
-    if comparison.best is not None and len(comparison.measurements) > 2:
-        lines.append(f"{comparison.best} is the fastest: faster than each of the others.")
-    elif len(comparison.measurements) > 2:
-        lines.append("None is faster than each of the others.")
-    lines += [f"{name} was left out: {one.kind}: {one.message}" for name, one in comparison.failures.items()]
-    return "\n".join(lines)
+    return format_table(rows, header=header, right=("ms a step", "speedup", "exposed", "sent"))
 
 
 def _times(measurement: Measurement) -> tuple[str, str]:

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from autosync import units
-from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
+from autosync.cli.output import force_option, json_option, print_json, refuse_overwrite
+from autosync.cli.progress import Reporter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autosync.search.candidates import Candidate
+    from autosync.search.plan import TuningPlan
     from autosync.search.tune import Tuned
+
+NUM_SHOWN = 10
+"""How many of the strategies that would be tried a dry run shows."""
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
@@ -28,12 +37,20 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | N
 Examples:
   autosync tune model.py --cluster cluster.yaml -o best.yaml
   autosync tune examples/transformer.py --cluster local-2 --trials 8 --budget 2min
-  autosync tune resnet50 --cluster 4-hosts"""
+  autosync tune resnet50 --cluster 4-hosts
+  autosync tune resnet50 --cluster 4-hosts --dry-run"""
 )
 @click.argument("target", metavar="MODEL")
 @click.option("--cluster", required=True, help="A cluster file, or the name of a shipped cluster.")
 @click.option("--trials", default=20, show_default=True, type=click.IntRange(0, 100_000), help="Strategies to try.")
 @click.option("--budget", callback=_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
+@click.option(
+    "--effort",
+    default="normal",
+    show_default=True,
+    type=click.Choice(["normal", "quick"]),
+    help="How much is measured of each strategy.",
+)
 @click.option(
     "--trial-timeout",
     default="2min",
@@ -46,6 +63,7 @@ Examples:
 @click.option("--study", metavar="NAME", help="The study's name.  [default: model, cluster and time]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the winner's bundle here too.")
 @force_option
+@dry_run_option
 @json_option
 def tune(
     target: str,
@@ -53,11 +71,13 @@ def tune(
     cluster: str,
     trials: int,
     budget: float | None,
+    effort: str,
     trial_timeout: float,
     seed: int,
     study: str | None,
     output: Path | None,
     force: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Try strategies on the cluster, keep the fastest, and prove it against stock DDP.
@@ -67,29 +87,80 @@ def tune(
     (best.yaml) and summary.json are left in autosync-studies/NAME.
     """
     refuse_overwrite(output, force=force)
+    if dry_run:
+        _dry_run(target, cluster=cluster, trials=trials, seed=seed, study=study, as_json=as_json)
+        return
     # Loads torch and optuna, so it waits until the command line is known to be right.
+    from autosync.search.effort import EFFORTS
     from autosync.search.tune import tune as run_tune
 
-    tuned = run_tune(
-        model=target,
-        cluster=cluster,
-        num_trials=trials,
-        budget_seconds=budget,
-        trial_timeout_seconds=trial_timeout,
-        seed=seed,
-        study=study,
-        output=output,
-        progress=note,
-    )
+    with Reporter() as progress:
+        tuned = run_tune(
+            model=target,
+            cluster=cluster,
+            num_trials=trials,
+            budget_seconds=budget,
+            effort=EFFORTS[effort],
+            trial_timeout_seconds=trial_timeout,
+            seed=seed,
+            study=study,
+            output=output,
+            progress=progress,
+        )
     if as_json:
         print_json(tuned.summary)
     else:
         click.echo(describe(tuned, output))
 
 
+def _dry_run(target: str, *, cluster: str, trials: int, seed: int, study: str | None, as_json: bool) -> None:
+    """Show what would be started and tried first."""
+    from itertools import islice
+
+    from autosync.search.plan import plan_tuning
+
+    with Reporter() as progress:
+        plan = plan_tuning(model=target, cluster=cluster, study=study, seed=seed, progress=progress)
+        first = list(islice(plan.candidates(), min(trials, NUM_SHOWN)))
+    if as_json:
+        print_json(_plan_fields(plan, first, trials))
+    else:
+        click.echo(_describe_plan(plan, first, trials))
+
+
+def _plan_fields(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> dict[str, object]:
+    return {
+        "schema": "autosync.tuning-plan/1",
+        "model": plan.model.name,
+        "cluster": plan.cluster.name,
+        "study": str(plan.folder.path),
+        "launch": launch_fields(plan.cluster, plan.request),
+        "num_trials": trials,
+        "first": [
+            {
+                "name": candidate.name,
+                "origin": candidate.origin,
+                "strategy_id": None if candidate.strategy is None else candidate.strategy_id,
+                "in_words": candidate.in_words(plan.model),
+            }
+            for candidate in first
+        ],
+    }
+
+
+def _describe_plan(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> str:
+    lines = [*describe_launch(plan.cluster, plan.request), ""]
+    if first:
+        which = f"first of {trials}" if trials > len(first) else "in this order"
+        lines.append(f"would be tried, {which}:")
+        lines += [f"  {candidate.name}: {candidate.in_words(plan.model)}" for candidate in first]
+        lines.append("")
+    return "\n".join([*lines, f"study: {plan.folder.path}"])
+
+
 def describe(tuned: Tuned, output: Path | None) -> str:
     """The verdict for people."""
-    return "\n".join([_tried(tuned), "", *_contests(tuned), "", *_verdict(tuned), "", *_places(tuned, output)])
+    return "\n".join([_tried(tuned), "", _contests(tuned), "", *_verdict(tuned), "", *_places(tuned, output)])
 
 
 def _tried(tuned: Tuned) -> str:
@@ -98,41 +169,32 @@ def _tried(tuned: Tuned) -> str:
     text = "1 strategy tried" if count == 1 else f"{count} strategies tried"
     if failed:
         text += f", {failed} of them failed (the study says why)"
+    if len(tuned.verdict.contests) == 1:
+        return f"{text}. Stock DDP alone:"
     return f"{text}. Stock DDP and the fastest others, measured again in turn:"
 
 
-def _contests(tuned: Tuned) -> list[str]:
-    """A table: milliseconds a step and how many times as fast as stock DDP, each with its 95 % interval."""
-    rows = [("", "ms a step", "(95 % interval)", "speedup", "(95 % interval)")]
-    for contest in tuned.verdict.contests:
-        seconds, speedup = contest.seconds, contest.speedup
-        rows.append(
-            (
-                contest.candidate.name,
-                f"{seconds.value * 1e3:.2f}",
-                f"({seconds.low * 1e3:.2f} to {seconds.high * 1e3:.2f})",
-                f"{speedup.value:.2f}",
-                f"({speedup.low:.2f} to {speedup.high:.2f})",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return [
-        f"  {row[0]:{widths[0]}}  {row[1]:>{widths[1]}} {row[2]:{widths[2]}}  {row[3]:>{widths[3]}} {row[4]}"
-        for row in rows
-    ]
+def _contests(tuned: Tuned) -> str:
+    from autosync.cli.compare import table
+
+    contests = tuned.verdict.contests
+    return table(
+        {contest.candidate.name: contest.measurement for contest in contests},
+        {contest.candidate.name: contest.ratio.speedup for contest in contests if contest.ratio is not None},
+    )
 
 
 def _verdict(tuned: Tuned) -> list[str]:
-    winner = tuned.verdict.winner
-    if not tuned.verdict.beats_default:
-        if len(tuned.verdict.contests) == 1:
-            return ["Nothing was there to compare with stock DDP: keep it."]
-        return ["Nothing tried is faster than stock DDP for certain: keep it."]
-    interval = winner.speedup
-    summary = tuned.summary["winner"]
-    assert isinstance(summary, dict), "the summary's winner has fields"
-    factor = f"{interval.value:.2f} times as fast as stock DDP ({interval.low:.2f} to {interval.high:.2f})"
-    return [f"{winner.candidate.name} is {factor}:", f"  {summary['in_words']}"]
+    verdict = tuned.verdict
+    lines = [f"{contest.ratio}." for contest in verdict.contests if contest.ratio is not None]
+    lines += [f"{name} was left out: {one.kind}: {one.message}" for name, one in verdict.left_out.items()]
+    if verdict.beats_default:
+        candidate, summary = verdict.winner.candidate, tuned.summary["winner"]
+        assert isinstance(summary, dict), "the summary's winner has fields"
+        return [*lines, "", f"The winner is {candidate.name}:", f"  {summary['in_words']}"]
+    if len(verdict.contests) == 1:
+        return ["Nothing was there to compare with stock DDP: keep it."]
+    return [*lines, "", "Nothing tried is faster than stock DDP for certain: keep it."]
 
 
 def _places(tuned: Tuned, output: Path | None) -> list[str]:

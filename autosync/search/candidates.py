@@ -13,6 +13,7 @@ from autosync.runtime.support import unsupported
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import strategy_id
+from autosync.strategy.describe import in_words
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Limits, Space
@@ -35,6 +36,10 @@ class Candidate:
         if self.strategy is None:
             return "stock DDP"
         return f"{self.origin} {self.strategy_id[:8]}"
+
+    def in_words(self, model: ModelSpec) -> str:
+        """What it does with the variables of a model."""
+        return "stock DDP as it ships" if self.strategy is None else in_words(self.strategy, model)
 
 
 STOCK_DDP = Candidate(origin="baseline:torch_ddp", strategy=None, strategy_id="torch_ddp")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autosync.datasets.schema import Record
+from autosync.datasets.schema import Measurement, Record
 from autosync.plan.bound import bound
 from autosync.search.guarantee import Contest, Verdict
 from autosync.search.study import Study
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.describe import in_words
-from autosync.trials.statistics import Interval
+from autosync.trials.compare import Ratio
 
 
 def summary_fields(
@@ -33,31 +32,43 @@ def summary_fields(
         "cluster": cluster.name,
         "num_trials": len(records),
         "num_failed_trials": len(failed),
+        "num_stopped_trials": sum(_is_stopped(record.measurement) for record in records),
         "wall_seconds": round(wall_seconds, 3),
         "winner": {
             "origin": winner.origin,
             "strategy_id": None if winner.strategy is None else winner.strategy_id,
             "beats_stock_ddp": verdict.beats_default,
-            "in_words": "stock DDP as it ships" if winner.strategy is None else in_words(winner.strategy, model),
+            "in_words": winner.in_words(model),
             "bundle": str(study.folder.best),
         },
         "contests": [_contest(contest) for contest in verdict.contests],
+        "left_out": {name: f"{failure.kind}: {failure.message}" for name, failure in verdict.left_out.items()},
         "bound_seconds": bound(model, cluster).seconds,
         "failures": [{"trial": record.trial, "origin": record.origin, "why": _why(record)} for record in failed],
     }
 
 
 def _contest(contest: Contest) -> dict[str, object]:
+    measured = contest.measurement
     return {
+        "name": contest.candidate.name,
         "origin": contest.candidate.origin,
         "strategy_id": None if contest.candidate.strategy is None else contest.candidate.strategy_id,
-        "seconds": _interval(contest.seconds),
-        "speedup_over_stock_ddp": _interval(contest.speedup),
+        "seconds": {"value": measured.median_seconds, "low": measured.low_seconds, "high": measured.high_seconds},
+        "exposed_seconds": measured.exposed_seconds,
+        "flags": list(measured.flags),
+        "speedup_over_stock_ddp": None if contest.ratio is None else _speedup(contest.ratio),
     }
 
 
-def _interval(interval: Interval) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
+def _speedup(ratio: Ratio) -> dict[str, object]:
+    speedup = ratio.speedup
+    figures = {"value": speedup.value, "low": speedup.low, "high": speedup.high}
+    return {**figures, "verdict": ratio.verdict, "in_words": str(ratio)}
+
+
+def _is_stopped(measurement: Measurement | None) -> bool:
+    return measurement is not None and "stopped_early" in measurement.flags
 
 
 def _why(record: Record) -> str:

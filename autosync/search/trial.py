@@ -11,15 +11,14 @@ from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.search.candidates import Candidate
+from autosync.search.effort import Effort
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import dump_strategy
-from autosync.trials.service import Contestant, StepSamples, TrialFailed, TrialService
-from autosync.trials.statistics import median_interval, slowest_rank
-
-NUM_WARMUP_STEPS = 4
-NUM_STEPS = 12
+from autosync.trials.contestant import Contestant
+from autosync.trials.policy import Service, measure
+from autosync.trials.service import TrialFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +26,11 @@ class Trials:
     """What all trials of a study share."""
 
     study: str
-    service: TrialService
+    service: Service
     model: ModelSpec
     cluster: ClusterSpec
     is_replayed: bool
+    effort: Effort
 
     def bundle(self, candidate: Candidate) -> Bundle | None:
         """The candidate as a bundle; none for torch's own DDP."""
@@ -50,19 +50,21 @@ class Trials:
         if bundle is None:
             unused = any(parameter.reason == "unused" for parameter in self.model.untrained)
             # A replayed model leaves out what the original does not use.
-            return Contestant(name=candidate.strategy_id, find_unused_parameters=unused and not self.is_replayed)
-        return Contestant(name=candidate.strategy_id, bundle=bundle)
+            return Contestant(name=candidate.name, find_unused_parameters=unused and not self.is_replayed)
+        return Contestant(name=candidate.name, bundle=bundle)
 
-    def run(self, candidate: Candidate, number: int) -> Record:
-        """Try a candidate on the cluster."""
+    def run(self, candidate: Candidate, number: int, *, best_seconds: float | None = None) -> Record:
+        """Try a candidate on the cluster; stop early if it is clearly worse than the best so far."""
         started = dt.datetime.now(tz=dt.UTC)
-        contestant = self.contestant(candidate)
         outcome: Measurement | Failure
         try:
-            self.service.prepare(contestant)
-            self.service.run(contestant.name, NUM_WARMUP_STEPS)
-            outcome = _measurement(self.service.run(contestant.name, NUM_STEPS))
-            self.service.release(contestant.name)
+            outcome = measure(
+                self.service,
+                self.contestant(candidate),
+                self.effort.trial,
+                best_seconds=best_seconds,
+                compute_seconds=self.model.step_seconds,
+            )
         except TrialFailed as failure:
             outcome = Failure(kind=failure.kind, message=failure.message)
         return self._record(candidate, number, started, outcome)
@@ -90,25 +92,6 @@ class Trials:
             network="emulated" if self.cluster.launcher == "testbed" else "real",
             started=started.isoformat(timespec="seconds"),
         )
-
-
-def _measurement(samples: StepSamples) -> Measurement:
-    median = median_interval(slowest_rank(samples.step_seconds))
-    return Measurement(
-        step_seconds=samples.step_seconds,
-        median_seconds=median.value,
-        low_seconds=median.low,
-        high_seconds=median.high,
-        num_warmup_steps=NUM_WARMUP_STEPS,
-        peak_memory_bytes=samples.peak_memory_bytes,
-        cpu_share=samples.cpu_share,
-        bytes_sent=_each_step(samples.bytes_sent),
-        bytes_received=_each_step(samples.bytes_received),
-    )
-
-
-def _each_step(counts: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    return None if counts is None else tuple(round(count / NUM_STEPS) for count in counts)
 
 
 def environment(cluster: ClusterSpec) -> Mapping[str, str]:

@@ -40,7 +40,7 @@ class FakeSteps:
 
 
 class FakeService:
-    """A `Service` (see trials.policy) of contestants whose steps are given.
+    """A `Service` (see trials.policy) of contestants whose steps are given; `others` are those of whom it was not told.
 
     As the real one it forgets all contestants where one fails. `correlation` is that of the noise from step to step,
     whoever takes the step.
@@ -50,6 +50,7 @@ class FakeService:
         self,
         steps: Mapping[str, FakeSteps],
         *,
+        others: FakeSteps | None = None,
         seed: int = 0,
         num_ranks: int = 2,
         correlation: float = 0.0,
@@ -58,6 +59,7 @@ class FakeService:
         self.calls: list[tuple[str, str, int]] = []
         self.now_seconds = 0.0
         self._steps = dict(steps)
+        self._others = others
         self._random = random.Random(seed)
         self._num_ranks = num_ranks
         self._correlation = correlation
@@ -80,6 +82,8 @@ class FakeService:
         self.calls.append(("prepare", name, 0))
         if name in self._taken:
             raise OperationError(f"{name} is prepared already: release it first")
+        if self._others is not None:
+            self._steps.setdefault(name, self._others)
         if self._steps[name].fails_at == 0:
             self._fail(name)
         self._taken[name] = 0

@@ -33,25 +33,6 @@ def median_interval(seconds: Sequence[float], *, seed: int = 0) -> Interval:
     return _interval(float(np.median(seconds)), medians)
 
 
-def ratio_interval(
-    seconds: Sequence[float], others: Sequence[float], *, num_blocks: int = 1, seed: int = 0
-) -> Interval:
-    """How many times as long the first steps take as the others, by medians.
-
-    Steps of one block share whatever went on meanwhile, so whole blocks are resampled, the same ones of both.
-    """
-    rng = np.random.default_rng(seed)
-    first = np.asarray(seconds).reshape(num_blocks, -1)
-    second = np.asarray(others).reshape(num_blocks, -1)
-    if num_blocks == 1:
-        ratios = _resampled_medians(seconds, rng) / _resampled_medians(others, rng)
-    else:
-        chosen = rng.integers(num_blocks, size=(NUM_RESAMPLES, num_blocks))
-        top = np.median(first[chosen].reshape(NUM_RESAMPLES, -1), axis=1)
-        ratios = top / np.median(second[chosen].reshape(NUM_RESAMPLES, -1), axis=1)
-    return _interval(float(np.median(first) / np.median(second)), ratios)
-
-
 def _resampled_medians(seconds: Sequence[float], rng: np.random.Generator) -> npt.NDArray[np.float64]:
     values = np.asarray(seconds)
     chosen = rng.integers(len(values), size=(NUM_RESAMPLES, len(values)))

@@ -92,6 +92,30 @@ def test_one_against_itself(shell: Shell) -> None:
     assert (document["best"], document["ratios"][0]["verdict"]) == (None, "no difference found")
 
 
+def test_a_dry_run_starts_nothing(shell: Shell, asked: list[dict[str, Any]]) -> None:
+    dry = ("compare", "model.yaml", "--cluster", "local-2", "sharded", "--dry-run")
+    assert shell.run(*dry) == 0, shell.err
+    lines = shell.out.splitlines()
+    assert lines[0] == "would be started on local-2 (launcher local):"
+    assert lines[1].startswith("  localhost: RANK=0 ")
+    assert "AUTOSYNC_CONTROL_TOKEN=HIDDEN " in lines[2]
+    assert lines[2].endswith(" -m autosync.trials.servant ADDRESS > LOGS/ranks-1/rank-1.log 2>&1")
+    assert lines[4:6] == ["would be measured in turn:", "  torch-ddp: stock DDP as it ships"]
+    assert lines[6].startswith("  sharded: all variables are reduce-scattered, ")
+    document = shell.json(*dry)
+    assert document["schema"] == "autosync.comparison-plan/1"
+    assert [one["name"] for one in document["contestants"]] == ["torch-ddp", "sharded"]
+    assert document["contestants"][1]["in_words"] == lines[6].partition(": ")[2]
+    assert [process["rank"] for process in document["launch"]["processes"]] == [0, 1]
+    assert not asked
+
+
+def test_a_dry_run_refuses_what_cannot_be_started(shell: Shell, asked: list[dict[str, Any]]) -> None:
+    assert shell.run(*_compare("sharded", "--dry-run")) == 2
+    assert "n0 is on h0" in shell.err
+    assert not asked
+
+
 def test_files_and_bundles_will_do(shell: Shell, build: Build) -> None:
     build("sharded", "s.yaml")
     model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")

@@ -1,4 +1,4 @@
-"""`autosync tune` as a command: its output, its exit codes, and Ctrl-C."""
+"""`autosync tune` as a command: its output, its dry run, its exit codes, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from autosync.cli.tune import tune
+from autosync.datasets.studies import read_study
+from autosync.errors import OperationError
+from autosync.search.effort import EFFORTS
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import save_cluster
+from autosync.testbed.layout import cluster_key
+from autosync.testbed.support import find_places
+from autosync.testing.trials import FakeService, FakeSteps
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -20,35 +30,114 @@ if TYPE_CHECKING:
 TASKS = Path(__file__).parents[1] / "search" / "tiny.py"
 
 
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives the command a service that runs nothing."""
+
+    def use(**steps: FakeSteps) -> None:
+        service = FakeService({name.replace("_", " "): one for name, one in steps.items()}, others=FakeSteps(seconds=1))
+        monkeypatch.setattr("autosync.search.tune.TrialService", lambda **_: service)
+
+    return use
+
+
 def test_json_is_one_document_and_the_study_can_be_exported(shell: Shell) -> None:
-    summary = shell.json("tune", TASKS, "--cluster", "local-2", "--trials", "2", "--study", "s", "-o", "best.yaml")
+    arguments = ("--cluster", "local-2", "--trials", "2", "--effort", "quick", "--study", "s", "-o", "best.yaml")
+    summary = shell.json("tune", TASKS, *arguments)
     assert summary["schema"] == "autosync.summary/1"
     assert summary == json.loads(Path("autosync-studies/s/summary.json").read_text())
+    assert "trying stock DDP (trial 1 of 2)" in shell.err
     assert "trial 2 of 2: " in shell.err
     assert Path("best.yaml").exists()
     assert shell.run("export", "s", "-o", "records.jsonl") == 0, shell.err
     assert len(Path("records.jsonl").read_text().splitlines()) == 2
 
 
-def test_the_verdict_for_people(shell: Shell) -> None:
-    assert shell.run("tune", TASKS, "--cluster", "local-2", "--trials", "1", "--study", "s") == 0, shell.err
+def _tune(*options: str) -> tuple[str, ...]:
+    return ("tune", "model.yaml", "--cluster", "local-2", "--study", "s", *options)
+
+
+def test_the_verdict_for_people(shell: Shell, fake: Callable[..., None]) -> None:
+    fake(stock_DDP=FakeSteps(seconds=2))
+    assert shell.run(*_tune("--trials", "4")) == 0, shell.err
     lines = shell.out.splitlines()
-    assert lines[0] == "1 strategy tried. Stock DDP and the fastest others, measured again in turn:"
-    assert lines[2].split() == ["ms", "a", "step", "(95", "%", "interval)", "speedup", "(95", "%", "interval)"]
-    assert lines[3].split()[:2] == ["stock", "DDP"]
-    assert lines[3].endswith("1.00 (1.00 to 1.00)")
-    assert lines[5] == "Nothing was there to compare with stock DDP: keep it."
+    assert lines[0] == "4 strategies tried. Stock DDP and the fastest others, measured again in turn:"
+    assert lines[2].split()[:6] == ["ms", "a", "step", "95", "%", "interval"]
+    assert lines[3].startswith("stock DDP ")
+    assert all(line.startswith("preset:") for line in lines[4:6])
+    assert all(" times as fast as stock DDP (" in line for line in lines[7:9])
+    assert lines[10] == f"The winner is {lines[7].partition(' is ')[0]}:"
+    assert lines[11] == "  all variables are all-reduced in 4 messages"
+    assert lines[-2:] == ["bundle: autosync-studies/s/best.yaml", "study:  autosync-studies/s"]
+
+
+def test_no_difference_is_said_plainly(shell: Shell, fake: Callable[..., None]) -> None:
+    fake()
+    assert shell.run(*_tune("--trials", "2")) == 0, shell.err
+    lines = shell.out.splitlines()
+    assert lines[6].startswith("no difference found between preset:all_reduce_per_variable ")
+    assert lines[8] == "Nothing tried is faster than stock DDP for certain: keep it."
     assert lines[-2] == "bundle: autosync-studies/s/best.yaml (stock DDP's buckets as a strategy)"
+
+
+def test_stock_ddp_alone(shell: Shell, fake: Callable[..., None]) -> None:
+    fake()
+    assert shell.run(*_tune("--trials", "1")) == 0, shell.err
+    lines = shell.out.splitlines()
+    assert lines[0] == "1 strategy tried. Stock DDP alone:"
+    assert lines[5] == "Nothing was there to compare with stock DDP: keep it."
     assert lines[-1] == "study:  autosync-studies/s"
 
 
-def test_all_trials_failed(shell: Shell) -> None:
-    target = f"{TASKS}:fails_in_trials"
-    assert shell.run("tune", target, "--cluster", "local-2", "--trials", "1", "--study", "s", "--json") == 1
+def test_all_trials_failed(shell: Shell, fake: Callable[..., None]) -> None:
+    fake(stock_DDP=FakeSteps(seconds=1, fails_at=2))
+    assert shell.run(*_tune("--trials", "1", "--json")) == 1
     assert shell.out == ""
-    assert "error: all 1 trials failed; the first: " in shell.err
-    assert "out of luck" in shell.err
+    last = shell.err.splitlines()[-1]
+    assert last.startswith("error: all 1 trials failed; the first: rank 0: stock DDP fails here ")
+    assert last.endswith("(the study is kept in autosync-studies/s)")
     assert Path("autosync-studies/s/journal.log").exists()
+
+
+def test_a_dry_run_shows_what_would_be_started_and_tried(shell: Shell) -> None:
+    before = sorted(Path.cwd().rglob("*"))
+    assert shell.run(*_tune("--trials", "3", "--dry-run")) == 0, shell.err
+    lines = shell.out.splitlines()
+    assert lines[0] == "would be started on local-2 (launcher local):"
+    assert [line.split()[:3] for line in lines[1:3]] == [
+        ["localhost:", f"RANK={rank}", f"LOCAL_RANK={rank}"] for rank in (0, 1)
+    ]
+    assert "AUTOSYNC_CONTROL_TOKEN=HIDDEN " in lines[1]
+    assert lines[1].endswith(" -m autosync.trials.servant ADDRESS > autosync-studies/s/logs/ranks-1/rank-0.log 2>&1")
+    assert lines[4] == "would be tried, in this order:"
+    assert lines[5] == "  stock DDP: stock DDP as it ships"
+    assert lines[6].startswith("  preset:all_reduce_per_variable ")
+    assert lines[6].endswith(": all variables are all-reduced in 4 messages")
+    assert lines[8:] == ["", "study: autosync-studies/s"]
+    assert shell.run(*_tune("--dry-run")) == 0
+    assert "would be tried, first of 20:" in shell.out
+    assert shell.run(*_tune("--dry-run", "--trials", "0")) == 0
+    assert "would be tried" not in shell.out
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+def test_a_dry_run_as_a_document(shell: Shell) -> None:
+    document = shell.json(*_tune("--trials", "2", "--dry-run"))
+    assert (document["schema"], document["study"]) == ("autosync.tuning-plan/1", "autosync-studies/s")
+    assert (document["model"], document["cluster"], document["num_trials"]) == ("tiny", "local-2", 2)
+    assert document["launch"]["launcher"] == "local"
+    first, second = document["launch"]["processes"]
+    assert (first["rank"], second["environment"]["RANK"]) == (0, "1")
+    assert first["environment"]["AUTOSYNC_CONTROL_TOKEN"] == "HIDDEN"
+    assert first["command"][-3:] == ["-m", "autosync.trials.servant", "ADDRESS"]
+    assert [one["origin"] for one in document["first"]] == ["baseline:torch_ddp", "preset:all_reduce_per_variable"]
+    assert document["first"][0]["strategy_id"] is None
+    assert document["first"][1]["in_words"] == "all variables are all-reduced in 4 messages"
+
+
+def test_the_efforts_are_those_that_there_are() -> None:
+    (option,) = [parameter for parameter in tune.params if parameter.name == "effort"]
+    assert tuple(option.type.choices) == tuple(EFFORTS)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +149,9 @@ def test_all_trials_failed(shell: Shell) -> None:
         ((TASKS, "--cluster", "local-2", "--study", "a/b"), "'a/b' is no name of a study"),
         ((TASKS, "--cluster", "local-2", "--budget", "soon"), "soon"),
         ((TASKS, "--cluster", "local-2", "--trials", "-1"), "-1"),
+        ((TASKS, "--cluster", "local-2", "--effort", "great"), "'great' is not one of"),
+        ((TASKS, "--cluster", "nowhere", "--dry-run"), "nowhere"),
+        ((TASKS, "--cluster", "local-2", "--dry-run", "-o", "there.yaml"), "there.yaml exists"),
         ((TASKS, "--cluster", "local-2", "-o", "there.yaml"), "there.yaml exists"),
         ((TASKS, "--cluster", "local-2", "-o", "."), ". is a folder"),
         ((TASKS,), "--cluster"),
@@ -74,38 +166,86 @@ def test_bad_input(arguments: tuple[str | Path, ...], words: str, shell: Shell) 
     assert not Path("autosync-studies").exists()
 
 
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
 @pytest.fixture
-def interrupted(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A tuning run of its own that hangs in its first trial."""
-    command = [sys.executable, "-c", "from autosync.cli.main import main; main()"]
-    process = subprocess.Popen(
-        [*command, "tune", f"{TASKS}:hangs_in_trials", "--cluster", "local-2", "--study", "s"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts tuning runs, each as a terminal would: in a process group of its own, which Ctrl-C reaches as a whole."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", "from autosync.cli.main import main; main()", "tune", *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
-def test_ctrl_c_ends_the_ranks_and_keeps_the_study(interrupted: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_trial_that_hangs(start: Start, tmp_path: Path) -> None:
+    tuning = start(f"{TASKS}:hangs_in_trials", "--cluster", "local-2", "--study", "s")
     logs = tmp_path / "autosync-studies" / "s" / "logs" / "ranks-1"
     deadline = time.monotonic() + 60
-    while len(ranks := _children(interrupted.pid)) < 2 or not (logs / "rank-1.log").exists():
+    while len(ranks := _children(tuning.pid)) < 2 or not (logs / "rank-1.log").exists():
         assert time.monotonic() < deadline, "the trial did not begin"
-        assert interrupted.poll() is None, interrupted.communicate()
+        assert tuning.poll() is None, tuning.communicate()
         time.sleep(0.05)
-    interrupted.send_signal(signal.SIGINT)
-    out, err = interrupted.communicate(timeout=30)
-    assert interrupted.returncode == 130, err
+    os.killpg(tuning.pid, signal.SIGINT)
+    out, err = tuning.communicate(timeout=30)
+    assert tuning.returncode == 130, err
     assert out == ""
-    assert err.splitlines()[-1] == "interrupted"
+    assert err.splitlines()[-2:] == ["no trials are kept in autosync-studies/s", "interrupted"]
     assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
     assert (tmp_path / "autosync-studies" / "s" / "journal.log").exists()
+
+
+@pytest.fixture
+def emulated(tmp_path: Path) -> ClusterSpec:
+    try:
+        find_places()
+    except OperationError as error:
+        pytest.skip(str(error))
+    nodes = tuple(Node(name=f"n{i}", host=f"n{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(2))
+    cluster = ClusterSpec(name=f"ctrl-c-{os.getpid()}", nodes=nodes, launcher="testbed")
+    save_cluster(tmp_path / "emulated.yaml", cluster)
+    return cluster
+
+
+def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(start: Start, tmp_path: Path, emulated: ClusterSpec) -> None:
+    tuning = start("mobilenet_v2@x0.1", "--cluster", "emulated.yaml", "--study", "s", "--effort", "quick")
+    assert tuning.stderr is not None
+    seen = []
+    for line in tuning.stderr:
+        seen.append(line)
+        if line.startswith("trial 1 of 20: "):
+            break
+    places = find_places()
+    assert places.existing(cluster_key(emulated)), seen
+    ranks = _children(tuning.pid)
+    os.killpg(tuning.pid, signal.SIGINT)
+    out, err = tuning.communicate(timeout=60)
+    assert tuning.returncode == 130, err
+    assert out == ""
+    kept, last = err.splitlines()[-2:]
+    assert last == "interrupted"
+    records = list(read_study(tmp_path / "autosync-studies" / "s"))
+    assert len(records) >= 1
+    assert kept == f"{len(records)} trial{'s are' if len(records) > 1 else ' is'} kept in autosync-studies/s"
+    assert places.existing(cluster_key(emulated)) == ()
+    assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
 
 
 def _children(process: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Small models and clusters, and records as trials leave them."""
+"""Small models and clusters, records as trials leave them, and progress that is kept."""
 
 import pytest
 
@@ -70,3 +70,23 @@ def make_record(model: ModelSpec, cluster: ClusterSpec):  # type: ignore[no-unty
         )
 
     return make
+
+
+class Told:
+    """Progress that is kept: lines that stay, and all that was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.lines.append(text)
+
+    def now(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()

@@ -1,7 +1,11 @@
-"""The whole road on real ranks, with tasks of a few milliseconds a step. Nothing here depends on who is faster."""
+"""The whole road: once on real ranks, with a task of a few milliseconds a step; else on a service that runs nothing."""
+
+from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -9,13 +13,29 @@ from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
-from autosync.search.tune import tune
+from autosync.search.candidates import STOCK_DDP, candidates
+from autosync.search.effort import Effort
+from autosync.search.tune import Tuned, tune
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, save_cluster
-from autosync.specs.model_file import load_model
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model, save_model
 from autosync.strategy.bundle import load_bundle
+from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.compare import Design
+from autosync.trials.contestant import Contestant
+from autosync.trials.policy import Policy
+
+if TYPE_CHECKING:
+    from conftest import Told
+
+    TuneFake = Callable[..., tuple[Tuned, FakeService]]
 
 TASKS = Path(__file__).with_name("tiny.py")
+CHEAP = Effort(
+    trial=Policy(max_warmup_steps=4, min_steps=4, max_steps=8, budget_seconds=2.0),
+    proof=Design(num_steps=12, budget_seconds=5.0),
+)
 SUMMARY = {
     "schema",
     "study",
@@ -23,12 +43,15 @@ SUMMARY = {
     "cluster",
     "num_trials",
     "num_failed_trials",
+    "num_stopped_trials",
     "wall_seconds",
     "winner",
     "contests",
+    "left_out",
     "bound_seconds",
     "failures",
 }
+STOCK = STOCK_DDP.name
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +59,39 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def test_from_a_task_to_a_bundle() -> None:
-    told: list[str] = []
+@pytest.fixture
+def tune_fake(model: ModelSpec, cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> TuneFake:
+    """Tunes a model spec on a service that runs nothing."""
+    save_model(model, "model.yaml")
+    save_cluster(Path("pair.yaml"), cluster)
+
+    def run(steps: dict[str, FakeSteps], **settings: Any) -> tuple[Tuned, FakeService]:
+        service = FakeService(steps, others=FakeSteps(seconds=0.1, noise=0.005))
+        monkeypatch.setattr("autosync.search.tune.TrialService", lambda **_: service)
+        tuned = tune(**{"model": "model.yaml", "cluster": "pair.yaml", "study": "s", **settings})
+        return tuned, service
+
+    return run
+
+
+@pytest.fixture
+def names(model: ModelSpec, cluster: ClusterSpec) -> list[str]:
+    """What the first candidates are called."""
+    drawn = candidates(model, cluster, 0)
+    return [next(drawn).name for _ in range(6)]
+
+
+def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
     output = Path("out/best.yaml")
-    tuned = tune(model=str(TASKS), cluster="local-2", num_trials=3, study="first", output=output, progress=told.append)
+    tuned = tune(
+        model=str(TASKS),
+        cluster="local-2",
+        num_trials=3,
+        effort=CHEAP,
+        study="first",
+        output=output,
+        progress=told,
+    )
     assert [record.origin for record in tuned.records][:2] == ["baseline:torch_ddp", "preset:all_reduce_per_variable"]
     assert all(record.measurement is not None for record in tuned.records)
     assert tuned.folder == Path("autosync-studies/first")
@@ -58,40 +110,129 @@ def test_from_a_task_to_a_bundle() -> None:
     assert (summary["num_trials"], summary["num_failed_trials"], summary["failures"]) == (3, 0, [])
     assert summary["winner"]["beats_stock_ddp"] == tuned.verdict.beats_default
 
-    assert [line.partition(":")[0] for line in told if line.startswith("trial")] == [
-        f"trial {i} of 3" for i in (1, 2, 3)
-    ]
-    assert all("best so far" in line for line in told if line.startswith("trial"))
+    trials = [line for line in told.notes if line.startswith("trial")]
+    assert [line.partition(":")[0] for line in trials] == [f"trial {i} of 3" for i in (1, 2, 3)]
+    assert all("best so far" in line for line in trials)
 
     with pytest.raises(InputError, match="the study autosync-studies/first exists"):
         tune(model=str(TASKS), cluster="local-2", num_trials=3, study="first")
     assert list(read_study(tuned.folder)) == list(tuned.records)
 
 
-def test_a_budget_that_is_spent_tries_nothing() -> None:
-    tuned = tune(model=str(TASKS), cluster="local-2", budget_seconds=0.0, study="none")
+def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: Told) -> None:
+    fast = names[3]
+    tuned, service = tune_fake({fast: FakeSteps(seconds=0.05, noise=0.005)}, num_trials=6, progress=told)
+    assert tuned.verdict.winner.candidate.name == fast
+    best = load_bundle(tuned.folder / "best.yaml")
+    assert best.strategy_id == tuned.records[3].strategy_id
+    assert tuned.summary["winner"] == {
+        "origin": tuned.records[3].origin,
+        "strategy_id": best.strategy_id,
+        "beats_stock_ddp": True,
+        "in_words": tuned.verdict.winner.candidate.in_words(best.model),
+        "bundle": str(tuned.folder / "best.yaml"),
+    }
+    stock, *others = tuned.summary["contests"]  # type: ignore[misc]
+    assert (stock["name"], stock["speedup_over_stock_ddp"]) == (STOCK, None)
+    assert len(others) == 2
+    assert others[0]["speedup_over_stock_ddp"]["verdict"] == "faster"
+    assert others[0]["speedup_over_stock_ddp"]["in_words"].startswith(f"{fast} is ")
+    assert others[1]["speedup_over_stock_ddp"]["verdict"] == "no difference found"
+
+    # What came after the best was clearly worse than it, and its record says that it was stopped.
+    assert [("stopped_early" in record.measurement.flags) for record in tuned.records if record.measurement] == (
+        [False] * 4 + [True] * 2
+    )
+    assert tuned.summary["num_stopped_trials"] == 2
+    assert list(read_study(tuned.folder)) == list(tuned.records)
+    assert "stopped early" in told.notes[5]
+    assert told.lines[1] == f"trying {STOCK} (trial 1 of 6)"
+    assert told.lines[-1].startswith("round 9 of 12")
+    assert not service.prepared
+
+
+def test_where_nothing_is_faster_the_default_is_handed_over(
+    tune_fake: TuneFake,
+) -> None:
+    tuned, _ = tune_fake({STOCK: FakeSteps(seconds=0.09, noise=0.005)}, num_trials=5)
+    assert not tuned.verdict.beats_default
+    assert load_bundle(tuned.folder / "best.yaml").strategy.name == "ddp"
+    assert tuned.summary["winner"] == {
+        "origin": "baseline:torch_ddp",
+        "strategy_id": None,
+        "beats_stock_ddp": False,
+        "in_words": "stock DDP as it ships",
+        "bundle": str(tuned.folder / "best.yaml"),
+    }
+
+
+def test_a_budget_that_is_spent_tries_nothing(tune_fake: TuneFake) -> None:
+    tuned, _ = tune_fake({}, budget_seconds=0.0)
     assert tuned.records == ()
+    assert len(tuned.verdict.contests) == 1
     assert not tuned.verdict.beats_default
     assert list(read_study(tuned.folder)) == []
     assert load_bundle(tuned.folder / "best.yaml").strategy.name == "ddp"
 
 
-def test_strategies_that_fail_are_kept_and_passed_over() -> None:
-    tuned = tune(model=f"{TASKS}:fails_where_the_engine_updates", cluster="local-2", num_trials=7, study="some", seed=1)
+def test_strategies_that_fail_are_kept_and_passed_over(tune_fake: TuneFake, names: list[str]) -> None:
+    fails = {names[1]: FakeSteps(seconds=0.01, fails_at=0), names[4]: FakeSteps(seconds=0.01, fails_at=9)}
+    tuned, _ = tune_fake(fails, num_trials=6)
     failed = [record for record in tuned.records if record.failure is not None]
-    assert 0 < len(failed) < 6
-    assert "preset:sharded" in [record.origin for record in failed]
-    assert all(record.failure is not None and "not like this" in record.failure.message for record in failed)
-    assert tuned.summary["num_failed_trials"] == len(failed)
+    assert [record.trial for record in failed] == [1, 4]
+    assert tuned.summary["failures"] == [
+        {"trial": number, "origin": tuned.records[number].origin, "why": f"raised: rank 0: {names[number]} fails here"}
+        for number in (1, 4)
+    ]
+    assert tuned.summary["num_failed_trials"] == 2
+    assert {contest.candidate.name for contest in tuned.verdict.contests}.isdisjoint(fails)
     assert list(read_study(tuned.folder)) == list(tuned.records)
 
 
-def test_if_all_fail_the_reason_is_told_and_the_study_kept() -> None:
-    with pytest.raises(OperationError, match=r"all 2 trials failed; the first: .*out of luck.*autosync-studies/bad"):
-        tune(model=f"{TASKS}:fails_in_trials", cluster="local-2", num_trials=2, study="bad")
-    records = list(read_study("autosync-studies/bad"))
+def test_if_all_fail_the_reason_is_told_and_the_study_kept(tune_fake: TuneFake, names: list[str]) -> None:
+    fails = {name: FakeSteps(seconds=0.1, fails_at=0) for name in names}
+    with pytest.raises(OperationError, match=r"all 2 trials failed; the first: .*stock DDP fails.*autosync-studies/s"):
+        tune_fake(fails, num_trials=2)
+    records = list(read_study("autosync-studies/s"))
     assert [record.failure.kind for record in records if record.failure is not None] == ["raised", "raised"]
-    assert not Path("autosync-studies/bad/best.yaml").exists()
+    assert not Path("autosync-studies/s/best.yaml").exists()
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Interrupts the run where it prepares a contestant."""
+
+    def at(name: str) -> None:
+        prepare = FakeService.prepare
+
+        def interrupted(self: FakeService, contestant: Contestant) -> None:
+            if contestant.name == name:
+                raise KeyboardInterrupt
+            prepare(self, contestant)
+
+        monkeypatch.setattr(FakeService, "prepare", interrupted)
+
+    return at
+
+
+@pytest.mark.parametrize("finished", [0, 1, 3])
+def test_an_interruption_keeps_what_has_ended_and_says_where(
+    finished: int, tune_fake: TuneFake, names: list[str], told: Told, interrupt: Callable[[str], None]
+) -> None:
+    words = {0: "no trials are kept", 1: "1 trial is kept", 3: "3 trials are kept"}
+    interrupt(names[finished])
+    with pytest.raises(KeyboardInterrupt):
+        tune_fake({}, num_trials=6, progress=told)
+    assert told.notes[-1] == f"{words[finished]} in autosync-studies/s"
+    assert [record.trial for record in read_study("autosync-studies/s")] == list(range(finished))
+
+
+def test_the_settings_are_kept(tune_fake: TuneFake) -> None:
+    tuned, _ = tune_fake({}, num_trials=1, effort=CHEAP, seed=3, budget_seconds=100.0)
+    settings = json.loads((tuned.folder / "study.json").read_text())
+    assert (settings["task"], settings["num_trials"], settings["seed"]) == ("model.yaml", 1, 3)
+    assert settings["effort"]["trial"]["max_steps"] == CHEAP.trial.max_steps
+    assert settings["effort"]["proof"]["num_steps"] == CHEAP.proof.num_steps
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""How a search goes: what was tried, the best of it, how long the rest will take, and who is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from autosync import units
+from autosync.datasets.schema import Measurement, Record
+from autosync.search.candidates import Candidate
+from autosync.search.effort import Effort
+
+PROOF_WARMUP_STEPS = 20
+"""About as many steps as a finalist takes before those that are measured."""
+
+
+class Progress(Protocol):
+    """Who is told, from the thread that tunes. Neither method may raise or take long: ranks wait meanwhile."""
+
+    def note(self, text: str) -> None:
+        """Something has come out: a line to keep."""
+
+    def now(self, text: str) -> None:
+        """What is being done from here until the next call."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def note(self, text: str) -> None:
+        pass
+
+    def now(self, text: str) -> None:
+        pass
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A candidate and what came of it."""
+
+    candidate: Candidate
+    record: Record
+
+    @property
+    def measurement(self) -> Measurement | None:
+        return self.record.measurement
+
+
+class Course:
+    """The course of one search: of how many trials at most, in how much time, and what has come of it so far."""
+
+    def __init__(
+        self,
+        *,
+        num_trials: int,
+        budget_seconds: float | None,
+        effort: Effort,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tried: list[Tried] = []
+        self._num_trials = num_trials
+        self._budget_seconds = budget_seconds
+        self._effort = effort
+        self._clock = clock
+        self._started = clock()
+
+    @property
+    def spent_seconds(self) -> float:
+        return self._clock() - self._started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more trials are wanted, or no more may begin."""
+        is_late = self._budget_seconds is not None and self.spent_seconds >= self._budget_seconds
+        return is_late or len(self.tried) >= self._num_trials
+
+    @property
+    def best_seconds(self) -> float | None:
+        """The best median so far."""
+        return min((one.measurement.median_seconds for one in self.tried if one.measurement), default=None)
+
+    def seconds_left(self) -> float | None:
+        """About how long search and proof will still take; None while nothing has been measured."""
+        if self.best_seconds is None:
+            return None
+        num_left = self._num_trials - len(self.tried)
+        search = self.spent_seconds / len(self.tried) * num_left
+        if self._budget_seconds is not None:
+            search = min(search, max(self._budget_seconds - self.spent_seconds, 0.0))
+        design = self._effort.proof
+        # The finalists are about as fast as the best, and stock DDP not much slower.
+        round_seconds = self.best_seconds * (self._effort.num_finalists + 1)
+        measured = min(design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds))
+        return search + round_seconds * PROOF_WARMUP_STEPS + measured
+
+    def beginning(self, candidate: Candidate) -> str:
+        """What is about to be tried."""
+        known = [f"trial {len(self.tried) + 1} of {self._num_trials}", *self._best(), *self._left()]
+        return f"trying {candidate.name} ({'; '.join(known)})"
+
+    def proving(self, num_finalists: int) -> str:
+        """What follows the last trial."""
+        if num_finalists == 0:
+            return "measuring stock DDP"
+        fastest = "the fastest" if num_finalists == 1 else f"the {num_finalists} fastest"
+        return f"measuring stock DDP and {fastest} again, in turn"
+
+    def outcome(self) -> str:
+        """What came of the last trial, and the best so far."""
+        last = self.tried[-1]
+        told = [f"trial {len(self.tried)} of {self._num_trials}: {last.candidate.name}: {_outcome(last)}"]
+        told += [f"({best})" for best in self._best()]
+        return " ".join(told)
+
+    def _best(self) -> list[str]:
+        measured = [(one.measurement.median_seconds, one.candidate.name) for one in self.tried if one.measurement]
+        if not measured:
+            return []
+        seconds, name = min(measured)
+        return [f"best so far: {seconds * 1e3:.2f} ms, {name}"]
+
+    def _left(self) -> list[str]:
+        seconds = self.seconds_left()
+        return [] if seconds is None else [f"about {units.format_time(max(round(seconds), 1))} left"]
+
+
+def _outcome(tried: Tried) -> str:
+    measurement, failure = tried.measurement, tried.record.failure
+    if measurement is None:
+        assert failure is not None, "a record has a measurement or a failure"
+        return f"{failure.kind}: {failure.message}"
+    stopped = ", stopped early" if "stopped_early" in measurement.flags else ""
+    return f"{measurement.median_seconds * 1e3:.2f} ms a step{stopped}"

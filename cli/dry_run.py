@@ -1,0 +1,47 @@
+"""What `--dry-run` shows: the processes that would be started, with their environment but for the secret in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from autosync.launchers.request import LaunchRequest
+    from autosync.specs.cluster import ClusterSpec
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be started and tried; start nothing.")
+
+HIDDEN = "HIDDEN"
+"""Stands for the token that the ranks of a launch prove themselves with, which is drawn when they start."""
+
+
+def launch_fields(cluster: ClusterSpec, request: LaunchRequest) -> dict[str, Any]:
+    """The launch for programs."""
+    processes = [
+        {
+            "rank": process.rank,
+            "host": process.host,
+            "command": list(process.command),
+            "environment": dict(process.environment),
+            "log": str(process.log),
+        }
+        for process in _with_token_hidden(request).processes
+    ]
+    return {"launcher": cluster.launcher, "processes": processes}
+
+
+def describe_launch(cluster: ClusterSpec, request: LaunchRequest) -> list[str]:
+    """The launch for people: a shell line a process."""
+    what = f"would be started on {cluster.name} (launcher {cluster.launcher}):"
+    return [what, *(f"  {line}" for line in str(_with_token_hidden(request)).splitlines())]
+
+
+def _with_token_hidden(request: LaunchRequest) -> LaunchRequest:
+    from autosync.trials.control import TOKEN_VARIABLE
+
+    shown = (
+        replace(process, environment={**process.environment, TOKEN_VARIABLE: HIDDEN}) for process in request.processes
+    )
+    return replace(request, processes=tuple(shown))

@@ -1,0 +1,46 @@
+"""Progress on stderr: lines that stay, and on a terminal one line that says what goes on.
+
+Nothing here runs on its own: a spinner would take processor time from the ranks whose steps are measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Self, TextIO
+
+_CLEAR = "\r\x1b[K"
+
+
+class Reporter:
+    """Tells the user; see `autosync.search.progress.Progress`. Where stderr is no terminal everything is a line."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._redraws = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def note(self, text: str) -> None:
+        self._clear()
+        print(text, file=self._stream, flush=True)
+
+    def now(self, text: str) -> None:
+        if not self._redraws:
+            self.note(text)
+            return
+        # A line that wraps could not be taken back.
+        width = shutil.get_terminal_size().columns - 1
+        shown = text if len(text) <= width else text[: width - 1] + "…"
+        self._stream.write(f"{_CLEAR}{shown}")
+        self._stream.flush()
+
+    def _clear(self) -> None:
+        if self._redraws:
+            self._stream.write(_CLEAR)
+            self._stream.flush()

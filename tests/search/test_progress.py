@@ -1,0 +1,108 @@
+"""How a search says what it does: the best so far, what came of a trial, and about how long is left."""
+
+from collections.abc import Callable
+
+import pytest
+
+from autosync.datasets.schema import Record
+from autosync.search.candidates import STOCK_DDP, Candidate, default_as_strategy
+from autosync.search.effort import Effort
+from autosync.search.progress import PROOF_WARMUP_STEPS, Course, Tried
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.trials.compare import Design
+
+EFFORT = Effort(proof=Design(num_steps=40, num_rounds=10, budget_seconds=60.0))
+
+
+class Clock:
+    """Stands still unless told otherwise."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def add(make_record: Callable[[int, Candidate, float | None], Record]) -> Callable[..., None]:
+    def add(course: Course, candidate: Candidate, seconds: float | None) -> None:
+        record = make_record(len(course.tried), candidate, seconds)
+        course.tried.append(Tried(candidate=candidate, record=record))
+
+    return add
+
+
+def _course(clock: Clock, budget_seconds: float | None = None) -> Course:
+    return Course(num_trials=4, budget_seconds=budget_seconds, effort=EFFORT, clock=clock)
+
+
+def test_what_is_tried_and_what_came_of_it(
+    clock: Clock, add: Callable[..., None], model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    course = _course(clock)
+    ours = default_as_strategy(model, cluster)
+    assert course.beginning(STOCK_DDP) == "trying stock DDP (trial 1 of 4)"
+    add(course, ours, None)
+    assert course.outcome() == f"trial 1 of 4: {ours.name}: raised: no luck"
+    assert course.seconds_left() is None
+    add(course, STOCK_DDP, 0.5)
+    clock.now = 120.0
+    assert course.outcome() == "trial 2 of 4: stock DDP: 500.00 ms a step (best so far: 500.00 ms, stock DDP)"
+    begins = f"trying {ours.name} (trial 3 of 4; best so far: 500.00 ms, stock DDP; about "
+    assert course.beginning(ours).startswith(begins)
+    assert course.beginning(ours).endswith(" left)")
+    add(course, ours, 0.25)
+    assert course.outcome().endswith(f"(best so far: 250.00 ms, {ours.name})")
+    assert course.best_seconds == 0.25
+
+
+def test_the_time_left_is_that_of_the_trials_and_of_the_proof(clock: Clock, add: Callable[..., None]) -> None:
+    course = _course(clock)
+    add(course, STOCK_DDP, 0.1)
+    add(course, STOCK_DDP, 0.2)
+    clock.now += 20
+    # Ten seconds a trial; in the proof three contestants take 40 steps, 10 that begin blocks, and the warm-up.
+    assert course.seconds_left() == pytest.approx(2 * 10 + 0.3 * (50 + PROOF_WARMUP_STEPS))
+    clock.now += 2000
+    assert course.seconds_left() == pytest.approx(2 * 1010 + 0.3 * (50 + PROOF_WARMUP_STEPS))
+
+
+def test_budgets_bound_the_time_left(clock: Clock, add: Callable[..., None]) -> None:
+    course = _course(clock, budget_seconds=25.0)
+    add(course, STOCK_DDP, 10.0)
+    clock.now += 20
+    # 5 s of search, and the proof's 60 s beside its warm-up.
+    assert course.seconds_left() == pytest.approx(5 + 60 + 30 * PROOF_WARMUP_STEPS)
+    clock.now += 20
+    assert course.seconds_left() == pytest.approx(60 + 30 * PROOF_WARMUP_STEPS)
+
+
+def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[..., None]) -> None:
+    course, hasty = _course(clock), _course(clock, budget_seconds=5.0)
+    assert not course.is_over
+    assert not hasty.is_over
+    clock.now += 5
+    assert hasty.is_over
+    for _ in range(4):
+        assert not course.is_over
+        add(course, STOCK_DDP, 0.1)
+    assert course.is_over
+    assert _course(clock, budget_seconds=0.0).is_over
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "measuring stock DDP"),
+        (1, "measuring stock DDP and the fastest again, in turn"),
+        (2, "measuring stock DDP and the 2 fastest again, in turn"),
+    ],
+)
+def test_the_proof_is_announced(count: int, words: str, clock: Clock) -> None:
+    assert _course(clock).proving(count) == words

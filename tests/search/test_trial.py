@@ -1,0 +1,64 @@
+"""One trial as a record: measured as long as the effort says, stopped where clearly worse, failed with a reason."""
+
+from dataclasses import replace
+
+import pytest
+
+from autosync.search.candidates import STOCK_DDP, default_as_strategy
+from autosync.search.effort import NORMAL_EFFORT, Effort
+from autosync.search.trial import Trials
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec, Untrained
+from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.policy import Policy
+
+
+def _trials(steps: FakeSteps, model: ModelSpec, cluster: ClusterSpec, effort: Effort = NORMAL_EFFORT) -> Trials:
+    service = FakeService({}, others=steps)
+    return Trials(study="s", service=service, model=model, cluster=cluster, is_replayed=False, effort=effort)
+
+
+def test_a_trial_takes_as_many_steps_as_its_noise_needs(model: ModelSpec, cluster: ClusterSpec) -> None:
+    quiet = _trials(FakeSteps(seconds=0.1, noise=0.001), model, cluster).run(STOCK_DDP, 0).measurement
+    noisy = _trials(FakeSteps(seconds=0.1, noise=0.2), model, cluster).run(STOCK_DDP, 0).measurement
+    assert quiet is not None
+    assert noisy is not None
+    assert quiet.num_steps < 20 < noisy.num_steps <= NORMAL_EFFORT.trial.max_steps
+    assert quiet.num_warmup_steps >= 4
+    assert quiet.exposed_seconds == pytest.approx(0.08, rel=0.05)
+    assert "noisy" in noisy.flags
+
+
+def test_the_effort_says_how_much_is_measured(model: ModelSpec, cluster: ClusterSpec) -> None:
+    effort = Effort(trial=Policy(max_warmup_steps=4, min_steps=4, max_steps=5, budget_seconds=9.0))
+    record = _trials(FakeSteps(seconds=0.1, noise=0.2), model, cluster, effort).run(STOCK_DDP, 0)
+    assert record.measurement is not None
+    assert record.measurement.num_steps <= 9
+
+
+def test_what_is_clearly_worse_is_stopped_and_says_so(model: ModelSpec, cluster: ClusterSpec) -> None:
+    trials = _trials(FakeSteps(seconds=0.2, noise=0.05), model, cluster)
+    candidate = default_as_strategy(model, cluster)
+    stopped = trials.run(candidate, 3, best_seconds=0.1)
+    assert stopped.measurement is not None
+    assert "stopped_early" in stopped.measurement.flags
+    assert stopped.failure is None
+    assert stopped.strategy_id == candidate.strategy_id
+    on_its_own = trials.run(candidate, 4).measurement
+    assert on_its_own is not None
+    assert "stopped_early" not in on_its_own.flags
+    assert stopped.measurement.num_steps < on_its_own.num_steps
+
+
+def test_a_failure_is_a_record(model: ModelSpec, cluster: ClusterSpec) -> None:
+    record = _trials(FakeSteps(seconds=0.1, fails_at=5), model, cluster).run(STOCK_DDP, 7)
+    assert (record.trial, record.measurement) == (7, None)
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.message) == ("raised", "rank 0: stock DDP fails here")
+
+
+def test_stock_ddp_is_told_of_unused_parameters_where_they_are(model: ModelSpec, cluster: ClusterSpec) -> None:
+    unused = replace(model, untrained=(Untrained(name="head", shape=(2,), reason="unused"),))
+    trials = _trials(FakeSteps(seconds=0.1), unused, cluster)
+    assert trials.contestant(STOCK_DDP).find_unused_parameters
+    assert not replace(trials, is_replayed=True).contestant(STOCK_DDP).find_unused_parameters
