@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from autosync import __version__, jsonio
 from autosync.errors import OperationError
-from autosync.runtime.groups import Groups
+from autosync.plan.expansion import expand
+from autosync.runtime.exchange import Exchange, Flow
+from autosync.runtime.links import Links
+from autosync.runtime.pieces import cut_moves
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile_optimizer import optimizer_spec
 from autosync.strategy.bundle import Bundle
+
+_SAME = "same"
+STATE_TAG = 2**29
+"""The tag of the first values' way round: no operation of a plan has such a number."""
 
 
 def parameters_of(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn.Parameter]:
@@ -61,28 +69,56 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: ModelSpec) -> None:
         raise OperationError(f"{what}; the bundle was made for {model.optimizer.name}")
 
 
-def check_same_bundle(bundle: Bundle, groups: Groups) -> None:
-    """Refuse ranks that were given different bundles, and name what differs."""
-    facts = {
+def facts_of_rank(bundle: Bundle) -> Mapping[str, str]:
+    """What all ranks must have the same of."""
+    return {
         "strategy": bundle.strategy_id,
         "model": bundle.model.fingerprint(),
         "cluster": bundle.cluster.fingerprint(),
+        "torch": torch.__version__,
+        "autosync": __version__,
     }
-    ours = torch.tensor([list(hashlib.sha256(fact.encode()).digest()) for fact in facts.values()], dtype=torch.uint8)
-    all_ranks = [torch.empty_like(ours) for _ in range(dist.get_world_size(groups.everyone))]
-    dist.all_gather(all_ranks, ours, group=groups.everyone)
-    for rank, theirs in enumerate(all_ranks):
-        for what, first, other in zip(facts, all_ranks[0], theirs, strict=True):
-            if not torch.equal(first, other):
-                raise OperationError(f"rank {rank} was given a bundle with another {what} than rank 0")
+
+
+def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str]) -> None:
+    """Refuse ranks whose facts differ from rank 0's, and say which rank and which fact, on all of them alike.
+
+    Before any connection is made: ranks with different plans would wait for one another in vain. Rank 0 compares.
+    """
+    store.set(f"facts/{rank}", jsonio.canonical_json(dict(facts)))
+    if rank == 0:
+        store.set("verdict", _verdict(store, num_ranks, facts))
+    verdict = store.get("verdict").decode()
+    if verdict != _SAME:
+        raise OperationError(verdict)
+
+
+def _verdict(store: Any, num_ranks: int, facts: Mapping[str, str]) -> str:
+    for rank in range(1, num_ranks):
+        theirs = json.loads(store.get(f"facts/{rank}").decode())
+        for what, ours in facts.items():
+            if theirs.get(what) != ours:
+                return f"rank {rank} has {what} {theirs.get(what)}, rank 0 has {ours} (all ranks must have the same)"
+    return _SAME
 
 
 @torch.no_grad()
-def send_state(model: torch.nn.Module, groups: Groups) -> None:
-    """Every rank takes rank 0's parameters and buffers, whatever their types and layouts, as bytes."""
-    root = groups.name(0)
+def send_state(model: torch.nn.Module, links: Links, *, num_workers: int) -> None:
+    """Every worker takes rank 0's parameters and buffers, whatever their types and layouts, as bytes."""
+    moves = expand("broadcast", "tree", num_workers)
+    exchange = Exchange(links, Flow())
     for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.numel():
-            values = tensor.detach().contiguous().clone()
-            dist.broadcast(values.reshape(-1).view(torch.uint8), root, group=groups.everyone)
-            tensor.data.copy_(values)
+        if tensor.numel() and num_workers > 1:
+            values = tensor.detach().contiguous().clone().reshape(-1).view(torch.uint8)
+            pieces = cut_moves(moves, (0, len(values)), position=links.rank, item_bytes=1)
+            exchange.run(pieces, values, members=range(num_workers), tag=STATE_TAG, priority=0)
+            tensor.data.copy_(values.view(tensor.dtype).view(tensor.shape))
+
+
+def refuse_gradient(name: str) -> Any:
+    """A hook for a parameter that no rank synchronises."""
+
+    def refuse(_: torch.Tensor) -> None:
+        raise OperationError(f"{name} got a gradient, which the bundle does not synchronise: it got none when profiled")
+
+    return refuse

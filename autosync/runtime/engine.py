@@ -1,187 +1,315 @@
-"""The engine: one thread a rank that executes the operations of a plan, in their order, beside the training loop.
+"""The engine: executes a plan on one rank, beside the training loop.
 
-The order of a plan's operations is the same on all ranks and puts everything behind what it waits for, so a thread
-that follows it can neither deadlock nor mix messages up. The training thread tells it what happened (a gradient is
-ready, `step()` was called) and waits where the plan has a gate. An error in the thread ends the step in the training
-thread, with the operation's name.
+Each lane of the plan has a thread that carries out its transfers in their order, blocking; one more thread does local
+work. A thread goes on when its next item is ready (see `script`): counters say when, so nothing is searched or polled.
+The training thread tells what happened (a gradient, the call of `step()`) and waits at gates. The order of a lane is
+the same on all ranks and lanes never wait for one another but by edges, so nothing deadlocks.
+
+An iteration is one optimizer step. `begin` opens the next one; it may be open while items of earlier ones are still
+under way, but no gradient of it is taken before what could still read the last ones is done.
 """
 
 from __future__ import annotations
 
-import itertools
+import heapq
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import torch
+from collections.abc import Callable
+from typing import Protocol
 
 from autosync.errors import OperationError
-from autosync.plan.types import Edge, GateKind, Local, Plan, Transfer
-from autosync.runtime.groups import Groups
-from autosync.runtime.owned import OwnedUpdate
-from autosync.runtime.tensors import RegionTensors
-from autosync.runtime.transfers import Mover
-from autosync.runtime.updates import EngineUpdates
+from autosync.plan.types import GateKind, Plan, Transfer
+from autosync.runtime.script import Script
+
+
+class Work(Protocol):
+    """What carries operations out: called by the engine's threads, with the position in the plan and the iteration.
+
+    `abort` makes whatever waits for other ranks end with an error.
+    """
+
+    def begin_thread(self) -> None: ...
+    def transfer(self, operation: int, iteration: int) -> None: ...
+    def local(self, operation: int, iteration: int) -> None: ...
+    def abort(self) -> None: ...
+
+
+class _Iteration:
+    """What is left to wait for in one iteration."""
+
+    __slots__ = ("done", "num_left", "number", "released", "unmet")
+
+    def __init__(self, number: int, script: Script) -> None:
+        self.number = number
+        self.unmet = list(script.num_waits)
+        self.released = bytearray(script.num_items)
+        self.done = bytearray(script.num_items)
+        self.num_left = len(script.operations)
+
+
+class _Sleeper:
+    """A thread's place to sleep until it is woken. Waking before sleeping is not lost."""
+
+    __slots__ = ("_lock", "awake")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.awake = True
+
+    def wake(self) -> None:
+        """Called with the engine's lock held."""
+        if not self.awake:
+            self.awake = True
+            self._lock.release()
+
+    def sleep(self, seconds: float = -1) -> bool:
+        """Called without the engine's lock, by a thread that has set `awake` to False under it."""
+        return self._lock.acquire(timeout=seconds)
 
 
 class Engine:
-    """Executes a plan for one rank."""
+    """Executes a plan for one rank. `begin` comes first; `close` ends the threads."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        updates: EngineUpdates,
-        parameters: Mapping[str, torch.nn.Parameter],
-        variables: Sequence[str],
-        optimizer: torch.optim.Optimizer,
-        groups: Groups,
-        timeout_seconds: float,
-    ) -> None:
+    def __init__(self, plan: Plan, script: Script, work: Work, *, rank: int, timeout_seconds: float) -> None:
         self._plan = plan
-        self._rank = groups.rank
+        self._script = script
+        self._work = work
+        self._rank = rank
         self._timeout_seconds = timeout_seconds
-        self._optimizer = optimizer
-        self._variable_index = {name: index for index, name in enumerate(variables)}
-        self._tensors = RegionTensors(plan, parameters)
-        self._mover = Mover(plan, self._tensors, groups)
-        mine = [i for i, o in enumerate(plan.operations) if any(self._rank in group for group in o.groups)]
-        self._mine = dict.fromkeys(mine)
-        self._owned = {index: self._own(index, parameters) for index in mine if index in updates.operations}
-        self._gates = {gate.kind: gate.after for gate in plan.gates}
-        self._news = threading.Condition()
-        self._ready: set[int] = set()
-        self._step_is_called = False
-        self._options: list[dict[str, Any]] = []
-        self._done: set[int] = set()
-        self._begun = False
-        self._num_steps = 0
+        self._lock = threading.Lock()
+        self._iterations: dict[int, _Iteration] = {}
+        self._number = -1
+        self._locals: list[tuple[int, int, int]] = []
+        self._priorities = [plan.operations[index].message for index in script.operations]
+        self._under_way: dict[int, int] = {}
         self._closed = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="autosync-engine", daemon=True)
-        self._thread.start()
-
-    def _own(self, index: int, parameters: Mapping[str, torch.nn.Parameter]) -> OwnedUpdate:
-        operation = self._plan.operations[index]
-        assert isinstance(operation, Local), "updates are local"
-        return OwnedUpdate(
-            plan=self._plan,
-            operation=operation,
-            rank=self._rank,
-            tensors=self._tensors,
-            parameters=parameters,
-            optimizer=self._optimizer,
+        self._main = _Sleeper()
+        self._worker = _Sleeper()
+        self._lanes = {lane: _Sleeper() for lane in script.lanes}
+        self._reached = dict.fromkeys(script.lanes, 0)
+        self._lane_of = {item: lane for lane, items in script.lanes.items() for item in items}
+        self._threads = [
+            threading.Thread(target=self._guard, args=(self._run_lane, lane), name=f"autosync-lane-{lane}", daemon=True)
+            for lane in script.lanes
+        ]
+        self._threads.append(
+            threading.Thread(target=self._guard, args=(self._run_locals, -1), name="autosync-local", daemon=True)
         )
+        for thread in self._threads:
+            thread.start()
 
-    def gradient_ready(self, name: str) -> None:
-        """A variable's gradient of this step is complete; the first of a step begins it."""
-        with self._news:
-            if self._variable_index[name] in self._ready:
-                raise OperationError(f"the gradient of {name} was complete already in this step, and came again")
-            self._begun = True
-            self._ready.add(self._variable_index[name])
-            self._news.notify_all()
+    @property
+    def iteration(self) -> int:
+        """The iteration that is open."""
+        return self._number
 
-    def all_gradients_ready(self) -> None:
-        """Backward has come to its end: what came in earlier microsteps alone is complete too."""
-        with self._news:
-            self._begun = True
-            self._ready.update(self._variable_index.values())
-            self._news.notify_all()
+    # What the training thread says.
 
-    def wait(self, gate: GateKind) -> None:
-        """Wait at a gate of the plan; raises what went wrong in the engine's thread."""
-        edges = self._gates.get(gate, ())
-        with self._news:
-            self._wait_for(lambda: self._is_met(edges))
+    def begin(self) -> None:
+        """Open the next iteration."""
+        with self._lock:
+            self._number += 1
+            script, current = self._script, _Iteration(self._number, self._script)
+            for item, links in enumerate(script.earlier):
+                for link in links:
+                    before = self._iterations.get(self._number - link.lag)
+                    if before is not None and not before.done[link.item]:
+                        current.unmet[item] += 1
+            for number in [n for n, one in self._iterations.items() if not self._is_needed(n, one)]:
+                del self._iterations[number]
+            self._iterations[self._number] = current
+            idle = [item for item, every in enumerate(script.every) if (self._number + 1) % every]
+            for item in idle:
+                current.released[item] = 1
+            for item in idle:
+                self._settle(current, item)
+            for item in range(script.num_items):
+                if current.unmet[item] == 0:
+                    self._release(current, item)
+            for sleeper in self._lanes.values():
+                sleeper.wake()
 
-    def finish_step(self) -> None:
-        """The user steps: with the options of this moment the engine does all that is left of the step."""
-        with self._news:
-            self._options = [{k: v for k, v in g.items() if k != "params"} for g in self._optimizer.param_groups]
-            self._step_is_called = True
-            self._news.notify_all()
-            self._wait_for(lambda: len(self._done) == len(self._mine))
-            self._ready.clear()
-            self._done.clear()
-            self._step_is_called = False
-            self._begun = False
-            self._num_steps += 1
+    def _is_needed(self, number: int, iteration: _Iteration) -> bool:
+        is_recent = self._number - number <= max(1, self._script.longest_lag)
+        return iteration.num_left > 0 or is_recent or number >= min(self._reached.values(), default=number)
 
-    def _wait_for(self, condition: Callable[[], bool]) -> None:
-        if not self._news.wait_for(lambda: self._error is not None or condition(), self._timeout_seconds):
-            raise OperationError(f"rank {self._rank}: {self._where()}: no end within {self._timeout_seconds:g} s")
-        if self._error is not None:
-            raise OperationError(f"rank {self._rank}: {self._where()} failed: {self._error}") from self._error
+    def gradient_ready(self, variable: int) -> None:
+        """A variable's gradient of this iteration is complete."""
+        self._happen(self._script.on_gradient[variable])
+
+    def step_called(self) -> None:
+        """`step()` was called: the hyperparameters of this iteration are known."""
+        self._happen(self._script.on_step_called)
+
+    def user_updated(self) -> None:
+        """The user's optimizer has updated what it updates."""
+        self._happen(self._script.on_user_updated)
+
+    def wait(self, kind: GateKind, variable: int = -1) -> None:
+        """Wait at a gate of the plan in this iteration; raises what went wrong in any of the engine's threads."""
+        gate = self._script.gates.get((kind, variable))
+        if gate is not None:
+            current = self._iterations[self._number]
+            self._wait(lambda: current.unmet[gate] == 0)
+
+    def wait_done(self, *, iterations_back: int = 0) -> None:
+        """Wait until all of the iteration's operations (or an earlier one's) are done."""
+        before = self._iterations.get(self._number - iterations_back)
+        if before is not None:
+            self._wait(lambda: before.num_left == 0)
 
     def close(self) -> None:
-        """End the thread. Whatever it is doing with other ranks comes to its end first, or to the timeout."""
-        with self._news:
+        """End the threads. Whatever they do with other ranks comes to its end first, or to the timeout."""
+        with self._lock:
             self._closed = True
-            self._news.notify_all()
-        self._thread.join(self._timeout_seconds)
-        if self._thread.is_alive():
-            raise OperationError(f"rank {self._rank}: {self._where()}: no end within {self._timeout_seconds:g} s")
+            self._wake_all()
+        for thread in self._threads:
+            thread.join(self._timeout_seconds)
+        if any(thread.is_alive() for thread in self._threads):
+            raise OperationError(f"rank {self._rank}: {self.where()}: no end within {self._timeout_seconds:g} s")
 
-    def _is_met(self, edges: Sequence[Edge]) -> bool:
-        return all(
-            edge.event != "operation" or edge.target not in self._mine or edge.target in self._done for edge in edges
-        )
+    def where(self) -> str:
+        """The operations under way, for errors."""
+        found = [self.name(item) for item in list(self._under_way.values())]
+        return ", ".join(found[:4]) or "nothing under way"
 
-    def _where(self) -> str:
-        """The operation under way, for errors."""
-        index = next((i for i in self._mine if i not in self._done), None)
-        if index is None:
-            return "nothing under way"
+    def name(self, item: int) -> str:
+        """An operation in words."""
+        index = self._script.operations[item]
         operation = self._plan.operations[index]
         what = operation.collective if isinstance(operation, Transfer) else operation.kind
         parts = self._plan.messages[operation.message]
         more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
         return f"{what} of {parts[0]}{more} (operation {index})"
 
-    def _run(self) -> None:
-        for step in itertools.count():
-            self._await_step(step)
-            if self._closed:
-                return
-            for index in self._mine:
-                try:
-                    if not self._await(self._plan.operations[index].after):
+    # How items go on; all of this with the lock held.
+
+    def _happen(self, items: tuple[int, ...]) -> None:
+        if self._error is not None:
+            self._raise()
+        if not items:
+            return
+        with self._lock:
+            current = self._iterations[self._number]
+            for item in items:
+                current.unmet[item] -= 1
+                if current.unmet[item] == 0:
+                    self._release(current, item)
+
+    def _release(self, iteration: _Iteration, item: int) -> None:
+        """An item is ready: somebody goes on with it."""
+        if iteration.released[item]:
+            return
+        iteration.released[item] = 1
+        script = self._script
+        if item >= len(script.operations):
+            self._main.wake()
+        elif item in script.instant:
+            self._settle(iteration, item)
+        elif item in self._lane_of:
+            self._lanes[self._lane_of[item]].wake()
+        else:
+            heapq.heappush(self._locals, (iteration.number, self._priorities[item], item))
+            self._worker.wake()
+
+    def _settle(self, iteration: _Iteration, item: int) -> None:
+        """An item is done: what waits for it has one thing less to wait for."""
+        if iteration.done[item]:
+            return
+        iteration.done[item] = 1
+        if item < len(self._script.operations):
+            iteration.num_left -= 1
+            if iteration.num_left == 0:
+                self._main.wake()
+        for follower, lag in self._script.followers[item]:
+            later = iteration if lag == 0 else self._iterations.get(iteration.number + lag)
+            if later is not None:
+                later.unmet[follower] -= 1
+                if later.unmet[follower] == 0:
+                    self._release(later, follower)
+
+    def _wake_all(self) -> None:
+        for sleeper in (self._main, self._worker, *self._lanes.values()):
+            sleeper.wake()
+
+    # Waiting.
+
+    def _wait(self, is_met: Callable[[], bool]) -> None:
+        while True:
+            with self._lock:
+                if self._error is None:
+                    if is_met():
                         return
-                    self._execute(index)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the training thread must hear of it
-                    with self._news:
-                        self._error = error
-                        self._news.notify_all()
+                    self._main.awake = False
+            if self._error is not None:
+                self._raise()
+            if not self._main.sleep(self._timeout_seconds):
+                raise OperationError(f"rank {self._rank}: {self.where()}: no end within {self._timeout_seconds:g} s")
+
+    def _raise(self) -> None:
+        raise OperationError(f"rank {self._rank}: {self._error}") from self._error
+
+    # The threads.
+
+    def _guard(self, run: Callable[[int], None], lane: int) -> None:
+        try:
+            self._work.begin_thread()
+            run(lane)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training thread must hear of it
+            item = self._under_way.get(lane)
+            told = OperationError(f"{self.name(item)} failed: {error}") if item is not None else error
+            told.__cause__ = error
+            with self._lock:
+                # The first error is the reason; those that follow from it are not.
+                self._error = self._error or told
+                self._wake_all()
+            self._work.abort()
+
+    def _run_lane(self, lane: int) -> None:
+        sleeper, items = self._lanes[lane], self._script.lanes[lane]
+        number = 0
+        while True:
+            for item in items:
+                iteration = self._next_of_lane(sleeper, number, item)
+                if iteration is None:
                     return
-                with self._news:
-                    self._done.add(index)
-                    self._news.notify_all()
+                if iteration.done[item]:
+                    continue
+                self._under_way[lane] = item
+                self._work.transfer(self._script.operations[item], number)
+                del self._under_way[lane]
+                with self._lock:
+                    self._settle(iteration, item)
+            number += 1
+            self._reached[lane] = number
 
-    def _await_step(self, step: int) -> None:
-        with self._news:
-            self._news.wait_for(lambda: self._closed or (self._begun and self._num_steps == step))
+    def _next_of_lane(self, sleeper: _Sleeper, number: int, item: int) -> _Iteration | None:
+        """Sleep until the item is ready (or is not due in this iteration); None when the engine is at its end."""
+        while True:
+            with self._lock:
+                if self._closed or self._error is not None:
+                    return None
+                iteration = self._iterations.get(number)
+                if iteration is not None and (iteration.done[item] or iteration.unmet[item] == 0):
+                    return iteration
+                sleeper.awake = False
+            sleeper.sleep()
 
-    def _await(self, edges: Sequence[Edge]) -> bool:
-        """Wait for this rank's events; operations are waited for by their order."""
-        with self._news:
-            self._news.wait_for(lambda: self._closed or all(self._has_happened(edge) for edge in edges))
-            return not self._closed
-
-    def _has_happened(self, edge: Edge) -> bool:
-        if edge.event == "grad_ready":
-            return edge.target in self._ready
-        return edge.event == "operation" or self._step_is_called
-
-    @torch.no_grad()
-    def _execute(self, index: int) -> None:
-        operation = self._plan.operations[index]
-        if isinstance(operation, Transfer):
-            self._mover.move(index, operation)
-        elif operation.kind == "average":
-            buffer = self._tensors.read(operation.inputs)
-            buffer /= self._plan.num_workers
-            self._tensors.write(operation.outputs, buffer)
-        elif index in self._owned:
-            self._owned[index].run(self._options)
-        # What remains is the user's: an update that every worker does for itself, and the norm for their own clipping.
+    def _run_locals(self, lane: int) -> None:
+        while True:
+            with self._lock:
+                if self._closed or self._error is not None:
+                    return
+                found = heapq.heappop(self._locals) if self._locals else None
+                if found is None:
+                    self._worker.awake = False
+            if found is None:
+                self._worker.sleep()
+                continue
+            number, _, item = found
+            self._under_way[lane] = item
+            self._work.local(self._script.operations[item], number)
+            del self._under_way[lane]
+            with self._lock:
+                self._settle(self._iterations[number], item)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from autosync.errors import OperationError
-from autosync.runtime.session import Session
+from autosync.runtime.start import Synchronisation, start
 from autosync.strategy.bundle import Bundle, load_bundle
 
 
@@ -23,6 +23,8 @@ def parallelize(
     *,
     timeout_seconds: float = 300.0,
     init_sync: bool = True,
+    hand_off: bool = True,
+    checks: bool = False,
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """Train a model by a bundle's strategy, after `init_process_group`, on all its ranks.
 
@@ -30,6 +32,10 @@ def parallelize(
     and `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers
     (`init_sync=False`: from their own, for ranks whose models are the same already). What this cannot do exactly it
     refuses, and nothing waits longer than `timeout_seconds` for another rank.
+
+    A plan that stock DDP can express is handed to torch's own reducer, unless `hand_off` is false. `checks` has every
+    message say which transfer it belongs to: that finds ranks whose transfers are misordered, which gloo would mix up
+    in silence, and costs a message each.
     """
     if model in _SESSIONS:
         raise OperationError("the model is parallelized already: release(model) comes first")
@@ -38,7 +44,16 @@ def parallelize(
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
     if not isinstance(bundle, Bundle):
         bundle = load_bundle(bundle)
-    _SESSIONS[model] = Session(model, optimizer, bundle, group, timeout_seconds, init_sync=init_sync)
+    _SESSIONS[model] = start(
+        model,
+        optimizer,
+        bundle,
+        group,
+        timeout_seconds=timeout_seconds,
+        init_sync=init_sync,
+        hand_off=hand_off,
+        checks=checks,
+    )
     return model, optimizer
 
 
@@ -53,6 +68,16 @@ def no_sync(model: torch.nn.Module) -> Iterator[None]:
         session.syncs = True
 
 
+def drain(model: torch.nn.Module) -> None:
+    """Wait until all parameters are those of the last step: before they are read by others than the model itself."""
+    _session(model).drain()
+
+
+def where(model: torch.nn.Module) -> str:
+    """What a model's synchronisation is doing, in words. Any thread may ask."""
+    return _session(model).where()
+
+
 def release(model: torch.nn.Module) -> None:
     """End a model's parallel training: no hooks and no engine are left, and the parameters are as they were trained.
 
@@ -62,12 +87,12 @@ def release(model: torch.nn.Module) -> None:
     del _SESSIONS[model]
 
 
-def _session(model: torch.nn.Module) -> Session:
+def _session(model: torch.nn.Module) -> Synchronisation:
     session = _SESSIONS.get(model)
     if session is None:
         raise OperationError("the model is not parallelized: parallelize(model, optimizer, bundle) comes first")
     return session
 
 
-_SESSIONS: weakref.WeakKeyDictionary[torch.nn.Module, Session] = weakref.WeakKeyDictionary()
+_SESSIONS: weakref.WeakKeyDictionary[torch.nn.Module, Synchronisation] = weakref.WeakKeyDictionary()
 """The session of each parallelized model."""

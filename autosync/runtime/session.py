@@ -1,9 +1,10 @@
 """One model in training under one plan: the hooks that tell the engine what happens, and what it cannot do refused.
 
-Where every worker updates everything for itself, a step of the engine ends with the backward pass: from there on
-gradients are the same on all ranks and the rest is the user's, who may clip, skip a step or go backward again as under
-DDP. Where the engine updates variables itself (at a server, in shards), its step ends with `optimizer.step()`, and
-between the two these gradients are the engine's: whoever changes them is told, for no rank holds the whole of them.
+Where every worker updates everything for itself after backward has returned, gradients are the users' from there on:
+the same on all ranks, to be clipped, skipped or added to as under DDP. Variables that the engine updates (at a server,
+in shards, and all of them when transfers overlap the next forward pass) are the engine's from their gradient to their
+update. Meanwhile nobody can see their gradients: where the task was declared to clip they are None, so that the user's
+clipping, which the engine does instead, finds nothing to do; else they refuse to be used (see `sealed`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from autosync.errors import OperationError
-from autosync.plan.lowering import lower
-from autosync.runtime.agreement import check_optimizer, check_same_bundle, parameters_of, send_state, unsynchronised
+from autosync.plan.types import Local, Plan
+from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.engine import Engine
-from autosync.runtime.groups import Groups
-from autosync.runtime.support import unsupported
-from autosync.runtime.updates import engine_updates
+from autosync.runtime.execution import Execution
+from autosync.runtime.sealed import sealed
+from autosync.runtime.updates import engine_updates, is_by_every_worker
+from autosync.runtime.uses import Uses
 from autosync.strategy.bundle import Bundle
 
 
@@ -31,40 +32,31 @@ class Session:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         bundle: Bundle,
-        group: dist.ProcessGroup,
-        timeout_seconds: float,
         *,
-        init_sync: bool,
+        plan: Plan,
+        execution: Execution,
+        engine: Engine,
     ) -> None:
-        plan = lower(bundle.strategy, bundle.model, bundle.cluster)
-        reasons = unsupported(plan)
-        if reasons:
-            raise OperationError("this engine does not run the strategy: " + "; ".join(reasons[:3]))
         self.syncs = True
+        self._plan = plan
+        self._optimizer = optimizer
+        self._execution = execution
+        self._engine = engine
         self._parameters = parameters_of(model, bundle)
         updates = engine_updates(plan)
-        if updates.variables:
-            check_optimizer(optimizer, bundle.model)
-        self._groups = Groups(group, plan, timeout_seconds)
-        check_same_bundle(bundle, self._groups)
-        self._groups.make_for(plan)
-        if init_sync:
-            send_state(model, self._groups)
-        names = [variable.name for variable in bundle.model.variables]
-        self._engine = Engine(
-            plan,
-            updates=updates,
-            parameters=self._parameters,
-            variables=names,
-            optimizer=optimizer,
-            groups=self._groups,
-            timeout_seconds=timeout_seconds,
-        )
-        self._engine_updated = {name: self._parameters[name] for name in names if name in updates.variables}
-        self._grads: dict[str, tuple[torch.Tensor | None, int]] = {}
+        self._numbers = {name: number for number, name in enumerate(self._parameters)}
+        self._engines = {name: p for name, p in self._parameters.items() if name in updates.variables}
+        self._returned = [name for name in execution.memory.staged_variables() if name not in self._engines]
+        apart = _updated_apart(plan)
+        self._kept_apart = [name for name in self._parameters if name in apart]
+        self._came: set[str] = set()
         self._callback_is_queued = False
         self._synchronised = False
+        self._overlaps_forward = plan.overlap == "forward"
+        self._ends_with_backward = not self._engines
+        self._uses = Uses(model, self._parameters, self._before_use) if self._overlaps_forward else None
         self._hooks = self._make_hooks(model, optimizer, bundle)
+        engine.begin()
 
     def _make_hooks(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, bundle: Bundle) -> list[Any]:
         hooks: list[Any] = [
@@ -72,96 +64,151 @@ class Session:
             for name, parameter in self._parameters.items()
         ]
         hooks += [
-            parameter.register_post_accumulate_grad_hook(_refuse_gradient(name))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(refuse_gradient(name))  # type: ignore[no-untyped-call]
             for name, parameter in unsynchronised(model, bundle).items()
         ]
         hooks.append(optimizer.register_step_pre_hook(self._before_step))
         hooks.append(optimizer.register_step_post_hook(self._after_step))
-        if self._engine_updated:
-            hooks.append(optimizer.register_state_dict_pre_hook(self._refuse_state))
+        hooks.append(optimizer.register_state_dict_pre_hook(self._before_optimizer_state))
+        hooks.append(model.register_state_dict_pre_hook(lambda *_: self.drain()))  # type: ignore[no-untyped-call]
         return hooks
 
     def close(self) -> None:
-        """Take the hooks away and end the engine's thread."""
+        """Bring everything under way to its end, then take the hooks away and end the engine."""
+        if self._uses is not None:
+            self._uses.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._engine.close()
-        self._groups.close()
+        try:
+            self._engine.close()
+        finally:
+            self._execution.close()
+
+    def drain(self) -> None:
+        """Wait for all updates that are under way: from here on parameters are those of the last step."""
+        self._engine.wait_done(iterations_back=1)
+
+    def where(self) -> str:
+        """The operations under way."""
+        return self._engine.where()
+
+    # The backward pass.
 
     def _gradient_hook(self, name: str) -> Any:
-        def ready(_: torch.Tensor) -> None:
-            if self._engine_updated and self._synchronised:
-                raise OperationError(
-                    f"a second backward pass before optimizer.step(): the gradient of {name} is on its way already "
-                    "(accumulate under no_sync; the last backward pass goes outside)"
-                )
+        number = self._numbers[name]
+
+        def ready(parameter: torch.nn.Parameter) -> None:
             if not self.syncs:
                 self._synchronised = False
                 return
+            if self._synchronised:
+                self._refuse_second_backward(name)
             if not self._callback_is_queued:
-                self._callback_is_queued = True
-                torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # noqa: SLF001 - DDP's own way to hear of the end of backward
-            self._engine.gradient_ready(name)
+                self._begin_backward()
+            self._came.add(name)
+            self._take(name, number, parameter)
 
         return ready
+
+    def _refuse_second_backward(self, name: str) -> None:
+        if self._engines:
+            raise OperationError(
+                f"a second backward pass before optimizer.step(): the gradient of {name} is on its way already "
+                "(accumulate under no_sync; the last backward pass goes outside)"
+            )
+
+    def _begin_backward(self) -> None:
+        self._callback_is_queued = True
+        torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # noqa: SLF001 - DDP's own way to hear of the end of backward
+        # What the last iteration still reads must not be overwritten.
+        self._engine.wait_done(iterations_back=1)
+
+    def _take(self, name: str, number: int, parameter: torch.nn.Parameter) -> None:
+        gradient = parameter.grad
+        assert gradient is not None, "the gradient that was just accumulated"
+        seen = self._execution.memory.take_gradient(name, gradient)
+        if seen is not gradient and name not in self._engines:
+            parameter.grad = seen
+        self._engine.gradient_ready(number)
 
     def _backward_ends(self) -> None:
         self._callback_is_queued = False
         for name, parameter in self._parameters.items():
+            if name in self._came:
+                continue
             if parameter.grad is None:
                 # As zero it would still decay and move by momentum, which alone it would not; DDP refuses it too.
                 raise OperationError(f"{name} got no gradient in this step (a variable of the bundle gets one in each)")
-        self._engine.all_gradients_ready()
+            # It came in earlier microsteps alone.
+            self._take(name, self._numbers[name], parameter)
+        self._came.clear()
         self._engine.wait("backward_returns")
-        if self._engine_updated:
-            self._grads = self._grads_now()
-        else:
-            self._engine.finish_step()
+        for name in self._returned:
+            gradient = self._parameters[name].grad
+            assert gradient is not None, "every variable has got one"
+            self._execution.memory.return_gradient(name, gradient)
+        for name, parameter in self._engines.items():
+            parameter.grad = None if self._plan.clip_norm is not None else sealed(name, parameter)
         self._synchronised = True
+        if self._ends_with_backward:
+            self._engine.step_called()
+            self._engine.user_updated()
+            self._next_iteration()
 
-    def _grads_now(self) -> dict[str, tuple[torch.Tensor | None, int]]:
-        """The gradients that are the engine's, with their versions: what the engine writes raises none."""
-        return {
-            name: (parameter.grad, -1 if parameter.grad is None else parameter.grad._version)  # noqa: SLF001 - torch has no other way to ask
-            for name, parameter in self._engine_updated.items()
-        }
+    # The step.
 
     def _before_step(self, _: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         if any(argument is not None for argument in (*arguments[1:], *options.values())):
             raise OperationError("optimizer.step(closure): a closure's backward passes cannot be synchronised")
         if not self._synchronised:
             raise OperationError("optimizer.step() was called without a synchronised backward pass before it")
-        if not self._engine_updated:
+        if self._ends_with_backward:
             return
-        now = self._grads_now()
-        for name, (gradient, version) in self._grads.items():
-            if now[name][0] is not gradient or now[name][1] != version:
-                raise OperationError(
-                    f"the gradient of {name} was changed between backward and step; no rank holds the whole of it "
-                    "(clipping and loss scaling must be declared in the task that is tuned)"
-                )
-        self._engine.finish_step()
-        for parameter in self._engine_updated.values():
-            # The user's optimizer skips a parameter without a gradient: this one is updated.
+        for parameter in self._engines.values():
+            # The user's optimizer skips a parameter without a gradient: this one is the engine's to update.
             parameter.grad = None
+        self._note_options()
+        self._engine.step_called()
+
+    def _note_options(self) -> None:
+        if self._execution.optimizer is not None:
+            self._execution.optimizer.note(self._engine.iteration)
 
     def _after_step(self, *_: Any) -> None:
         self._synchronised = False
-        for name, (gradient, _version) in self._grads.items():
-            self._engine_updated[name].grad = gradient
-        self._grads = {}
+        if self._ends_with_backward:
+            return
+        self._engine.user_updated()
+        if self._overlaps_forward and self._uses is not None and self._uses.is_known:
+            self._engine.begin()
+            return
+        self._engine.wait("step_returns")
+        self._next_iteration()
 
-    def _refuse_state(self, _: torch.optim.Optimizer) -> None:
-        name = next(iter(self._engine_updated))
-        raise OperationError(
-            f"the optimizer's state of {name} is where it is updated, at a server or in shards, and cannot be gathered "
-            "(to save it, train by a strategy that updates on every worker: synchroniser all_reduce)"
-        )
+    def _next_iteration(self) -> None:
+        self._engine.wait_done()
+        self._engine.begin()
+
+    def _before_use(self, variables: tuple[int, ...]) -> None:
+        for variable in variables:
+            self._engine.wait("before_use", variable)
+
+    def _before_optimizer_state(self, _: torch.optim.Optimizer) -> None:
+        self.drain()
+        if self._kept_apart:
+            raise OperationError(
+                f"the optimizer's state of {self._kept_apart[0]} is where it is updated, at a server or in shards, and "
+                "cannot be gathered (to save it, train by a strategy that updates on every worker: synchroniser "
+                "all_reduce)"
+            )
 
 
-def _refuse_gradient(name: str) -> Any:
-    def refuse(_: torch.Tensor) -> None:
-        raise OperationError(f"{name} got a gradient, which the bundle does not synchronise: it got none when profiled")
-
-    return refuse
+def _updated_apart(plan: Plan) -> set[str]:
+    """The variables of which no worker has the whole state of the optimizer."""
+    return {
+        plan.parts[plan.regions[region].part].variable.name
+        for operation in plan.operations
+        if isinstance(operation, Local) and operation.kind == "update" and not is_by_every_worker(plan, operation)
+        for region in operation.outputs
+    }

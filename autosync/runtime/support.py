@@ -20,8 +20,6 @@ def _reasons(plan: Plan) -> Iterator[str]:
         yield f"the backend is {plan.backend}; the engine runs on gloo"
     if any(rank.role == "server" for rank in plan.ranks):
         yield "the cluster has nodes that only serve; the engine runs on workers"
-    if plan.overlap == "forward":
-        yield "transfers overlap the forward pass; the engine overlaps the backward pass"
     users = _users_updates(plan)
     for operation in plan.operations:
         if any(edge.event == "operation" and edge.target in users for edge in operation.after):

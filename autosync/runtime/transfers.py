@@ -1,105 +1,98 @@
-"""Transfers on torch.distributed: the backend's own collectives where a plan asks for them, else rounds of messages."""
+"""Carries out a plan's transfers on one rank: which memory travels, among whom, and how."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import Any
-
 import torch
-import torch.distributed as dist
 
-from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
+from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Plan, Transfer
-from autosync.runtime.groups import Groups
-from autosync.runtime.tensors import RegionTensors
+from autosync.runtime.collectives import is_native, run_native
+from autosync.runtime.exchange import Exchange, Flow, TransferId
+from autosync.runtime.links import Links
+from autosync.runtime.memory import Memory
+from autosync.runtime.pieces import compile_pieces
 
-NATIVE = frozenset({"all_reduce", "broadcast", "reduce"})
-"""Collectives that gloo has in the form that plans mean. Its reduce-scatter and all-gather want even chunks."""
+CONTENT_KINDS = frozenset({"rows", "new_rows", "factors"})
 
 
 class Mover:
-    """Carries out the transfers of a plan for one rank."""
+    """Takes part in transfers; each lane's come one after another, those of several lanes side by side."""
 
-    def __init__(self, plan: Plan, tensors: RegionTensors, groups: Groups) -> None:
+    def __init__(self, plan: Plan, memory: Memory, links: Links, *, checks: bool = False) -> None:
         self._plan = plan
-        self._tensors = tensors
-        self._groups = groups
-        self._rank = groups.rank
+        self._memory = memory
+        self._links = links
+        self._rank = links.rank
+        self._contributes = plan.ranks[links.rank].role == "worker"
+        flow = Flow()
+        lanes = {one.lane for one in plan.operations if isinstance(one, Transfer)}
+        self._exchanges = {lane: Exchange(links, flow, checks=checks) for lane in lanes}
+        self._sequences = dict.fromkeys(lanes, 0)
 
-    def move(self, operation: int, transfer: Transfer) -> None:
-        """Take part in a transfer; returns when this rank's buffers hold the result."""
+    def run(self, index: int, iteration: int) -> None:
+        """Take part in one transfer (by its position in the plan); returns when this rank has its result."""
+        transfer = self._plan.operations[index]
+        assert isinstance(transfer, Transfer), "local operations are not transfers"
         group = next(group for group in transfer.groups if self._rank in group)
         if len(group) == 1:
             return
-        buffer = self._tensors.read(transfer.regions)
-        window = self._window(transfer, len(buffer))
-        if transfer.algorithm == "native" and transfer.collective in NATIVE:
-            self._native(transfer, group, buffer[window])
+        identity = TransferId(index, iteration, self._sequences[transfer.lane], transfer.lane)
+        self._sequences[transfer.lane] += 1
+        if self._plan.regions[transfer.regions[0]].kind in CONTENT_KINDS:
+            self._move_content(transfer, group, identity)
         else:
-            self._rounds(transfer, group, buffer[window], tag=operation)
-        self._tensors.write(transfer.regions, buffer)
+            self._move(transfer, group, identity)
 
-    def _window(self, transfer: Transfer, num_elements: int) -> slice:
+    def _move(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
+        kind = self._plan.regions[transfer.regions[0]].kind
+        if kind == "param" and transfer.collective == "all_reduce":
+            self._memory.load(transfer.regions)
+        whole = self._memory.view(transfer.regions)
+        buffer = self._window(transfer, whole)
+        if kind == "grad" and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
+            # A mere server has no gradient of its own; what is here is the last step's.
+            buffer.zero_()
+        if is_native(transfer):
+            if len(buffer):
+                run_native(transfer.collective, self._links.native(group, transfer.lane), buffer)
+        else:
+            self._exchange(transfer, group, buffer, identity)
+        if kind == "param":
+            self._memory.store(transfer.regions)
+
+    def _window(self, transfer: Transfer, buffer: torch.Tensor) -> torch.Tensor:
         """The part of the buffer that travels: all, or this rank's chunk of an outer split."""
         if not transfer.within:
-            return slice(0, num_elements)
+            return buffer
         outer = next(group for group in transfer.within if self._rank in group)
-        bounds = chunk_bounds(num_elements, len(outer))
+        bounds = chunk_bounds(len(buffer), len(outer))
         position = outer.index(self._rank)
-        return slice(bounds[position], bounds[position + 1])
+        return buffer[bounds[position] : bounds[position + 1]]
 
-    def _native(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor) -> None:
-        if not len(buffer):
-            return
-        handle = self._groups.native(group)
-        if transfer.collective == "all_reduce":
-            dist.all_reduce(buffer, group=handle)
-            return
-        root = self._groups.name(group[0])
-        if transfer.collective == "reduce":
-            dist.reduce(buffer, root, group=handle)
-        else:
-            dist.broadcast(buffer, root, group=handle)
+    def _exchange(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+        pieces = compile_pieces(
+            transfer.collective,
+            transfer.algorithm,
+            num_members=len(group),
+            position=group.index(self._rank),
+            num_elements=len(buffer),
+            item_bytes=buffer.element_size(),
+        )
+        self._exchanges[transfer.lane].run(
+            pieces, buffer, members=group, tag=identity.operation, priority=transfer.priority, identity=identity
+        )
 
-    def _rounds(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, *, tag: int) -> None:
-        me = group.index(self._rank)
-        bounds = chunk_bounds(len(buffer), num_chunks(transfer.collective, len(group)))
-        moves = expand(transfer.collective, transfer.algorithm, len(group))
-        mine = (move for move in moves if me in (move.source, move.destination))
-        for _, together in itertools.groupby(mine, key=lambda move: move.round):
-            self._round(list(together), buffer, me=me, group=group, bounds=bounds, tag=tag)
-
-    def _round(
-        self,
-        moves: Sequence[Move],
-        buffer: torch.Tensor,
-        *,
-        me: int,
-        group: tuple[int, ...],
-        bounds: tuple[int, ...],
-        tag: int,
-    ) -> None:
-        """Post all of a round's messages, then wait: everything is read before anything is written."""
-        everyone, timeout = self._groups.everyone, self._groups.timeout
-        sends: list[Any] = []
-        arrivals: list[tuple[Move, torch.Tensor, Any]] = []
-        for move in moves:
-            chunk = buffer[bounds[move.first] : bounds[move.last]]
-            if not len(chunk):
-                continue
-            if move.source == me:
-                sends.append(dist.isend(chunk.clone(), self._groups.name(group[move.destination]), everyone, tag))
-            else:
-                arriving = torch.empty_like(chunk)
-                work = dist.irecv(arriving, self._groups.name(group[move.source]), everyone, tag)
-                arrivals.append((move, arriving, work))
-        for move, arriving, work in arrivals:
-            work.wait(timeout)
-            chunk = buffer[bounds[move.first] : bounds[move.last]]
-            if move.adds:
-                chunk += arriving
-            else:
-                chunk.copy_(arriving)
-        for work in sends:
-            work.wait(timeout)
+    def _move_content(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
+        """Contents of a size that is known now only: what this rank has of the one region goes out, all come in."""
+        (region,) = transfer.regions
+        exchange = self._exchanges[transfer.lane]
+        gather = exchange.gather_v if transfer.collective == "gather_v" else exchange.all_gather_v
+        found = gather(
+            self._memory.get(region, identity.iteration),
+            members=group,
+            tag=identity.operation,
+            priority=transfer.priority,
+            identity=identity,
+        )
+        if found:
+            self._memory.put(region, identity.iteration, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosync.plan.types import Local, Plan
+from autosync.plan.types import Local, Operation, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class EngineUpdates:
 
 
 def engine_updates(plan: Plan) -> EngineUpdates:
-    """Which updates are the engine's: those not made by every worker, and all others of their variables.
+    """Which updates are the engine's: all with forward overlap, else those not made by every worker, and what follows.
 
     The user's optimizer takes a variable whole or not at all. So where one part of a variable is updated at a server,
     the engine updates its other parts as well, and with them whatever else their messages hold.
@@ -26,7 +26,13 @@ def engine_updates(plan: Plan) -> EngineUpdates:
         for index, operation in enumerate(plan.operations)
         if isinstance(operation, Local) and operation.kind == "update"
     }
-    ours = {index for index in touched if not _is_by_every_worker(plan, index)}
+    if plan.overlap == "forward":
+        ours = set(touched)
+    else:
+        ours = {index for index in touched if not is_by_every_worker(plan, plan.operations[index])}
+        if ours and plan.clip_norm is not None:
+            # Clipping takes the norm of all gradients, which is then the engine's alone to know.
+            ours = set(touched)
     while True:
         variables = frozenset(name for index in ours for name in touched[index])
         more = {index for index, names in touched.items() if index not in ours and names & variables}
@@ -35,7 +41,6 @@ def engine_updates(plan: Plan) -> EngineUpdates:
         ours |= more
 
 
-def _is_by_every_worker(plan: Plan, index: int) -> bool:
-    operation = plan.operations[index]
-    assert isinstance(operation, Local), "updates are local"
-    return not operation.sharded and len(operation.groups[0]) == plan.num_workers
+def is_by_every_worker(plan: Plan, operation: Operation) -> bool:
+    """Whether every worker does the whole of a local operation."""
+    return isinstance(operation, Local) and not operation.sharded and len(operation.groups[0]) == plan.num_workers

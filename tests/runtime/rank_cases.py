@@ -237,24 +237,25 @@ def _is_equal_everywhere(tensor: torch.Tensor) -> bool:
 
 
 def gradients_when_backward_returns(bundle: str) -> str:
-    """Of each layer: are its gradients the same on all ranks at once, however slow the transfers are."""
+    """Are gradients the same on all ranks at once, however slow transfers are; what of those in shards."""
     from autosync.runtime.transfers import Mover
 
-    move = Mover.move
+    move = Mover.run
 
     def slowly(*arguments: Any) -> None:
         time.sleep(0.1)
         move(*arguments)
 
-    Mover.move = slowly
+    Mover.run = slowly
     try:
         with training("small", bundle) as made:
             made.backward()
-            gradients = [made.model[layer].weight.grad.clone() for layer in (0, 2)]
+            shared = made.model[0].weight.grad.clone()
+            refusal = raised(made.model[2].weight.grad.clone)
             made.optimizer.step()
     finally:
-        Mover.move = move
-    return ", ".join("same" if _is_equal_everywhere(gradient) else "apart" for gradient in gradients)
+        Mover.run = move
+    return f"{'same' if _is_equal_everywhere(shared) else 'apart'}; {refusal}"
 
 
 def missing_gradient(bundle: str) -> str:
@@ -274,13 +275,13 @@ def surprising_gradient(bundle: str) -> str:
 def failing_engine(bundle: str) -> str:
     from autosync.runtime.transfers import Mover
 
-    move = Mover.move
-    Mover.move = _out_of_order
+    move = Mover.run
+    Mover.run = _out_of_order
     try:
         with training("small", bundle, timeout_seconds=20) as made:
             made.step()
     finally:
-        Mover.move = move
+        Mover.run = move
     return ""
 
 
@@ -325,7 +326,7 @@ def partly_optimized(bundle: str) -> str:
 def dies(bundle: str) -> str:
     """Rank 1 is gone in the middle of a step; what the others are told, and how long it takes."""
     made = Training("small")
-    parallelize(made.model, made.optimizer, bundle, timeout_seconds=20)
+    parallelize(made.model, made.optimizer, bundle, timeout_seconds=20, hand_off=False)
     made.step()
     if rank() == 1:
         os.kill(os.getpid(), 9)

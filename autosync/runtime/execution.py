@@ -1,0 +1,59 @@
+"""What carries out a rank's operations: its memory, its connections, and who does which operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from autosync.plan.types import Plan
+from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
+from autosync.runtime.links import Links
+from autosync.runtime.locals import Locals
+from autosync.runtime.memory import Memory
+from autosync.runtime.transfers import Mover
+from autosync.runtime.updates import EngineUpdates
+
+
+class Execution:
+    """Does one rank's operations for the engine. `parameters` are the tensors of the plan's variables by name."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        parameters: Mapping[str, torch.Tensor],
+        *,
+        links: Links,
+        updates: EngineUpdates,
+        optimizer: EngineOptimizer | None,
+        checks: bool = False,
+    ) -> None:
+        self._links = links
+        rank = links.rank
+        self.optimizer = optimizer
+        self.memory = Memory(plan, parameters, contributes=plan.ranks[rank].role == "worker")
+        mine = [index for index, one in enumerate(plan.operations) if any(rank in group for group in one.groups)]
+        made = {
+            index: EngineUpdate(plan, index, rank, memory=self.memory, optimizer=optimizer)
+            for index in mine
+            if index in updates.operations and optimizer is not None
+        }
+        self._mover = Mover(plan, self.memory, links, checks=checks)
+        self._locals = Locals(plan, self.memory, rank=rank, updates=made)
+
+    def begin_thread(self) -> None:
+        """Nothing that the engine computes is differentiated."""
+        torch.set_grad_enabled(False)
+
+    def transfer(self, operation: int, iteration: int) -> None:
+        self._mover.run(operation, iteration)
+
+    def local(self, operation: int, iteration: int) -> None:
+        self._locals.run(operation, iteration)
+
+    def abort(self) -> None:
+        self._links.abort()
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self._links.close()

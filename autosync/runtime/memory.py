@@ -1,0 +1,206 @@
+"""The tensors behind a plan's regions on one rank.
+
+`view` gives the elements of an operation's regions as one flat tensor, the same memory every time, in the plan's order:
+message by message, part behind part, each part row by row. Where that can be, it is the parameter's or the gradient's
+own memory: a part that is alone in its message and lies in one piece. Gradients of whole variables that are merged
+become views into their message's buffer, as DDP's do. What is left (a part along another axis, a part of a variable in
+a merged message) is *staged*: it has a buffer of its own, which is filled and emptied by copying.
+
+Contents whose size is known at run time only (rows, factors) are kept by `put` and `get`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from autosync.plan.types import Plan, RegionKind
+from autosync.strategy.parts import Part
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "uint8": torch.uint8,
+}
+
+Home: TypeAlias = Literal["own", "merged", "staged"]
+"""Where a part's gradient lies: in the gradient itself, in its message's buffer as a view, or in a copy there."""
+
+
+class Memory:
+    """One rank's buffers. `contributes` is false on a rank that has no gradients of its own, a mere server."""
+
+    def __init__(self, plan: Plan, parameters: Mapping[str, torch.Tensor], *, contributes: bool) -> None:
+        self._plan = plan
+        self._parameters = parameters
+        self._contributes = contributes
+        self._device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
+        self._message_of: dict[int, int] = {}
+        self._offset: dict[int, int] = {}
+        self._size = [0] * len(plan.messages)
+        position = {str(part.name): index for index, part in enumerate(plan.parts)}
+        for message, names in enumerate(plan.messages):
+            for name in names:
+                index = position[name]
+                self._message_of[index] = message
+                self._offset[index] = self._size[message]
+                self._size[message] += plan.parts[index].num_elements
+        self._parts_of: dict[str, list[int]] = {}
+        for index, part in enumerate(plan.parts):
+            self._parts_of.setdefault(part.variable.name, []).append(index)
+        self._homes = [self._home(index) for index in range(len(plan.parts))]
+        self._buffers: dict[tuple[RegionKind, int, str], torch.Tensor] = {}
+        self._gradients: dict[int, torch.Tensor] = {}
+        self._contents: dict[tuple[int, int], Any] = {}
+        # What is taken some iterations later is kept as long.
+        self._num_kept = 2 + max((edge.lag for operation in plan.operations for edge in operation.after), default=0)
+        self._norms: dict[int, torch.Tensor] = {}
+
+    # Gradients.
+
+    def take_gradient(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        """A variable's gradient is complete: bring it to where its transfers find it. The gradient that users see now.
+
+        It is the same tensor, or a view into a message's buffer that has its numbers.
+        """
+        seen = gradient
+        for index in self._parts_of[name]:
+            part = self._plan.parts[index]
+            if self._homes[index] == "own":
+                seen = seen.contiguous()
+                self._gradients[index] = _cut(seen, part).view(-1)
+                continue
+            buffer = self._staging("grad", index).view(part.shape)
+            if buffer.data_ptr() != gradient.data_ptr():
+                buffer.copy_(_cut(gradient, part))
+            if self._homes[index] == "merged":
+                seen = buffer
+        return seen
+
+    def return_gradient(self, name: str, gradient: torch.Tensor) -> None:
+        """Bring what is staged of a variable's finished gradient back to the tensor that users see."""
+        for index in self._parts_of[name]:
+            if self._homes[index] == "staged":
+                part = self._plan.parts[index]
+                _cut(gradient, part).copy_(self._staging("grad", index).view(part.shape))
+
+    def staged_variables(self) -> list[str]:
+        """The variables of which `return_gradient` has something to bring back."""
+        return [name for name, parts in self._parts_of.items() if any(self._homes[p] == "staged" for p in parts)]
+
+    # Flat views.
+
+    def view(self, regions: Sequence[int], iteration: int = 0) -> torch.Tensor:
+        """The elements of an operation's regions, one behind the other, without copying.
+
+        Only norms are told apart by iteration.
+        """
+        first, last = self._plan.regions[regions[0]], self._plan.regions[regions[-1]]
+        if first.kind == "norm":
+            return self.norms(iteration)[first.start : last.stop]
+        if first.kind == "grad" and self._contributes and self._homes[first.part] == "own":
+            return self._gradients[first.part][first.start : last.stop]
+        if first.kind == "param" and self._is_in_place(first.part):
+            part = self._plan.parts[first.part]
+            return _cut(self._parameters[part.variable.name].detach(), part).view(-1)[first.start : last.stop]
+        buffer = self._buffer(first.kind, self._message_of[first.part], first.dtype)
+        return buffer[self._offset[first.part] + first.start : self._offset[last.part] + last.stop]
+
+    def norms(self, iteration: int) -> torch.Tensor:
+        """The sums of squares of an iteration's gradients, zero at first: of those that are shared, of a worker's own."""
+        found = self._norms.get(iteration)
+        if found is None:
+            # Several threads may come first: the dictionary lets one of them win.
+            found = self._norms.setdefault(iteration, torch.zeros(2, dtype=torch.float64))
+            self._norms.pop(iteration - self._num_kept, None)
+        return found
+
+    def load(self, regions: Sequence[int]) -> None:
+        """Fill what is staged of `param` regions from the parameters."""
+        for index in regions:
+            region = self._plan.regions[index]
+            self.load_range(region.part, region.start, region.stop)
+
+    def load_range(self, part: int, start: int, stop: int) -> None:
+        """Fill elements of a part (by position) from its parameter, if it is staged."""
+        if not self._is_in_place(part):
+            self._staging("param", part)[start:stop].copy_(self.parameter_part(part).reshape(-1)[start:stop])
+
+    def store(self, regions: Sequence[int]) -> None:
+        """Bring what is staged of `param` regions to the parameters."""
+        for index in regions:
+            region = self._plan.regions[index]
+            self.store_range(region.part, region.start, region.stop)
+
+    def store_range(self, part: int, start: int, stop: int) -> None:
+        """Bring elements of a part (by position) to its parameter, if it is staged."""
+        if self._is_in_place(part):
+            return
+        target = self.parameter_part(part)
+        values = self._staging("param", part)[start:stop]
+        if stop - start == target.numel():
+            target.copy_(values.view(target.shape))
+        elif target.is_contiguous():
+            target.view(-1)[start:stop].copy_(values)
+        else:
+            flat = target.reshape(-1)
+            flat[start:stop] = values
+            target.copy_(flat.view(target.shape))
+
+    def parameter(self, name: str) -> torch.Tensor:
+        """The user's parameter."""
+        return self._parameters[name]
+
+    def parameter_part(self, index: int) -> torch.Tensor:
+        """A part (by position) of the user's parameter: its very elements, in its shape."""
+        part = self._plan.parts[index]
+        return _cut(self._parameters[part.variable.name].detach(), part)
+
+    # Contents of a size that is known at run time only.
+
+    def put(self, region: int, iteration: int, content: Any) -> None:
+        """Keep a content until it is dropped, or some iterations later."""
+        self._contents[region, iteration] = content
+        self._contents.pop((region, iteration - self._num_kept), None)
+
+    def get(self, region: int, iteration: int) -> Any:
+        return self._contents[region, iteration]
+
+    def drop(self, region: int, iteration: int) -> None:
+        self._contents.pop((region, iteration), None)
+
+    # Where things lie.
+
+    def _home(self, index: int) -> Home:
+        part = self._plan.parts[index]
+        if len(self._plan.messages[self._message_of[index]]) > 1:
+            return "merged" if part.name.whole else "staged"
+        # Of a contiguous tensor: nothing but axes of size 1 before the one that the part is cut along.
+        in_one_piece = part.name.whole or all(size == 1 for size in part.variable.shape[: part.axis])
+        return "own" if in_one_piece else "staged"
+
+    def _is_in_place(self, index: int) -> bool:
+        """Whether a part's parameter is worked on where it is."""
+        part = self._plan.parts[index]
+        return self._homes[index] == "own" and self._parameters[part.variable.name].is_contiguous()
+
+    def _staging(self, kind: RegionKind, index: int) -> torch.Tensor:
+        part = self._plan.parts[index]
+        buffer = self._buffer(kind, self._message_of[index], part.variable.dtype)
+        return buffer[self._offset[index] : self._offset[index] + part.num_elements]
+
+    def _buffer(self, kind: RegionKind, message: int, dtype: str) -> torch.Tensor:
+        key = (kind, message, dtype)
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            buffer = torch.zeros(self._size[message], dtype=_DTYPES[dtype], device=self._device)
+            self._buffers[key] = buffer
+        return buffer
+
+
+def _cut(tensor: torch.Tensor, part: Part) -> torch.Tensor:
+    return tensor if part.name.whole else tensor.narrow(part.axis, part.begin, part.end - part.begin)

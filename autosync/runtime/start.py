@@ -1,0 +1,114 @@
+"""How training under a bundle starts: what must agree is compared, connections are made, and a session begins."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from autosync.errors import OperationError
+from autosync.plan.lowering import lower
+from autosync.plan.types import Plan, Transfer
+from autosync.runtime.agreement import agree, check_optimizer, facts_of_rank, parameters_of, send_state
+from autosync.runtime.collectives import is_native
+from autosync.runtime.engine import Engine
+from autosync.runtime.engine_optimizer import EngineOptimizer
+from autosync.runtime.execution import Execution
+from autosync.runtime.links import Links, NativeKey, base_store, session_name
+from autosync.runtime.script import script_of
+from autosync.runtime.session import Session
+from autosync.runtime.stock import stock_buckets
+from autosync.runtime.stock_session import StockSession
+from autosync.runtime.support import unsupported
+from autosync.runtime.updates import engine_updates
+from autosync.strategy.bundle import Bundle
+
+
+class Synchronisation(Protocol):
+    """What keeps a model synchronised. `syncs` is false while gradients only accumulate."""
+
+    syncs: bool
+
+    def drain(self) -> None:
+        """Wait for all updates under way."""
+
+    def where(self) -> str:
+        """What is under way, in words."""
+
+    def close(self) -> None:
+        """End it: the model is an ordinary one again."""
+
+
+def start(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    bundle: Bundle,
+    group: dist.ProcessGroup,
+    *,
+    timeout_seconds: float,
+    init_sync: bool,
+    hand_off: bool,
+    checks: bool,
+) -> Synchronisation:
+    """Start synchronising a model by a bundle's plan, together with all ranks of a process group."""
+    plan = lower(bundle.strategy, bundle.model, bundle.cluster)
+    num_ranks = dist.get_world_size(group)
+    if num_ranks != plan.num_workers:
+        raise OperationError(
+            f"the process group has {num_ranks} ranks; the bundle was made for {plan.num_workers} workers"
+        )
+    reasons = unsupported(plan)
+    if reasons:
+        raise OperationError("this engine does not run the strategy: " + "; ".join(reasons[:3]))
+    parameters = parameters_of(model, bundle)
+    if engine_updates(plan).variables:
+        check_optimizer(optimizer, bundle.model)
+    rank = dist.get_rank(group)
+    store = dist.PrefixStore(session_name(dist.get_process_group_ranks(group)) + "/", base_store(group))  # type: ignore[attr-defined]
+    agree(store, rank=rank, num_ranks=num_ranks, facts=facts_of_rank(bundle))
+    links = Links(
+        store,
+        rank=rank,
+        num_ranks=len(plan.ranks),
+        timeout=dt.timedelta(seconds=timeout_seconds),
+        hosts=[bundle.cluster.nodes[one.node].name for one in plan.ranks],
+    )
+    try:
+        if init_sync:
+            send_state(model, links, num_workers=num_ranks)
+        stock = stock_buckets(plan) if hand_off else None
+        if stock is not None:
+            return StockSession(model, optimizer, bundle, stock, links=links, store=store)
+        links.make_native(native_groups(plan))
+        execution = _execution(plan, parameters, optimizer, links, checks=checks)
+        script = script_of(plan, rank, len(parameters), engine_updates(plan))
+        engine = Engine(plan, script, execution, rank=rank, timeout_seconds=timeout_seconds)
+        return Session(model, optimizer, bundle, plan=plan, execution=execution, engine=engine)
+    except BaseException:
+        links.close()
+        raise
+
+
+def _execution(
+    plan: Plan,
+    parameters: Mapping[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    links: Links,
+    *,
+    checks: bool,
+) -> Execution:
+    updates = engine_updates(plan)
+    users = EngineOptimizer.of_user(optimizer, parameters) if updates.operations else None
+    return Execution(plan, parameters, links=links, updates=updates, optimizer=users, checks=checks)
+
+
+def native_groups(plan: Plan) -> list[NativeKey]:
+    """The groups of a plan's native collectives, in an order that is the same on all ranks."""
+    keys: dict[NativeKey, Any] = {}
+    for operation in plan.operations:
+        if isinstance(operation, Transfer) and is_native(operation):
+            keys.update(dict.fromkeys((group, operation.lane) for group in operation.groups if len(group) > 1))
+    return list(keys)

@@ -1,0 +1,81 @@
+"""A model in training by a plan that torch's own reducer carries out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
+from autosync.runtime.links import Links
+from autosync.runtime.stock import StockBuckets, StockReducer, as_process_group
+from autosync.strategy.bundle import Bundle
+
+
+class StockSession:
+    """What `Session` is where the engine has nothing to do; see there."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        bundle: Bundle,
+        stock: StockBuckets,
+        *,
+        links: Links,
+        store: Any,
+    ) -> None:
+        self._links = links
+        members = tuple(range(links.num_ranks))
+        links.make_native([(members, 0)])
+        parameters = parameters_of(model, bundle)
+        self._reducer = StockReducer(
+            model,
+            parameters,
+            stock,
+            as_process_group(links.native(members, 0), store),
+            backward_ended=self._backward_ended,
+        )
+        self._synchronised = False
+        self._hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(refuse_gradient(name))  # type: ignore[no-untyped-call]
+            for name, parameter in unsynchronised(model, bundle).items()
+        ]
+        self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+        self._hooks.append(optimizer.register_step_post_hook(self._after_step))
+
+    @property
+    def syncs(self) -> bool:
+        return self._reducer.syncs
+
+    @syncs.setter
+    def syncs(self, value: bool) -> None:
+        self._reducer.syncs = value
+
+    def _backward_ended(self, *, synchronised: bool) -> None:
+        self._synchronised = synchronised
+
+    def _before_step(self, _: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._reducer.check()
+        if any(argument is not None for argument in (*arguments[1:], *options.values())):
+            raise OperationError("optimizer.step(closure): a closure's backward passes cannot be synchronised")
+        if not self._synchronised:
+            raise OperationError("optimizer.step() was called without a synchronised backward pass before it")
+
+    def _after_step(self, *_: Any) -> None:
+        self._synchronised = False
+
+    def drain(self) -> None:
+        """Nothing is under way between steps."""
+
+    def where(self) -> str:
+        """The reducer says nothing of what it does."""
+        return "in torch's reducer"
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._reducer.close()
+        self._links.close()

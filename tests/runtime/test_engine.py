@@ -1,0 +1,155 @@
+"""The engine's threads and counters: every operation after what it waits for, lanes in their order, errors told."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from autosync.plan.types import Edge, Plan, Transfer
+from autosync.runtime.engine import Engine
+from autosync.runtime.script import script_of
+from autosync.runtime.updates import engine_updates
+from autosync.strategy.representation import Overlap
+from autosync.testing.plans import examples
+
+NUM_ITERATIONS = 5
+
+
+@dataclass
+class Noting:
+    """Work that takes a random while, and notes what was done when it began."""
+
+    plan: Plan
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    happened: set[tuple[str, int, int]] = field(default_factory=set)
+    missing: list[str] = field(default_factory=list)
+    order: dict[int, list[int]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    rank: int = 0
+
+    def begin_thread(self) -> None:
+        return
+
+    def abort(self) -> None:
+        return
+
+    def transfer(self, operation: int, iteration: int) -> None:
+        transfer = self.plan.operations[operation]
+        assert isinstance(transfer, Transfer)
+        with self.lock:
+            self.order.setdefault(transfer.lane, []).append(operation)
+        self._do(operation, iteration)
+
+    def local(self, operation: int, iteration: int) -> None:
+        self._do(operation, iteration)
+
+    def _do(self, operation: int, iteration: int) -> None:
+        for edge in self.plan.operations[operation].after:
+            self.check(edge, iteration, f"operation {operation}")
+        time.sleep(self.rng.choice((0, 0, 0.0005)))
+        with self.lock:
+            self.happened.add(("operation", operation, iteration))
+
+    def happens(self, event: str, target: int, iteration: int) -> None:
+        with self.lock:
+            self.happened.add((event, target, iteration))
+
+    def check(self, edge: Edge, iteration: int, who: str) -> None:
+        before = iteration - edge.lag
+        if before < 0 or not self._concerns(edge, before):
+            return
+        with self.lock:
+            if (edge.event, edge.target, before) not in self.happened:
+                self.missing.append(f"{who} of iteration {iteration} came before {edge}")
+
+    def _concerns(self, edge: Edge, iteration: int) -> bool:
+        if edge.event == "grad_ready":
+            return self.plan.ranks[self.rank].role == "worker"
+        if edge.event == "step_called":
+            return True
+        awaited = self.plan.operations[edge.target]
+        is_mine = any(self.rank in group for group in awaited.groups)
+        return is_mine and (iteration + 1) % awaited.every == 0
+
+
+def _num_variables(plan: Plan) -> int:
+    return len({part.variable.name for part in plan.parts})
+
+
+def _train(plan: Plan, rank: int) -> Noting:
+    """Go through some iterations as a session would, and check what gates let through."""
+    work = Noting(plan, rank=rank)
+    updates = engine_updates(plan)
+    num_variables = _num_variables(plan)
+    script = script_of(plan, rank, num_variables, updates)
+    users = {script.operations[item] for item in script.instant}
+    engine = Engine(plan, script, work, rank=rank, timeout_seconds=20)
+    computes = plan.ranks[rank].role == "worker"
+    try:
+        for iteration in range(NUM_ITERATIONS):
+            engine.begin()
+            if computes:
+                _compute(plan, work, engine, iteration, num_variables)
+            work.happens("step_called", -1, iteration)
+            engine.step_called()
+            for operation in users:
+                work.happens("operation", operation, iteration)
+            engine.user_updated()
+            if plan.overlap == "backward":
+                engine.wait("step_returns")
+                _check_gate(plan, work, "step_returns", -1, iteration)
+            if plan.overlap == "backward" or not computes:
+                engine.wait_done()
+        engine.wait_done()
+    finally:
+        engine.close()
+    return work
+
+
+def _compute(plan: Plan, work: Noting, engine: Engine, iteration: int, num_variables: int) -> None:
+    for variable in range(num_variables):
+        if plan.overlap == "forward":
+            engine.wait("before_use", variable)
+            _check_gate(plan, work, "before_use", variable, iteration)
+    for variable in work.rng.sample(range(num_variables), num_variables):
+        if variable == 0:
+            engine.wait_done(iterations_back=1)
+        work.happens("grad_ready", variable, iteration)
+        engine.gradient_ready(variable)
+    engine.wait("backward_returns")
+    if plan.overlap == "backward":
+        _check_gate(plan, work, "backward_returns", -1, iteration)
+
+
+def _check_gate(plan: Plan, work: Noting, kind: str, variable: int, iteration: int) -> None:
+    for gate in plan.gates:
+        if (gate.kind, gate.variable) == (kind, variable):
+            for edge in gate.after:
+                work.check(edge, iteration, kind)
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("name", sorted(examples("backward")))
+def test_everything_comes_after_what_it_waits_for(name: str, overlap: Overlap) -> None:
+    plan = examples(overlap)[name].plan()
+    for rank in range(len(plan.ranks)):
+        work = _train(plan, rank)
+        assert work.missing == []
+        mine = [
+            index
+            for index, operation in enumerate(plan.operations)
+            if isinstance(operation, Transfer) and any(rank in group for group in operation.groups)
+        ]
+        for lane, order in work.order.items():
+            due = [
+                index
+                for iteration in range(NUM_ITERATIONS)
+                for index in mine
+                if plan.operations[index].lane == lane  # type: ignore[union-attr]
+                and (iteration + 1) % plan.operations[index].every == 0
+            ]
+            assert order == due
