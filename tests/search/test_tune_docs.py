@@ -1,22 +1,25 @@
-"""docs/tune.md names what the command has, and what a study folder holds."""
+"""docs/tune.md names what the command has, what a study holds, and the counts of the code; its dry run is real."""
 
 import re
+import sys
 from pathlib import Path
 
+import pytest
+
+from autosync.cli import main
 from autosync.cli.tune import tune
 from autosync.datasets.schema import FAILURE_KINDS
-from autosync.search import guarantee, trial
+from autosync.search.effort import EFFORTS, NORMAL_EFFORT
 from autosync.search.study import StudyFolder
-from autosync.search.tune import NUM_FINALISTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
 
 
-def test_every_option_of_which_it_speaks_exists() -> None:
-    options = {name for parameter in tune.params for name in parameter.opts}
+def test_every_option_is_told_and_exists() -> None:
+    options = {name for parameter in tune.params for name in parameter.opts if name.startswith("--")}
     spoken_of = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", PAGE))
-    assert spoken_of <= options
-    assert {"--trials", "--budget", "--seed", "--study", "--trial-timeout", "--json", "--force"} <= spoken_of
+    assert spoken_of == options - {"--output"}
+    assert " -o best.yaml" in PAGE
 
 
 def test_the_table_of_files_is_the_folder() -> None:
@@ -31,7 +34,23 @@ def test_every_kind_of_failure_is_told() -> None:
     assert all(f"| `{kind}` |" in PAGE for kind in FAILURE_KINDS)
 
 
-def test_the_counts_are_those_of_the_code() -> None:
-    assert f"{trial.NUM_WARMUP_STEPS} steps to warm up, {trial.NUM_STEPS} measured" in PAGE
-    assert f"{guarantee.NUM_BLOCKS} blocks of {guarantee.NUM_STEPS} steps" in PAGE
-    assert NUM_FINALISTS == 2
+def test_the_efforts_are_those_of_the_code() -> None:
+    rows = [
+        f"| `{name}` | {effort.trial.min_steps} to {effort.trial.max_steps} steps, "
+        f"{effort.trial.budget_seconds:g} s at most | {effort.proof.num_steps} steps of each in {effort.proof.num_rounds} rounds, "
+        f"{effort.proof.budget_seconds:g} s at most |"
+        for name, effort in EFFORTS.items()
+    ]
+    assert "\n".join(rows) in PAGE
+    assert NORMAL_EFFORT.num_finalists == 2
+    assert "The two fastest of ours" in PAGE
+
+
+def test_the_dry_run_is_what_is_printed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (shown,) = re.findall(r"```text\n\$ autosync (tune [^\n]*--dry-run)\n(.*?)```", PAGE, re.DOTALL)
+    command, output = shown
+    assert main.run(command.split()) == 0
+    assert capsys.readouterr().out.replace(sys.executable, "python") == output
