@@ -13,12 +13,22 @@ from __future__ import annotations
 
 import heapq
 import threading
+import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from autosync.errors import OperationError
 from autosync.plan.types import GateKind, Plan, Transfer
 from autosync.runtime.script import Script
+from autosync.runtime.trace import COMPUTE, Trace
+
+LOCAL = -1
+"""The place of local work among the lanes."""
+
+
+def thread_of(lane: int) -> int:
+    """A lane's thread in a timeline."""
+    return COMPUTE + 2 + lane
 
 
 class Work(Protocol):
@@ -70,12 +80,22 @@ class _Sleeper:
 class Engine:
     """Executes a plan for one rank. `begin` comes first; `close` ends the threads."""
 
-    def __init__(self, plan: Plan, script: Script, work: Work, *, rank: int, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        script: Script,
+        work: Work,
+        *,
+        rank: int,
+        timeout_seconds: float,
+        trace: Trace | None = None,
+    ) -> None:
         self._plan = plan
         self._script = script
         self._work = work
         self._rank = rank
         self._timeout_seconds = timeout_seconds
+        self._trace = trace
         self._lock = threading.Lock()
         self._iterations: dict[int, _Iteration] = {}
         self._number = -1
@@ -94,8 +114,12 @@ class Engine:
             for lane in script.lanes
         ]
         self._threads.append(
-            threading.Thread(target=self._guard, args=(self._run_locals, -1), name="autosync-local", daemon=True)
+            threading.Thread(target=self._guard, args=(self._run_locals, LOCAL), name="autosync-local", daemon=True)
         )
+        if trace is not None:
+            trace.name_thread(thread_of(LOCAL), "local work")
+            for lane in script.lanes:
+                trace.name_thread(thread_of(lane), f"lane {lane}")
         for thread in self._threads:
             thread.start()
 
@@ -236,16 +260,21 @@ class Engine:
     # Waiting.
 
     def _wait(self, is_met: Callable[[], bool]) -> None:
+        start_ns = time.perf_counter_ns()
+        has_slept = False
         while True:
             with self._lock:
                 if self._error is None:
                     if is_met():
-                        return
+                        break
                     self._main.awake = False
             if self._error is not None:
                 self._raise()
+            has_slept = True
             if not self._main.sleep(self._timeout_seconds):
                 raise OperationError(f"rank {self._rank}: {self.where()}: no end within {self._timeout_seconds:g} s")
+        if self._trace is not None and has_slept:
+            self._trace.add("wait", "wait", COMPUTE, start_ns, iteration=self._number)
 
     def _raise(self) -> None:
         raise OperationError(f"rank {self._rank}: {self._error}") from self._error
@@ -276,11 +305,7 @@ class Engine:
                     return
                 if iteration.done[item]:
                     continue
-                self._under_way[lane] = item
-                self._work.transfer(self._script.operations[item], number)
-                del self._under_way[lane]
-                with self._lock:
-                    self._settle(iteration, item)
+                self._perform("transfer", lane, iteration, item)
             number += 1
             self._reached[lane] = number
 
@@ -308,8 +333,17 @@ class Engine:
                 self._worker.sleep()
                 continue
             number, _, item = found
-            self._under_way[lane] = item
-            self._work.local(self._script.operations[item], number)
-            del self._under_way[lane]
-            with self._lock:
-                self._settle(self._iterations[number], item)
+            self._perform("local", lane, self._iterations[number], item)
+
+    def _perform(self, kind: Literal["transfer", "local"], lane: int, iteration: _Iteration, item: int) -> None:
+        start_ns = time.perf_counter_ns()
+        self._under_way[lane] = item
+        if kind == "transfer":
+            self._work.transfer(self._script.operations[item], iteration.number)
+        else:
+            self._work.local(self._script.operations[item], iteration.number)
+        del self._under_way[lane]
+        if self._trace is not None:
+            self._trace.add(kind, self.name(item), thread_of(lane), start_ns, iteration=iteration.number)
+        with self._lock:
+            self._settle(iteration, item)

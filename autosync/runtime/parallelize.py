@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from autosync.errors import OperationError
-from autosync.runtime.start import Synchronisation, start
+from autosync.runtime.start import Settings, Synchronisation, start
 from autosync.strategy.bundle import Bundle, load_bundle
 
 
@@ -25,6 +25,7 @@ def parallelize(
     init_sync: bool = True,
     hand_off: bool = True,
     checks: bool = False,
+    trace: Path | str | None = None,
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """Train a model by a bundle's strategy, after `init_process_group`, on all its ranks.
 
@@ -35,7 +36,8 @@ def parallelize(
 
     A plan that stock DDP can express is handed to torch's own reducer, unless `hand_off` is false. `checks` has every
     message say which transfer it belongs to: that finds ranks whose transfers are misordered, which gloo would mix up
-    in silence, and costs a message each.
+    in silence, and costs a message each. With `trace` every rank writes a timeline to a file of its own, the path with
+    the rank's number in its name, which Perfetto opens; of what torch's reducer does it knows nothing.
     """
     if model in _SESSIONS:
         raise OperationError("the model is parallelized already: release(model) comes first")
@@ -44,16 +46,14 @@ def parallelize(
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
     if not isinstance(bundle, Bundle):
         bundle = load_bundle(bundle)
-    _SESSIONS[model] = start(
-        model,
-        optimizer,
-        bundle,
-        group,
+    settings = Settings(
         timeout_seconds=timeout_seconds,
         init_sync=init_sync,
         hand_off=hand_off,
         checks=checks,
+        trace=None if trace is None else Path(trace),
     )
+    _SESSIONS[model] = start(model, optimizer, bundle, group, settings)
     return model, optimizer
 
 

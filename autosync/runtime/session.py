@@ -19,6 +19,7 @@ from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchro
 from autosync.runtime.engine import Engine
 from autosync.runtime.execution import Execution
 from autosync.runtime.sealed import sealed
+from autosync.runtime.trace import Compute
 from autosync.runtime.updates import engine_updates, is_by_every_worker
 from autosync.runtime.uses import Uses
 from autosync.strategy.bundle import Bundle
@@ -36,12 +37,14 @@ class Session:
         plan: Plan,
         execution: Execution,
         engine: Engine,
+        compute: Compute | None = None,
     ) -> None:
         self.syncs = True
         self._plan = plan
         self._optimizer = optimizer
         self._execution = execution
         self._engine = engine
+        self._compute = compute
         self._parameters = parameters_of(model, bundle)
         updates = engine_updates(plan)
         self._numbers = {name: number for number, name in enumerate(self._parameters)}
@@ -84,6 +87,8 @@ class Session:
             self._engine.close()
         finally:
             self._execution.close()
+            if self._compute is not None:
+                self._compute.close()
 
     def drain(self) -> None:
         """Wait for all updates that are under way: from here on parameters are those of the last step."""
@@ -134,6 +139,8 @@ class Session:
 
     def _backward_ends(self) -> None:
         self._callback_is_queued = False
+        if self._compute is not None:
+            self._compute.backward_ends()
         for name, parameter in self._parameters.items():
             if name in self._came:
                 continue

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -23,8 +25,20 @@ from autosync.runtime.session import Session
 from autosync.runtime.stock import stock_buckets
 from autosync.runtime.stock_session import StockSession
 from autosync.runtime.support import unsupported
+from autosync.runtime.trace import Compute, Trace, trace_path
 from autosync.runtime.updates import engine_updates
 from autosync.strategy.bundle import Bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to train under a bundle; see `parallelize`."""
+
+    timeout_seconds: float
+    init_sync: bool
+    hand_off: bool
+    checks: bool
+    trace: Path | None
 
 
 class Synchronisation(Protocol):
@@ -47,11 +61,7 @@ def start(
     optimizer: torch.optim.Optimizer,
     bundle: Bundle,
     group: dist.ProcessGroup,
-    *,
-    timeout_seconds: float,
-    init_sync: bool,
-    hand_off: bool,
-    checks: bool,
+    settings: Settings,
 ) -> Synchronisation:
     """Start synchronising a model by a bundle's plan, together with all ranks of a process group."""
     plan = lower(bundle.strategy, bundle.model, bundle.cluster)
@@ -73,23 +83,32 @@ def start(
         store,
         rank=rank,
         num_ranks=len(plan.ranks),
-        timeout=dt.timedelta(seconds=timeout_seconds),
+        timeout=dt.timedelta(seconds=settings.timeout_seconds),
         hosts=[bundle.cluster.nodes[one.node].name for one in plan.ranks],
     )
     try:
-        if init_sync:
+        if settings.init_sync:
             send_state(model, links, num_workers=num_ranks)
-        stock = stock_buckets(plan) if hand_off else None
+        trace = _trace(settings.trace, rank, bundle)
+        compute = None if trace is None else Compute(trace, model, optimizer)
+        stock = stock_buckets(plan) if settings.hand_off else None
         if stock is not None:
-            return StockSession(model, optimizer, bundle, stock, links=links, store=store)
+            return StockSession(model, optimizer, bundle, stock, links=links, store=store, compute=compute)
         links.make_native(native_groups(plan))
-        execution = _execution(plan, parameters, optimizer, links, checks=checks)
+        execution = _execution(plan, parameters, optimizer, links, checks=settings.checks)
         script = script_of(plan, rank, len(parameters), engine_updates(plan))
-        engine = Engine(plan, script, execution, rank=rank, timeout_seconds=timeout_seconds)
-        return Session(model, optimizer, bundle, plan=plan, execution=execution, engine=engine)
+        engine = Engine(plan, script, execution, rank=rank, timeout_seconds=settings.timeout_seconds, trace=trace)
+        return Session(model, optimizer, bundle, plan=plan, execution=execution, engine=engine, compute=compute)
     except BaseException:
         links.close()
         raise
+
+
+def _trace(path: Path | None, rank: int, bundle: Bundle) -> Trace | None:
+    if path is None:
+        return None
+    node = bundle.cluster.nodes[bundle.cluster.ranks[rank].node]
+    return Trace(trace_path(path, rank), rank=rank, host=node.name)
 
 
 def _execution(

@@ -10,6 +10,7 @@ from autosync.errors import OperationError
 from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.links import Links
 from autosync.runtime.stock import StockBuckets, StockReducer, as_process_group
+from autosync.runtime.trace import Compute
 from autosync.strategy.bundle import Bundle
 
 
@@ -25,8 +26,10 @@ class StockSession:
         *,
         links: Links,
         store: Any,
+        compute: Compute | None = None,
     ) -> None:
         self._links = links
+        self._compute = compute
         members = tuple(range(links.num_ranks))
         links.make_native([(members, 0)])
         parameters = parameters_of(model, bundle)
@@ -54,6 +57,8 @@ class StockSession:
         self._reducer.syncs = value
 
     def _backward_ended(self, *, synchronised: bool) -> None:
+        if self._compute is not None:
+            self._compute.backward_ends()
         self._synchronised = synchronised
 
     def _before_step(self, _: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -79,3 +84,5 @@ class StockSession:
         self._hooks.clear()
         self._reducer.close()
         self._links.close()
+        if self._compute is not None:
+            self._compute.close()

@@ -60,7 +60,7 @@ class Uses:
                 return
             self._hear(self._all)
             self._watch = _Watch(self._see)
-            self._watch.__enter__()
+            self._watch.__enter__()  # type: ignore[no-untyped-call]
         self._calls.append(module)
         for parameter in module.parameters(recurse=False):
             number = self._numbers.get(id(parameter))
