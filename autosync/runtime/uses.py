@@ -67,13 +67,15 @@ class Uses:
             if number is not None:
                 self._owned.setdefault(number, module)
 
-    def _leave(self, module: nn.Module, *_: Any) -> None:
+    def _leave(self, module: nn.Module, _: Any, result: Any) -> None:
         if not self._calls:
             return
         self._calls.pop()
         if module is self._model and not self._calls:
             self._stop_watching()
-            self._begin_waiting()
+            # A pass that raised has no result, and has not shown everything.
+            if result is not None:
+                self._begin_waiting()
 
     def _stop_watching(self) -> None:
         if self._watch is not None:

@@ -1,0 +1,118 @@
+"""Where regions lie: nothing is copied that need not be, and what is copied comes home."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autosync.plan.lowering import lower
+from autosync.plan.types import Plan
+from autosync.runtime.memory import Memory
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.representation import Message, Partition, Strategy
+from autosync.strategy.space import Limits, Space
+from autosync.testing.generate import random_model
+from autosync.testing.plans import cluster_of, model_with
+
+WEIGHT = Variable(name="w", shape=(4, 6), use=0, ready=1)
+BIAS = Variable(name="b", shape=(6,), use=1, ready=0)
+
+
+def _plan(*messages: Message, **partitions: Partition) -> Plan:
+    strategy = Strategy(partitions=partitions, messages=messages)
+    return lower(strategy, model_with(WEIGHT, BIAS), cluster_of(1, 1))
+
+
+def _parameters(model: ModelSpec) -> dict[str, torch.Tensor]:
+    return {one.name: torch.randn(one.shape, dtype=getattr(torch, one.dtype)) for one in model.variables}
+
+
+def _of(plan: Plan, kind: str, name: str) -> tuple[int, ...]:
+    return tuple(
+        index
+        for index, region in enumerate(plan.regions)
+        if region.kind == kind and str(plan.parts[region.part].name) == name
+    )
+
+
+def test_a_variable_alone_is_worked_on_where_its_gradient_is() -> None:
+    plan = _plan(Message(parts=("w",)), Message(parts=("b",)))
+    memory = Memory(plan, _parameters(model_with(WEIGHT, BIAS)), contributes=True)
+    gradient = torch.randn(4, 6)
+    assert memory.take_gradient("w", gradient) is gradient
+    assert memory.view(_of(plan, "grad", "w")).data_ptr() == gradient.data_ptr()
+    assert memory.staged_variables() == []
+
+
+def test_merged_gradients_become_views_of_one_buffer() -> None:
+    plan = _plan(Message(parts=("b", "w")))
+    memory = Memory(plan, _parameters(model_with(WEIGHT, BIAS)), contributes=True)
+    gradients = {"w": torch.randn(4, 6), "b": torch.randn(6)}
+    seen = {name: memory.take_gradient(name, gradient) for name, gradient in gradients.items()}
+    whole = memory.view((*_of(plan, "grad", "b"), *_of(plan, "grad", "w")))
+    assert torch.equal(whole, torch.cat([gradients["b"], gradients["w"].reshape(-1)]))
+    whole.zero_()
+    assert not seen["w"].any()
+    assert seen["w"].shape == (4, 6)
+    # Accumulated in place, it is there already.
+    assert memory.take_gradient("w", seen["w"]).data_ptr() == seen["w"].data_ptr()
+
+
+def test_parts_along_the_first_axis_are_in_place_and_others_are_staged() -> None:
+    for axis, sizes, staged in ((0, (1, 3), []), (1, (2, 4), ["w"])):
+        plan = _plan(
+            Message(parts=("w[0]",)),
+            Message(parts=("w[1]",)),
+            Message(parts=("b",)),
+            w=Partition(axis=axis, sizes=sizes),
+        )
+        memory = Memory(plan, _parameters(model_with(WEIGHT, BIAS)), contributes=True)
+        gradient = torch.randn(4, 6)
+        expected = gradient.narrow(axis, sizes[0], sizes[1]).reshape(-1).clone()
+        memory.take_gradient("w", gradient)
+        view = memory.view(_of(plan, "grad", "w[1]"))
+        assert torch.equal(view, expected)
+        assert memory.staged_variables() == staged
+        view.mul_(3)
+        memory.return_gradient("w", gradient)
+        assert torch.equal(gradient.narrow(axis, sizes[0], sizes[1]).reshape(-1), expected * 3)
+
+
+@given(seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("kind", ["grad", "param"])
+def test_every_view_has_the_numbers_of_its_regions(kind: str, seed: int) -> None:
+    """Whatever the strategy: an operation's view is its regions, each element where the plan says."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    model, cluster = random_model(rng), cluster_of(1, 1, 1)
+    limits = Limits(allow=(), slice_bytes=(1024, 4096), max_parts=5)
+    plan = lower(Space(model=model, cluster=cluster, limits=limits).sample(rng), model, cluster)
+    parameters = _parameters(model)
+    memory = Memory(plan, parameters, contributes=True)
+    source = parameters if kind == "param" else _parameters(model)
+    if kind == "grad":
+        for name, gradient in source.items():
+            memory.take_gradient(name, gradient.clone())
+    for operation in plan.operations:
+        regions = getattr(operation, "regions", None) or getattr(operation, "outputs", ())
+        if plan.regions[regions[0]].kind != kind:
+            continue
+        if kind == "param":
+            memory.load(regions)
+        assert torch.equal(memory.view(regions), torch.cat([_elements(plan, index, source) for index in regions]))
+        if kind == "param":
+            memory.view(regions).mul_(2)
+            memory.store(regions)
+            assert torch.equal(memory.view(regions), torch.cat([_elements(plan, index, source) for index in regions]))
+
+
+def _elements(plan: Plan, index: int, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    region = plan.regions[index]
+    part = plan.parts[region.part]
+    tensor = tensors[part.variable.name]
+    cut = tensor.narrow(part.axis, part.begin, part.end - part.begin) if tensor.dim() else tensor
+    return cut.reshape(-1)[region.start : region.stop]
