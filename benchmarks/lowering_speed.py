@@ -2,9 +2,9 @@
 
     python benchmarks/lowering_speed.py --repeats 20 > out.json
 
-Prints one JSON document: for each strategy the least and the median time of lowering and of taking its canonical form
-and id, for each space those of drawing one strategy and checking it. The least of many is what the code costs; the
-median says how busy the machine was.
+Prints one JSON document: for each strategy the least and the median time of lowering, of taking its canonical form and
+id, and of taking its plan's id; for each space those of drawing one strategy, checking and lowering it. The least of
+many is what the code costs; the median says how busy the machine was.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
@@ -31,10 +32,13 @@ from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import AllReduce, Message, Strategy
 from autosync.strategy.space import Limits, Space
 
+T = TypeVar("T")
+
 TARGET_SECONDS = {
     "resnet50, ddp, 8 hosts": 0.001,
     "bert_large, all-reduce per variable, 16 hosts": 0.015,
     "bert_large, all-reduce in 1 MB slices, 16 hosts": 0.050,
+    "bert_large, partitioned servers, 16 hosts": 0.080,
 }
 
 
@@ -101,6 +105,7 @@ def measure(repeats: int) -> dict[str, Any]:
             "operations": len(plan.operations),
             "lower_seconds": timed(lambda s=strategy, m=model, c=cluster: lower(s, m, c), repeats),
             "id_seconds": timed(lambda s=strategy, m=model, c=cluster: strategy_id(s, m, c), repeats),
+            "plan_id_seconds": timed(lambda p=plan, c=cluster: plan_id(p, c), repeats),
             "target_seconds": TARGET_SECONDS.get(name),
         }
     return {"repeats": repeats, "lowering": lowering, "sampling": sampling(repeats)}
@@ -117,11 +122,14 @@ def sampling(repeats: int) -> dict[str, Any]:
             "sample_seconds": timed(lambda s=space, r=rng: s.sample(r), repeats),
             "check_seconds": _each(drawn, lambda one, m=model, c=cluster: legality.problems(one, m, c)),
             "lower_seconds": _each(drawn, lambda one, m=model, c=cluster: lower(one, m, c)),
+            "plan_id_seconds": _each(
+                [lower(one, model, cluster) for one in drawn], lambda plan, c=cluster: plan_id(plan, c)
+            ),
         }
     return found
 
 
-def _each(drawn: list[Strategy], work: Callable[[Strategy], object]) -> dict[str, float]:
+def _each(drawn: Sequence[T], work: Callable[[T], object]) -> dict[str, float]:
     seconds = [timed(lambda one=one: work(one), 3)["least"] for one in drawn]
     return {"median": round(statistics.median(seconds), 6), "most": round(max(seconds), 6)}
 

@@ -8,9 +8,14 @@ Every operation comes after all it waits for, and each lane is a part of this or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import gc
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
-from autosync.plan.builder import Builder, Piece, Slice, slices_of
+from autosync.plan.builder import Buffer, Builder, Piece, Slice
 from autosync.plan.server_templates import ServerTemplate, SparseServerTemplate
 from autosync.plan.templates import (
     AllReduceTemplate,
@@ -28,18 +33,20 @@ from autosync.strategy.canonical import canonical
 from autosync.strategy.parts import all_parts
 from autosync.strategy.representation import (
     AllReduce,
+    Codec,
     ParameterServer,
     Periodic,
     Sharded,
     SparseGather,
     Strategy,
     SufficientFactors,
+    Synchroniser,
 )
 
 SHARED_NORM = Piece(-1, 0, 1)
 OWN_NORM = Piece(-1, 1, 2)
 
-_TEMPLATES: Mapping[type, type[Template]] = {
+_TEMPLATES: Mapping[type, type[Template[Any]]] = {
     AllReduce: AllReduceTemplate,
     Sharded: ShardedTemplate,
     SparseGather: SparseGatherTemplate,
@@ -50,15 +57,31 @@ _TEMPLATES: Mapping[type, type[Template]] = {
 
 def lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
     """The plan of a legal strategy (see `legality.problems`)."""
-    strategy = canonical(strategy, model, cluster)
-    named = all_parts(strategy, model)
-    parts = tuple(named.values())
-    position = {name: index for index, name in enumerate(named)}
-    builder = Builder(strategy, model, cluster, parts)
-    templates = [_template(builder, index) for index in range(len(strategy.messages))]
-    slices = [slices_of(index, message, parts, position) for index, message in enumerate(strategy.messages)]
+    with _collector_paused():
+        return _lower(canonical(strategy, model, cluster), model, cluster)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without Python's cyclic garbage collector: a plan has no cycles, and hundreds of thousands of tuples.
+
+    Each of its runs would look at all of them, which takes as long as the lowering itself.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
+    builder = Builder(strategy, model, cluster, all_parts(strategy, model))
+    slices = [builder.slices_of(index) for index in range(len(strategy.messages))]
+    templates = _templates(builder)
     finished = _collect(templates, slices)
-    barriers = _barriers(builder, finished)
+    barriers = _barriers(builder, slices, finished)
     settled = _settle(templates, slices, finished, barriers)
     return Plan(
         model=model.fingerprint(),
@@ -68,36 +91,51 @@ def lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         ranks=cluster.ranks,
         num_workers=cluster.num_workers,
         clip_norm=model.clip_norm,
-        parts=parts,
-        messages=tuple(message.parts for message in strategy.messages),
+        parts=builder.parts,
+        messages=tuple([message.parts for message in strategy.messages]),
         regions=tuple(builder.regions),
         operations=tuple(builder.operations),
         gates=_gates(builder, finished, settled),
     )
 
 
-Settled = list[tuple[Slice, tuple[Edge, ...]]]
+Settled = list[tuple[Sequence[Slice], tuple[Edge, ...]]]
 
 
-def _template(builder: Builder, index: int) -> Template:
-    message = builder.strategy.messages[index]
-    synchroniser = message.synchroniser
+def _templates(builder: Builder) -> list[Template[Any]]:
+    """Each message's template; messages with the same synchroniser and codec share theirs."""
+    known: dict[tuple[Synchroniser, Codec | None], Template[Any]] = {}
+    found: list[Template[Any]] = []
+    for message in builder.strategy.messages:
+        key = (message.synchroniser, message.codec)
+        template = known.get(key)
+        if template is None:
+            template = known[key] = _template(builder, *key)
+        found.append(template)
+    return found
+
+
+def _template(builder: Builder, synchroniser: Synchroniser, codec: Codec | None) -> Template[Any]:
     if isinstance(synchroniser, ParameterServer):
         kind = SparseServerTemplate if synchroniser.sparse else ServerTemplate
-        return kind(builder, index, message)
-    return _TEMPLATES[type(synchroniser)](builder, index, message)
+        return kind(builder, synchroniser, codec)
+    return _TEMPLATES[type(synchroniser)](builder, synchroniser, codec)
 
 
-def _collect(templates: Sequence[Template], slices: Sequence[Sequence[Slice]]) -> list[list[Finished]]:
-    """Collect all slices, in the order in which their last gradient becomes ready."""
-    order = sorted(((piece.ready, piece.message, position) for group in slices for position, piece in enumerate(group)))
-    finished: list[dict[int, Finished]] = [{} for _ in templates]
-    for _, message, position in order:
-        finished[message][position] = templates[message].collect(slices[message][position])
-    return [[found[position] for position in range(len(found))] for found in finished]
+def _collect(templates: Sequence[Template[Any]], slices: Sequence[Sequence[Slice]]) -> list[list[Finished]]:
+    """Collect all slices, in the order in which their last gradient becomes ready.
+
+    In a message the parts are in this order, so its slices are.
+    """
+    finished: list[list[Finished]] = [[] for _ in templates]
+    for piece in sorted(itertools.chain.from_iterable(slices), key=attrgetter("ready")):
+        finished[piece.message].append(templates[piece.message].collect(piece))
+    return finished
 
 
-def _barriers(builder: Builder, finished: Sequence[Sequence[Finished]]) -> list[tuple[Edge, ...]]:
+def _barriers(
+    builder: Builder, slices: Sequence[Sequence[Slice]], finished: Sequence[Sequence[Finished]]
+) -> list[tuple[Edge, ...]]:
     """Where the task clips or scales: for each message the norm that its updates wait for, and are scaled by.
 
     Shared gradients have one norm among them. Periodic averaging has no finished gradients: each of its workers has a
@@ -106,61 +144,52 @@ def _barriers(builder: Builder, finished: Sequence[Sequence[Finished]]) -> list[
     messages = builder.strategy.messages
     if builder.model.clip_norm is None and not builder.model.loss_scaling:
         return [()] * len(messages)
-    shared = [i for i, message in enumerate(messages) if not isinstance(message.synchroniser, Periodic)]
-    own = [i for i, message in enumerate(messages) if isinstance(message.synchroniser, Periodic)]
-    barriers = {
-        **dict.fromkeys(shared, _shared_barrier(builder, shared, finished)),
-        **dict.fromkeys(own, _norm(builder, OWN_NORM, own, finished, shares=False)),
-    }
-    return [barriers[index] for index in range(len(messages))]
+    shared: list[tuple[Slice, Finished]] = []
+    own: list[tuple[Slice, Finished]] = []
+    for message, pieces, done in zip(messages, slices, finished, strict=True):
+        chosen = own if isinstance(message.synchroniser, Periodic) else shared
+        chosen.extend(zip(pieces, done, strict=True))
+    of_shared = _shared_barrier(builder, shared)
+    of_own = _norm(builder, builder.region("norm", OWN_NORM, "float64"), own, shares=False)
+    return [of_own if isinstance(message.synchroniser, Periodic) else of_shared for message in messages]
 
 
-def _shared_barrier(builder: Builder, shared: list[int], finished: Sequence[Sequence[Finished]]) -> tuple[Edge, ...]:
+def _shared_barrier(builder: Builder, shared: Sequence[tuple[Slice, Finished]]) -> tuple[Edge, ...]:
     """The norm of all shared gradients.
 
     Where all workers hold all gradients, each counts for itself. Else each counts what it alone holds and a share of
     what all hold, and a scalar all-reduce makes the norm everybody's.
     """
-    everywhere = all(_is_everywhere(builder, one) for index in shared for one in finished[index])
-    edges = _norm(builder, SHARED_NORM, shared, finished, shares=not everywhere)
+    norm = builder.region("norm", SHARED_NORM, "float64")
+    everywhere = all(_is_everywhere(builder, one) for _, one in shared)
+    edges = _norm(builder, norm, shared, shares=not everywhere)
     if everywhere:
         return edges
-    norm = builder.region("norm", SHARED_NORM, "float64")
-    return (
-        builder.transfer(
-            shared[0], 1, "all_reduce", "native", builder.everyone, (norm,), edges, num_elements=1, item_bytes=8
-        ),
-    )
+    message = shared[0][0].message
+    return (builder.transfer(message, 1, "all_reduce", "native", builder.everyone, Buffer((norm,), 1, 8), edges),)
 
 
 def _norm(
-    builder: Builder,
-    piece: Piece,
-    indexes: Iterable[int],
-    finished: Sequence[Sequence[Finished]],
-    *,
-    shares: bool,
+    builder: Builder, norm: int, gradients: Iterable[tuple[Slice, Finished]], *, shares: bool
 ) -> tuple[Edge, ...]:
     """Add up the squares of finished gradients where they are; each worker a share of those that all hold, if told so.
 
     On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the
     same. All workers and a server may share a rank, two servers do not.
     """
-    norm = builder.region("norm", piece, "float64")
     last: dict[Groups, Edge] = {}
-    for index in indexes:
-        for one in finished[index]:
-            near = last if one.holders == builder.workers else (one.holders, builder.workers)
-            last[one.holders] = builder.local(
-                index,
-                "norm",
-                one.holders,
-                one.grads,
-                (norm,),
-                (*one.after, *[last[holders] for holders in near if holders in last]),
-                num_elements=sum([builder.regions[grad].num_elements for grad in one.grads]),
-                sharded=one.sharded or (shares and _is_everywhere(builder, one)),
-            )
+    for piece, one in gradients:
+        near = last if one.holders == builder.workers else (one.holders, builder.workers)
+        last[one.holders] = builder.local(
+            piece.message,
+            "norm",
+            one.holders,
+            one.grads,
+            (norm,),
+            (*one.after, *[last[holders] for holders in near if holders in last]),
+            num_elements=piece.num_elements,
+            sharded=one.sharded or (shares and _is_everywhere(builder, one)),
+        )
     return tuple(last.values())
 
 
@@ -170,25 +199,23 @@ def _is_everywhere(builder: Builder, one: Finished) -> bool:
 
 
 def _settle(
-    templates: Sequence[Template],
+    templates: Sequence[Template[Any]],
     slices: Sequence[Sequence[Slice]],
     finished: Sequence[Sequence[Finished]],
     barriers: Sequence[tuple[Edge, ...]],
 ) -> Settled:
     """Update everything and bring it home, in the order of the parameters' next use."""
-    order: list[tuple[int, int, int]] = []
-    for index, template in enumerate(templates):
+    rounds: list[tuple[Sequence[Slice], Sequence[Finished]]] = []
+    for template, pieces, done in zip(templates, slices, finished, strict=True):
         if template.updates_by_slice:
-            order.extend((piece.use, index, position) for position, piece in enumerate(slices[index]))
+            rounds.extend(zip(zip(pieces), zip(done), strict=True))
         else:
-            order.append((min(piece.use for piece in slices[index]), index, -1))
-    settled: Settled = []
-    for _, index, position in sorted(order):
-        chosen = slice(None) if position < 0 else slice(position, position + 1)
-        pieces = slices[index][chosen]
-        edges = templates[index].settle(pieces, finished[index][chosen], barriers[index])
-        settled.extend((piece, edges) for piece in pieces)
-    return settled
+            rounds.append((pieces, done))
+    rounds.sort(key=lambda one: min([piece.use for piece in one[0]]))
+    return [
+        (pieces, templates[pieces[0].message].settle(pieces, done, barriers[pieces[0].message]))
+        for pieces, done in rounds
+    ]
 
 
 def _gates(builder: Builder, finished: Sequence[Sequence[Finished]], settled: Settled) -> tuple[Gate, ...]:
@@ -202,11 +229,11 @@ def _gates(builder: Builder, finished: Sequence[Sequence[Finished]], settled: Se
             for edge in one.after
             if edge.event == "operation"
         )
-        done = dict.fromkeys(edge for _, edges in settled for edge in edges)
+        done = dict.fromkeys([edge for _, edges in settled for edge in edges])
         return (Gate("backward_returns", -1, tuple(ready)), Gate("step_returns", -1, tuple(done)))
-    uses: dict[int, dict[Edge, None]] = {index: {} for index in range(len(builder.model.variables))}
-    for piece, edges in settled:
-        for part in piece.pieces:
-            waits = uses[builder.variable_of[part.part]]
-            waits.update(dict.fromkeys(edge._replace(lag=edge.lag + 1) for edge in edges))
-    return tuple(Gate("before_use", variable, tuple(waits)) for variable, waits in uses.items())
+    uses: list[dict[Edge, None]] = [{} for _ in builder.model.variables]
+    for pieces, edges in settled:
+        waits = dict.fromkeys([Edge(event, target, lag + 1) for event, target, lag in edges])
+        for variable in {builder.variable_of[piece.part] for one in pieces for piece in one.pieces}:
+            uses[variable].update(waits)
+    return tuple([Gate("before_use", variable, tuple(waits)) for variable, waits in enumerate(uses)])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypedDict
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from autosync.plan.builder import Builder, Piece, Slice
+from autosync.plan.builder import Buffer, Builder, Piece, Slice
 from autosync.plan.types import Algorithm, Collective, Edge, Groups
 from autosync.specs.model import ITEM_BYTES
 from autosync.strategy.representation import Cast, Codec, Int8, PowerSGD, Sign, TopK
@@ -15,24 +16,12 @@ SCALE_BYTES = 4
 VALUE_BYTES = 4
 
 
-class Size(TypedDict):
-    """How much travels."""
-
-    num_elements: int
-    item_bytes: int
-
-
 class Wire(NamedTuple):
-    """Regions that travel as one buffer, the gradients that they are or were encoded from, and what they wait for."""
+    """What travels, the gradients that it is or was encoded from, and what it waits for."""
 
-    regions: tuple[int, ...]
+    buffer: Buffer
     grads: tuple[int, ...]
     after: tuple[Edge, ...]
-    num_elements: int
-    item_bytes: int
-
-    def size(self) -> Size:
-        return Size(num_elements=self.num_elements, item_bytes=self.item_bytes)
 
 
 def encoded_bytes(codec: Codec, num_elements: int) -> int:
@@ -54,37 +43,35 @@ def num_kept(codec: TopK, num_elements: int) -> int:
     return max(1, math.ceil(codec.ratio * num_elements))
 
 
-def dense_wire(builder: Builder, index: int, codec: Codec | None, piece: Slice) -> Wire:
+def dense_wire(builder: Builder, codec: Codec | None, piece: Slice) -> Wire:
     """The gradient itself, or its cast to numbers of half the size."""
     after = builder.grads_ready(piece.pieces)
     grads = builder.regions_of("grad", piece.pieces)
     if codec is None:
-        return Wire(grads, grads, after, piece.num_elements, builder.item_bytes(piece))
+        return Wire(Buffer(grads, piece.num_elements, piece.item_bytes), grads, after)
     assert isinstance(codec, Cast), "other codecs cannot be summed on the way"
     encoded = builder.regions_of("encoded", piece.pieces, codec.dtype)
-    edge = _encode(builder, index, codec, grads, encoded, after, piece)
-    return Wire(encoded, grads, (edge,), piece.num_elements, ITEM_BYTES[codec.dtype])
+    edge = _encode(builder, codec, grads, encoded, after, piece)
+    return Wire(Buffer(encoded, piece.num_elements, ITEM_BYTES[codec.dtype]), grads, (edge,))
 
 
 def gather_encoded(
-    builder: Builder, index: int, codec: Codec, piece: Slice, groups: Groups, algorithm: Algorithm
+    builder: Builder, codec: Codec, piece: Slice, groups: Groups, algorithm: Algorithm
 ) -> tuple[Wire, Edge]:
     """Encode everywhere and gather all contributions: at the root with `star`, else everywhere."""
     grads = builder.regions_of("grad", piece.pieces)
     encoded = builder.regions_of("encoded", piece.pieces, "uint8")
-    edge = _encode(builder, index, codec, grads, encoded, builder.grads_ready(piece.pieces), piece)
-    num_bytes = sum(encoded_bytes(codec, stop - start) for _, start, stop in piece.pieces)
-    wire = Wire(encoded, grads, (edge,), num_bytes, 1)
+    edge = _encode(builder, codec, grads, encoded, builder.grads_ready(piece.pieces), piece)
+    num_bytes = sum([encoded_bytes(codec, stop - start) for _, start, stop in piece.pieces])
+    wire = Wire(Buffer(encoded, num_bytes, 1), grads, (edge,))
     to_root = algorithm == "star"
     collective: Collective = "gather_v" if to_root else "all_gather_v"
     stage = 1 if to_root else 0
-    gathered = builder.transfer(index, stage, collective, algorithm, groups, encoded, wire.after, **wire.size())
-    return wire, gathered
+    return wire, builder.transfer(piece.message, stage, collective, algorithm, groups, wire.buffer, wire.after)
 
 
 def decoded(
     builder: Builder,
-    index: int,
     codec: Codec | None,
     wire: Wire,
     groups: Groups,
@@ -94,19 +81,20 @@ def decoded(
     sharded: bool = False,
 ) -> Edge:
     """The averaged gradient out of what arrived on those ranks."""
+    grads, num_elements = wire.grads, piece.num_elements
     if codec is None:
         return builder.local(
-            index, "average", groups, wire.grads, wire.grads, after, num_elements=piece.num_elements, sharded=sharded
+            piece.message, "average", groups, grads, grads, after, num_elements=num_elements, sharded=sharded
         )
     num_contributions = 1 if isinstance(codec, Cast) else len(builder.workers[0])
     return builder.local(
-        index,
+        piece.message,
         "decode",
         groups,
-        wire.regions,
-        wire.grads,
+        wire.buffer.regions,
+        grads,
         after,
-        num_elements=piece.num_elements * num_contributions,
+        num_elements=num_elements * num_contributions,
         cost=f"decode:{codec.kind}",
         sharded=sharded,
         settings=codec,
@@ -114,57 +102,39 @@ def decoded(
 
 
 def power_sgd(
-    builder: Builder, index: int, codec: PowerSGD, piece: Slice, algorithm: Algorithm
+    builder: Builder, codec: PowerSGD, piece: Slice, algorithm: Algorithm
 ) -> tuple[tuple[Edge, ...], tuple[int, ...]]:
     """The left factor (gradient times the last right one), summed; the right one, summed; their product.
 
     The right factor is the gradient's transpose times the left one made orthogonal.
     """
+    message, workers, work = piece.message, builder.workers, piece.num_elements * codec.rank
     grads = builder.regions_of("grad", piece.pieces)
     sides = [_sides(builder, p) for p in piece.pieces]
-    left = tuple(
-        _factor(builder, "left", p, rows * codec.rank) for p, (rows, _) in zip(piece.pieces, sides, strict=True)
-    )
-    right = tuple(
-        _factor(builder, "right", p, columns * codec.rank) for p, (_, columns) in zip(piece.pieces, sides, strict=True)
-    )
-    item_bytes = builder.item_bytes(piece)
-    edge = _encode(builder, index, codec, grads, left, builder.grads_ready(piece.pieces), piece)
-    num_left = sum(rows for rows, _ in sides) * codec.rank
-    edge = builder.transfer(
-        index, 0, "all_reduce", algorithm, builder.workers, left, (edge,), num_elements=num_left, item_bytes=item_bytes
-    )
+    left = _factors(builder, "left", piece, [rows * codec.rank for rows, _ in sides])
+    right = _factors(builder, "right", piece, [columns * codec.rank for _, columns in sides])
+    edge = _encode(builder, codec, grads, left.regions, builder.grads_ready(piece.pieces), piece)
+    edge = builder.transfer(message, 0, "all_reduce", algorithm, workers, left, (edge,))
     edge = builder.local(
-        index,
+        message,
         "project",
-        builder.workers,
-        (*grads, *left),
-        (*left, *right),
+        workers,
+        (*grads, *left.regions),
+        (*left.regions, *right.regions),
         (edge,),
-        num_elements=piece.num_elements * codec.rank,
+        num_elements=work,
         cost="project:power_sgd",
         settings=codec,
     )
-    num_right = sum(columns for _, columns in sides) * codec.rank
-    edge = builder.transfer(
-        index,
-        1,
-        "all_reduce",
-        algorithm,
-        builder.workers,
-        right,
-        (edge,),
-        num_elements=num_right,
-        item_bytes=item_bytes,
-    )
+    edge = builder.transfer(message, 1, "all_reduce", algorithm, workers, right, (edge,))
     edge = builder.local(
-        index,
+        message,
         "decode",
-        builder.workers,
-        (*left, *right),
+        workers,
+        (*left.regions, *right.regions),
         grads,
         (edge,),
-        num_elements=piece.num_elements * codec.rank,
+        num_elements=work,
         cost="decode:power_sgd",
         settings=codec,
     )
@@ -173,7 +143,6 @@ def power_sgd(
 
 def _encode(
     builder: Builder,
-    index: int,
     codec: Codec,
     grads: tuple[int, ...],
     outputs: tuple[int, ...],
@@ -182,10 +151,10 @@ def _encode(
 ) -> Edge:
     work = piece.num_elements * (codec.rank if isinstance(codec, PowerSGD) else 1)
     # What error feedback holds back goes from step to step. Elsewhere the parameter's way home keeps steps apart.
-    is_stale = getattr(builder.strategy.messages[index].synchroniser, "staleness", 0) > 0
+    is_stale = getattr(builder.strategy.messages[piece.message].synchroniser, "staleness", 0) > 0
     before = (Edge("operation", len(builder.operations), 1),) if codec.error_feedback and is_stale else ()
     return builder.local(
-        index,
+        piece.message,
         "encode",
         builder.workers,
         grads,
@@ -204,6 +173,7 @@ def _sides(builder: Builder, piece: Piece) -> tuple[int, int]:
     return rows, part.num_elements // rows
 
 
-def _factor(builder: Builder, kind: str, piece: Piece, num_elements: int) -> int:
-    dtype = builder.parts[piece.part].variable.dtype
-    return builder.region("left" if kind == "left" else "right", Piece(piece.part, 0, num_elements), dtype)
+def _factors(builder: Builder, kind: Literal["left", "right"], piece: Slice, sizes: Sequence[int]) -> Buffer:
+    """One side's factor of each piece, a whole part's matrix."""
+    pieces = [Piece(whole.part, 0, size) for whole, size in zip(piece.pieces, sizes, strict=True)]
+    return Buffer(builder.regions_of(kind, pieces), sum(sizes), piece.item_bytes)

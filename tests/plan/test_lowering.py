@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
 import sys
@@ -164,6 +165,20 @@ def test_a_norm_goes_to_servers_in_use_only() -> None:
     plan = plan_of(ParameterServer(server="n3"), 1, 1, 0, 0, clip_norm=1.0)
     (total,) = [o for o in plan.operations if isinstance(o, Transfer) and plan.regions[o.regions[0]].kind == "norm"]
     assert total.groups == ((0, 1, 3),)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(is_on: bool) -> None:
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        plan_of(AllReduce(), 1, 1)
+        assert gc.isenabled() == is_on
+        with pytest.raises(KeyError):
+            plan_of(ParameterServer(server="nobody"), 1, 1)
+        assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if was_on else gc.disable)()
 
 
 def test_lowering_imports_no_torch() -> None:
