@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from autosync.errors import AutosyncError
-from autosync.runtime.parallelize import no_sync, parallelize, release
+from autosync.runtime.parallelize import no_sync, parallelize, release, where
 from autosync.specs.task import Task
 from autosync.specs.task_run import (
     build_model,
@@ -66,7 +66,9 @@ class Training:
 
     def where(self) -> str | None:
         """What of a step is under way, in words; None between steps. Another thread may ask."""
-        return self._doing
+        if self._doing is None or self._is_stock_ddp:
+            return self._doing
+        return f"{self._doing} ({where(self._bare)})"
 
     def step(self) -> float:
         """One optimizer step; its seconds."""
