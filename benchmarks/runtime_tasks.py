@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from autosync import Task
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples/zoo"))
 from _blocks import EncoderLayer, classification_loss, random_images
 from _resnet import Bottleneck, ResNet
+
+NUM_IDS = 50_000
 
 
 class Transformer(nn.Module):
@@ -31,16 +34,22 @@ class Transformer(nn.Module):
 
 
 class Ratings(nn.Module):
-    """A table of 100,000 users, one of few items, and layers over both."""
+    """Neural collaborative filtering with the layer sizes of examples/zoo/ncf.py: users and items, 100,000 in all."""
 
     def __init__(self, *, sparse: bool) -> None:
         super().__init__()
-        self.users = nn.Embedding(100_000, 64, sparse=sparse)
-        self.items = nn.Embedding(1_000, 64, sparse=sparse)
-        self.layers = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
+        self.factors = nn.ModuleList(nn.Embedding(NUM_IDS, 64, sparse=sparse) for _ in range(2))
+        self.inputs = nn.ModuleList(nn.Embedding(NUM_IDS, 128, sparse=sparse) for _ in range(2))
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise((256, 256, 128, 64)):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.score = nn.Linear(128, 1)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        score: Tensor = self.layers(torch.cat((self.users(users), self.items(items)), dim=1))
+        mixed = self.factors[0](users) * self.factors[1](items)
+        hidden = self.layers(torch.cat((self.inputs[0](users), self.inputs[1](items)), dim=1))
+        score: Tensor = self.score(torch.cat((mixed, hidden), dim=1))
         return score
 
 
@@ -76,10 +85,9 @@ def many() -> Task:
 
 
 def _rate(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    return (
-        torch.randint(100_000, (1_000,), generator=generator),
-        torch.randint(1_000, (1_000,), generator=generator),
-    )
+    """One per cent of the users and of the items, each once or oftener."""
+    users, items = torch.randint(NUM_IDS, (2, NUM_IDS // 100), generator=generator)
+    return users, items
 
 
 def sparse() -> Task:

@@ -11,9 +11,9 @@ ratios come with 95 % intervals over the rounds (see autosync/trials/statistics.
 - `ddp_dense`: DDP on a model whose table has dense gradients (the others have sparse ones).
 
 Scenarios: `convnet` (25 million parameters), `transformer` (10 million), `many` (1,000 small parameters: the time a
-step takes beyond `bare`, by parameter) and `sparse` (a table of 100,000 rows, 1 % of them touched). Peak memory is
-measured apart, every contestant alone in new processes. A contestant that is refused is reported with the reason, and
-its bounds do not hold. Ends with 1 unless all bounds hold.
+step takes beyond `bare`, by parameter) and `sparse` (tables of 100,000 users and items, 1 % of them touched). Peak
+memory is measured apart, every contestant alone in new processes. A contestant that is refused is reported with the
+reason, and its bounds do not hold. Ends with 1 unless all bounds hold.
 
 --device cuda puts models and batches on the GPU: gloo then copies through the host, and all ranks share the device.
 """
@@ -98,8 +98,8 @@ class Contestant:
         if kind.startswith("ddp"):
             self._model = DistributedDataParallel(self._bare, **_without_buffers())
         elif self._is_ours:
-            options = _hand_off(taken=kind == "stock")
-            parallelize(self._bare, self._optimizer, load_bundle(bundle), timeout_seconds=60.0, **options)
+            given = load_bundle(bundle)
+            parallelize(self._bare, self._optimizer, given, timeout_seconds=60.0, hand_off=kind == "stock")
 
     def step(self) -> float:
         """One optimizer step; its seconds."""
@@ -122,14 +122,6 @@ def _without_buffers() -> dict[str, Any]:
     names = inspect.signature(DistributedDataParallel).parameters
     # The older name warns where there is a newer one.
     return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
-
-
-def _hand_off(*, taken: bool) -> dict[str, Any]:
-    if "hand_off" in inspect.signature(parallelize).parameters:
-        return {"hand_off": taken}
-    if taken:
-        raise NotImplementedError("parallelize hands no plan to torch's Reducer yet")
-    return {}
 
 
 def _synchronize(device: torch.device) -> None:
@@ -284,9 +276,10 @@ def time_scenario(name: str, launcher: Launcher, facts: dict[str, Any]) -> dict[
     for kind, own in blocks.items():
         ratio = round_ratio(own, blocks[scenario.reference])
         found[kind] = {"median_seconds": median(seconds for block in own for seconds in block), "ratio": _figure(ratio)}
-        scale = reference_seconds * 1e6 / facts["num_parameters"]
-        beyond = Interval(value=(ratio.value - 1) * scale, low=(ratio.low - 1) * scale, high=(ratio.high - 1) * scale)
-        found[kind]["microseconds_a_parameter"] = _figure(beyond)
+        if scenario.microseconds:
+            scale = reference_seconds * 1e6 / facts["num_parameters"]
+            beyond = ((bound - 1) * scale for bound in (ratio.value, ratio.low, ratio.high))
+            found[kind]["microseconds_a_parameter"] = dict(zip(("value", "low", "high"), beyond, strict=True))
     bounds = [
         *(_bound("ratio", kind, bound, found, refused) for kind, bound in scenario.bounds.items()),
         *(

@@ -172,6 +172,8 @@ class StockReducer:
     - `check()` belongs before whatever uses the gradients: it raises the error that names the parameters that got no
       gradient, with which the backward pass of this rank has returned unfinished. The next forward pass raises it too.
       Other ranks, if they got theirs, wait for this one until the group's timeout, and torch's own error ends them.
+    - Gradients are views into their buckets, as under DDP's `gradient_as_bucket_view` and in our own engine: that
+      saves their copy. Whoever keeps a gradient beyond the next backward pass keeps a clone.
     - A copy of the model, deep or by pickling, is an ordinary model: nothing of this goes with it.
 
     Nothing in Python happens per parameter, and in a step only at the end of forward and of backward.
@@ -216,6 +218,7 @@ class StockReducer:
             [limits[0]] * len(self._buckets),
             self._process_group,
             expect_sparse_gradients=self._sparse,
+            gradient_as_bucket_view=True,
             param_to_name_mapping=dict(enumerate(self._names)),
             bucket_bytes_cap_list=limits,
         )
