@@ -4,6 +4,7 @@ What a rank has of a part is a *piece*. A piece that is a whole variable is upda
 with the state that the user's optimizer keeps for it, so that their `state_dict` stays right. Another piece (a shard, a
 part, a slice) is updated in the rank's flat memory and has a state of its own, which starts as the piece of the user's.
 Elementwise optimizers only, which the rules of strategies see to: so the piece's update is the piece of the update.
+Rows are updated in the parameter itself, by a sparse gradient.
 
 After an update both the parameters and the memory's views of them are those of the new step, as far as the rank has
 them and transfers move them.
@@ -23,6 +24,7 @@ from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan, RegionKind, Transfer
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import GroupOptions, OptimizerFacts, Options, options_of
+from autosync.runtime.sparse import refuse_rows, rows_of, sparse_tensor
 from autosync.strategy.parts import Part
 
 # Below this size calls cost more than arithmetic, and torch's updates of many tensors at once are faster on a CPU too.
@@ -108,6 +110,9 @@ class EngineUpdate:
         self._memory = memory
         self._source = optimizer
         self._kind: RegionKind = plan.regions[operation.outputs[0]].kind
+        self._are_rows = plan.regions[operation.inputs[0]].kind == "rows"
+        # It takes nothing but sparse gradients, and leaves alone what has none.
+        self._is_lazy = issubclass(optimizer.kind, torch.optim.SparseAdam)
         self._is_moved = _is_moved(plan, operation, rank)
         self._window = _window_of(plan, operation, rank)
         # What no optimizer holds is not updated, but moved with the rest.
@@ -161,10 +166,16 @@ class EngineUpdate:
             original = self._memory.parameter(piece.name)
             if piece.value.data_ptr() != original.data_ptr() or piece.value.shape != original.shape:
                 piece.value.data = original.data
-        if self._flat:
+        if self._are_rows:
+            for piece in self._flat:
+                piece.value.data = self._memory.parameter_part(piece.part)
+        elif self._flat:
             values = self._memory.view(self._operation.outputs)
             for piece in self._flat:
-                piece.value.data = values[piece.at : piece.at + piece.num_elements]
+                value = values[piece.at : piece.at + piece.num_elements]
+                # A sparse gradient of a vector is added to the wrong place where that is a part of another tensor
+                # (torch 2.13 on CPU: the offset counts twice); that of a column is not.
+                piece.value.data = value.view(-1, 1) if self._is_lazy else value
 
     # The update.
 
@@ -175,13 +186,16 @@ class EngineUpdate:
             self._settle()
             return
         self._apply_options(self._source.options.of(iteration))
-        if self._kind == "param":
+        if self._kind == "param" and not self._are_rows:
             # Whatever changed the parameters meanwhile (a checkpoint that was loaded, say) holds.
             for piece in self._flat:
                 self._memory.load_range(piece.part, piece.start, piece.stop)
         self._bind_values()
         self._bind_states()
-        self._bind_gradients(scale)
+        if self._are_rows:
+            self._bind_rows(iteration)
+        else:
+            self._bind_gradients(scale)
         self._optimizer.step()
         for piece in self._pieces:
             piece.value.grad = None
@@ -192,7 +206,10 @@ class EngineUpdate:
         assert self._optimizer is not None, "there is something to update"
         for ours, (group, is_small) in zip(self._optimizer.param_groups, self._group_of, strict=True):
             ours.update(options[group])
-            if is_small and "foreach" in ours and ours["foreach"] is None and not _is_bound_to_one(ours):
+            if self._are_rows:
+                refuse_rows(self._source.kind.__name__, ours)
+                ours.update({key: False for key in ("foreach", "fused") if key in ours})
+            elif is_small and "foreach" in ours and ours["foreach"] is None and not _is_bound_to_one(ours):
                 ours["foreach"] = True
 
     def _bind_gradients(self, scale: float) -> None:
@@ -200,11 +217,23 @@ class EngineUpdate:
         if scale != 1.0:
             gradients[self._window].mul_(scale)
         for piece in self._pieces:
-            piece.value.grad = gradients[piece.at : piece.at + piece.num_elements].view(piece.value.shape)
+            gradient = gradients[piece.at : piece.at + piece.num_elements].view(piece.value.shape)
+            piece.value.grad = self._as_taken(gradient)
+
+    def _as_taken(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient as the optimizer takes it: dense, or sparse as torch would have made it."""
+        if self._is_lazy and gradient.dim() == 2:
+            return sparse_tensor(rows_of(gradient), gradient.shape)
+        return gradient
+
+    def _bind_rows(self, iteration: int) -> None:
+        """Rows are alone in their message, and are not clipped."""
+        for piece in self._pieces:
+            piece.value.grad = sparse_tensor(self._memory.get(self._operation.inputs[0], iteration), piece.value.shape)
 
     def _settle(self) -> None:
         """Bring new values from where they were updated to where else they are looked for."""
-        if self._kind != "param":
+        if self._kind != "param" or self._are_rows:
             return
         for piece in self._flat:
             self._memory.store_range(piece.part, piece.start, piece.stop)
@@ -256,7 +285,7 @@ def _cut_state(key: str, value: Any, part: Part, piece: _Piece) -> Any:
     """The piece's share of a state tensor; what has another shape, as the step has, is of the whole parameter."""
     if isinstance(value, torch.Tensor) and key != "step" and value.shape == part.variable.shape:
         cut = value if part.name.whole else value.narrow(part.axis, part.begin, part.end - part.begin)
-        return cut.reshape(-1)[piece.start : piece.stop].clone()
+        return cut.reshape(-1)[piece.start : piece.stop].clone().view(piece.value.shape)
     return copy.deepcopy(value)
 
 

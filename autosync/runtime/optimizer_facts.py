@@ -55,7 +55,7 @@ class OptimizerFacts:
 
     def optimizer_class(self) -> type[torch.optim.Optimizer]:
         """The class, looked up by its name: nothing that arrives as data can bring code along."""
-        kind = getattr(torch.optim, self.class_name, None)
+        kind: Any = getattr(torch.optim, self.class_name, None)
         is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
         if not is_optimizer or kind is torch.optim.Optimizer:
             raise OperationError(
