@@ -16,7 +16,7 @@ from autosync.strategy.canonical import strategy_id
 from autosync.strategy.describe import in_words
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Strategy
-from autosync.strategy.space import Limits, Space
+from autosync.strategy.space import Space
 
 MAX_DRAWS = 1000
 """Draws in a row that bring nothing new before the space counts as exhausted."""
@@ -75,8 +75,7 @@ def _presets_then_samples(model: ModelSpec, cluster: ClusterSpec, seed: int) -> 
     for name in preset_names():
         with contextlib.suppress(DoesNotApplyError):
             yield f"preset:{name}", build_preset(name, model, cluster)
-    # What overlaps the forward pass the engine does not run, so it is not drawn.
-    space = Space(model=model, cluster=cluster, limits=Limits(overlaps=("backward",)))
+    space = Space(model=model, cluster=cluster)
     rng = random.Random(seed)
     while True:
         yield "sampled", space.sample(rng)

@@ -148,7 +148,6 @@ def test_one_that_fails_is_told_and_the_logs_are_kept(shell: Shell, asked: list[
         (("model.yaml", "shraded", "--cluster", "cluster.yaml"), "unknown contestant 'shraded' (known: "),
         (("model.yaml", "shraded", "--cluster", "cluster.yaml"), "did you mean 'sharded'?"),
         (("model.yaml", "no.yaml", "--cluster", "cluster.yaml"), "no.yaml:1: "),
-        (("model.yaml", "bytescheduler", "--cluster", "cluster.yaml"), "bytescheduler cannot run: "),
         (("model.yaml", "hierarchical", "--cluster", "cluster.yaml"), "preset.hierarchical: "),
         (("model.yaml", "ddp", "--cluster", "nowhere"), "nowhere"),
         (("nowhere.yaml", "ddp", "--cluster", "cluster.yaml"), "nowhere.yaml:1: "),
@@ -163,6 +162,19 @@ def test_bad_input(arguments: tuple[str, ...], words: str, shell: Shell, asked: 
     assert words in shell.err
     assert all(line.startswith(("error: ", "profiling ")) for line in shell.err.splitlines())
     assert shell.out == ""
+    assert not asked
+
+
+def test_what_the_engine_does_not_run_is_refused(
+    shell: Shell, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autosync.trials.entrants.unsupported", lambda _: ["it takes more", "and more"])
+    assert shell.run(*_compare("sharded")) == 2
+    lines = shell.err.splitlines()
+    assert [line.partition(" (")[0] for line in lines] == [
+        "error: sharded cannot run: it takes more",
+        "error: sharded cannot run: and more",
+    ]
     assert not asked
 
 
