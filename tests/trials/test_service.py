@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ MakeService = Callable[..., TrialService]
 
 @pytest.fixture
 def make(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> MakeService:
-    def make(target: str = TASK) -> TrialService:
+    def make(target: str = TASK, cluster: ClusterSpec = cluster) -> TrialService:
         return TrialService(
             target=target,
             model=model_of(target),
@@ -179,26 +180,28 @@ def test_a_failure_is_told_by_its_cause_and_the_next_trial_runs(
             assert service.run("stock", 2).step_seconds
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("hang", r".*rank 1 is in step 1 of 3, in the forward pass, at task\.py:\d+ \(_go_wrong\)"),
-        ("stop", r"rank 1 does not answer at all \(stopped.*\); rank 0 is in step 1 of 3, in the .*ward pass, at "),
-    ],
-)
-def test_what_does_not_end_ends_at_the_limit(how: str, told: str, make: MakeService, fault: Path) -> None:
-    with make() as service:
+def test_what_does_not_end_ends_at_the_limit_and_each_rank_says_where_it_is(
+    make: MakeService, fault: Path, cluster: ClusterSpec
+) -> None:
+    """One rank hangs in the user's code, one is stopped, one waits for them."""
+    three = replace(cluster, nodes=(replace(cluster.nodes[0], devices=3),))
+    with make(cluster=three) as service:
         # The first preparation imports half of torch, which on a busy machine takes longer than that.
         service.prepare(STOCK)
         service.run("stock", 1)
         service._timeout_seconds = 1.0
-        fault.write_text(how)
+        fault.write_text("hang,stop")
         start = time.monotonic()
         with pytest.raises(TrialFailed) as caught:
             service.run("stock", 3)
         assert time.monotonic() - start < 1.0 + ranks.WHERE_SECONDS + STOP_SECONDS + 30
         assert caught.value.kind == "timeout"
-        assert re.match(f"not done within 1 s: {told}", caught.value.message), caught.value.message
+        told = (
+            r"not done within 1 s: rank 2 does not answer at all \(stopped.*\); "
+            r"rank 0 is in step 1 of 3, in the .*ward pass, at .*; "
+            r"rank 1 is in step 1 of 3, in the forward pass, at task\.py:\d+ \(_go_wrong\)"
+        )
+        assert re.fullmatch(told, caught.value.message), caught.value.message
         with pytest.raises(TrialFailed, match="the ranks that had stock prepared were ended: not done within 1 s"):
             service.run("stock", 1)
 
