@@ -227,6 +227,7 @@ def transfer(
         position=links.rank,
         num_elements=len(buffer),
         item_bytes=buffer.element_size(),
+        piece_bytes=flow.piece_bytes(priority),
     )
     exchange = Exchange(links, flow)
     return lambda: exchange.run(pieces, buffer, members=members, tag=tag, priority=priority)

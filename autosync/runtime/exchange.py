@@ -23,9 +23,11 @@ import torch
 from autosync.errors import OperationError
 from autosync.plan.expansion import Move, expand
 from autosync.runtime.links import Links, said
-from autosync.runtime.pieces import Pieces, Receive, Send, cut_moves
+from autosync.runtime.pieces import PIECE_BYTES, SHORT_PIECE_BYTES, Pieces, Receive, Send, cut_moves
 
 _HEADER_TAG = 2**30
+# Pieces beyond one a source: under way alone, and how many more while something less urgent is under way too.
+_NUM_AHEAD, _NUM_SHORT_AHEAD, _NUM_FAVOURED = 3, 5, 2
 
 
 class TransferId(NamedTuple):
@@ -43,11 +45,13 @@ class TransferId(NamedTuple):
 class Flow:
     """What transfers are under way on a rank, and how far each may ask ahead. Shared by all lanes.
 
-    No window is ever 0. Pausing a transfer for a more urgent one would be a deadlock where the urgent one waits for a
-    third rank that has not come to it yet, because what that rank does before it waits for the paused one.
+    `most_urgent` is the lowest priority number of the plan. No window is ever 0: pausing a transfer for a more urgent
+    one would be a deadlock where the urgent one waits for a third rank that has not come to it yet, because what that
+    rank does before it waits for the paused one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_urgent: int = 0) -> None:
+        self._most_urgent = most_urgent
         self._lock = threading.Lock()
         self._priorities: list[int] = []
 
@@ -62,17 +66,22 @@ class Flow:
             with self._lock:
                 self._priorities.remove(priority)
 
+    def piece_bytes(self, priority: int) -> int:
+        """How long the pieces of a transfer may be: short ones where something more urgent may come."""
+        return SHORT_PIECE_BYTES if priority > self._most_urgent else PIECE_BYTES
+
     def window(self, priority: int, breadth: int) -> int:
         """How many pieces a transfer may have asked for that receives from `breadth` members at a time.
 
-        Two of a kind keep a link busy: one arrives while the other is added and sent on. All sources of a round get
-        one, for one of them may have a slower link than this rank.
+        Two would keep a link busy on idle machines: one arrives while the other is added and sent on. More make up for
+        threads that are late. All sources of a round get one, for one of them may have a slower link than this rank.
         """
         # The list is never empty when an active transfer asks, and to look at its ends takes no lock.
         priorities = self._priorities
         if priorities[0] < priority:
             return 1
-        return breadth + 2 if priorities[-1] > priority else breadth + 1
+        ahead = _NUM_SHORT_AHEAD if priority > self._most_urgent else _NUM_AHEAD
+        return breadth + ahead + (_NUM_FAVOURED if priorities[-1] > priority else 0)
 
 
 class Exchange:
@@ -130,7 +139,7 @@ class Exchange:
         gathered = contribution.new_empty(bounds[-1])
         gathered[bounds[me] : bounds[me + 1]] = contribution
         around = expand("all_gather_v", "ring", len(members))
-        pieces = cut_moves(around, bounds, position=me, item_bytes=contribution.element_size())
+        pieces = self._cut(around, bounds, me, contribution, priority)
         self.run(pieces, gathered, members=members, tag=tag, priority=priority)
         return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)]
 
@@ -156,9 +165,20 @@ class Exchange:
         if me == 0:
             gathered = contribution.new_empty(bounds[-1])
             gathered[: bounds[1]] = contribution
-        pieces = cut_moves(moves, bounds, position=me, item_bytes=contribution.element_size())
+        pieces = self._cut(moves, bounds, me, contribution, priority)
         self.run(pieces, gathered, members=members, tag=tag, priority=priority)
         return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)] if me == 0 else []
+
+    def _cut(
+        self, moves: Sequence[Move], bounds: Sequence[int], position: int, like: torch.Tensor, priority: int
+    ) -> Pieces:
+        return cut_moves(
+            moves,
+            bounds,
+            position=position,
+            item_bytes=like.element_size(),
+            piece_bytes=self._flow.piece_bytes(priority),
+        )
 
     def _check(self, pieces: Pieces, members: Sequence[int], ours: TransferId, num_bytes: int) -> None:
         """Send a header to every member that pieces go to, and compare those that come with this transfer's own."""

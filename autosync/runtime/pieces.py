@@ -28,7 +28,9 @@ from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
 from autosync.plan.types import Algorithm, Collective
 
 PIECE_BYTES = 2**19
-"""Pieces are at most this long: short enough for others to get between, long enough for what each of them costs."""
+"""Pieces are at most this long: what each of them costs is little beside its time on the wire."""
+SHORT_PIECE_BYTES = 2**18
+"""The same where a plan has something more urgent, which must not wait long to get between two of them."""
 WHOLE_BYTES = 2**16
 """Up to here a move is one piece: the overlap of two would not pay for the second."""
 
@@ -81,19 +83,32 @@ def compile_pieces(
     position: int,
     num_elements: int,
     item_bytes: int,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Pieces:
-    """The pieces of a transfer of one buffer, split evenly, for the member at a position of its group."""
+    """The pieces of a transfer of one buffer, split evenly, for the member at a position of its group.
+
+    `piece_bytes` bounds a piece and is the same at all members.
+    """
     bounds = chunk_bounds(num_elements, num_chunks(collective, num_members))
-    return cut_moves(expand(collective, algorithm, num_members), bounds, position=position, item_bytes=item_bytes)
+    moves = expand(collective, algorithm, num_members)
+    return cut_moves(moves, bounds, position=position, item_bytes=item_bytes, piece_bytes=piece_bytes)
 
 
-def cut_moves(moves: Sequence[Move], bounds: Sequence[int], *, position: int, item_bytes: int) -> Pieces:
+def cut_moves(
+    moves: Sequence[Move],
+    bounds: Sequence[int],
+    *,
+    position: int,
+    item_bytes: int,
+    piece_bytes: int = PIECE_BYTES,
+) -> Pieces:
     """The pieces of any moves of chunks with these bounds.
 
     A member may know the bounds of those chunks alone that it sends or receives.
     """
-    arriving = _pieces((move for move in moves if move.destination == position), bounds, item_bytes)
-    leaving = _pieces((move for move in moves if move.source == position), bounds, item_bytes)
+    cut = functools.partial(_pieces, bounds=bounds, item_bytes=item_bytes, piece_bytes=piece_bytes)
+    arriving = cut(move for move in moves if move.destination == position)
+    leaving = cut(move for move in moves if move.source == position)
     arriving.sort(key=lambda piece: (piece.move.round, piece.number, piece.move.source))
     leaving.sort(key=lambda piece: (piece.move.round, piece.number, piece.move.destination))
     receives = tuple(Receive(p.move.source, p.start, p.stop, p.move.adds) for p in arriving)
@@ -112,12 +127,12 @@ class _Piece(NamedTuple):
     stop: int
 
 
-def _pieces(moves: Iterable[Move], bounds: Sequence[int], item_bytes: int) -> list[_Piece]:
+def _pieces(moves: Iterable[Move], *, bounds: Sequence[int], item_bytes: int, piece_bytes: int) -> list[_Piece]:
     """All pieces of some moves; nothing of empty ones."""
     pieces = []
     for move in moves:
         begin, end = bounds[move.first], bounds[move.last]
-        cuts = chunk_bounds(end - begin, _num_pieces((end - begin) * item_bytes))
+        cuts = chunk_bounds(end - begin, _num_pieces((end - begin) * item_bytes, piece_bytes))
         pieces += [
             _Piece(move, number, begin + start, begin + stop)
             for number, (start, stop) in enumerate(itertools.pairwise(cuts))
@@ -126,8 +141,8 @@ def _pieces(moves: Iterable[Move], bounds: Sequence[int], item_bytes: int) -> li
     return pieces
 
 
-def _num_pieces(num_bytes: int) -> int:
-    return max(-(-num_bytes // PIECE_BYTES), 2 if num_bytes > WHOLE_BYTES else 1)
+def _num_pieces(num_bytes: int, piece_bytes: int) -> int:
+    return max(-(-num_bytes // piece_bytes), 2 if num_bytes > WHOLE_BYTES else 1)
 
 
 def _enabled(arriving: Sequence[_Piece], leaving: Sequence[_Piece]) -> tuple[tuple[Send, ...], ...]:

@@ -88,15 +88,20 @@ def test_a_dead_peer_is_named_within_the_time_limit(answers):
 def test_a_window_makes_room_for_what_is_more_urgent():
     flow = Flow()
     with flow.active(3):
-        assert flow.window(3, 1) == 2
-        assert flow.window(3, 4) == 5
+        alone, of_four = flow.window(3, 1), flow.window(3, 4)
+        assert of_four == alone + 3
         with flow.active(1):
             assert flow.window(3, 4) == 1
-            assert flow.window(1, 4) > 5
+            assert flow.window(1, 4) > of_four
             with flow.active(1):
                 assert flow.window(3, 4) == 1
             assert flow.window(3, 4) == 1
-        assert flow.window(3, 4) == 5
+        assert flow.window(3, 4) == of_four
+
+
+def test_pieces_are_short_where_something_more_urgent_may_come():
+    assert Flow().piece_bytes(1) < Flow().piece_bytes(0)
+    assert Flow(most_urgent=1).piece_bytes(1) == Flow().piece_bytes(0)
 
 
 def test_a_transfer_that_fails_is_no_longer_active():
@@ -104,4 +109,4 @@ def test_a_transfer_that_fails_is_no_longer_active():
     with pytest.raises(ValueError, match="lost"), flow.active(0):
         raise ValueError("lost")
     with flow.active(2):
-        assert flow.window(2, 1) == 2
+        assert flow.window(2, 1) > 1

@@ -188,6 +188,16 @@ def test_pieces_are_short_and_large_moves_are_cut():
     pieces = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=one_piece + 1, item_bytes=4)
     assert [r.stop - r.start for r in pieces.receives] == [87382, 87382, 87381]
     assert pieces.longest == 87382
+    short = compile_pieces(
+        "broadcast",
+        "star",
+        num_members=2,
+        position=1,
+        num_elements=one_piece + 1,
+        item_bytes=4,
+        piece_bytes=PIECE_BYTES // 2,
+    )
+    assert len(short.receives) == 5
     small = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=WHOLE_BYTES // 4, item_bytes=4)
     assert small.receives == (Receive(0, 0, WHOLE_BYTES // 4, adds=False),)
     larger = compile_pieces("broadcast", "star", num_members=2, position=1, num_elements=WHOLE_BYTES, item_bytes=2)
