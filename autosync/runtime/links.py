@@ -88,15 +88,14 @@ class Links:
             self._group = self._connect("messages", tuple(range(num_ranks)))
             self._send, self._receive = self._group.send, self._group.recv
 
-    def _connect(self, name: str, members: tuple[int, ...]) -> Any:
+    def _connect(self, name: str, members: tuple[int, ...], num_threads: int = 1) -> Any:
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()  # noqa: SLF001 - its public name is younger than the oldest torch we run on
         options._timeout = self._timeout  # noqa: SLF001 - the same
         devices = [gloo.create_device(interface=name) for name in _interfaces()]
         # By default the interface that this host's name leads to.
         options._devices = devices or [gloo.create_default_device()]  # noqa: SLF001 - the same
-        # A group runs one collective after another, so a second thread would never have anything to do.
-        options._threads = 1  # noqa: SLF001 - the same
+        options._threads = num_threads  # noqa: SLF001 - the same
         store = dist.PrefixStore(f"{name}/", self._store)  # type: ignore[attr-defined]
         try:
             return gloo(store, members.index(self.rank), len(members), options)
@@ -112,13 +111,16 @@ class Links:
         """Ask for the next message of the tag, which must be as long as the tensor; else as `send`."""
         return self._receive([tensor], source, tag)
 
-    def make_native(self, keys: Iterable[NativeKey]) -> None:
-        """Make the groups of native collectives: the same keys in the same order on all ranks."""
+    def make_native(self, keys: Iterable[NativeKey], *, num_threads: int = 1) -> None:
+        """Make the groups of native collectives: the same keys in the same order on all ranks.
+
+        A lane has one collective under way at a time, for which one thread of gloo's is enough.
+        """
         for members, lane in keys:
             number = self._num_natives
             self._num_natives += 1
             if self.rank in members and len(members) > 1:
-                self._natives[members, lane] = self._connect(f"native {number}", members)
+                self._natives[members, lane] = self._connect(f"native {number}", members, num_threads)
 
     def native(self, members: tuple[int, ...], lane: int) -> Any:
         """The gloo group of these members on this lane, in which ranks are positions in `members`."""

@@ -31,7 +31,8 @@ class StockSession:
         self._links = links
         self._compute = compute
         members = tuple(range(links.num_ranks))
-        links.make_native([(members, 0)])
+        # torch's own groups have two threads: a small bucket then does not wait for a large one.
+        links.make_native([(members, 0)], num_threads=2)
         parameters = parameters_of(model, bundle)
         self._reducer = StockReducer(
             model,

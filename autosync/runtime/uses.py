@@ -50,9 +50,10 @@ class Uses:
             self._stop_watching()
 
     def _start_watching(self) -> None:
+        # Functions, not methods: a deep copy of the model copies its hooks, and methods with all that they belong to.
         for module in self._model.modules():
-            self._hooks.append(module.register_forward_pre_hook(self._enter))
-            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+            self._hooks.append(module.register_forward_pre_hook(lambda *call: self._enter(*call)))
+            self._hooks.append(module.register_forward_hook(lambda *call: self._leave(*call), always_call=True))
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if not self._calls:
