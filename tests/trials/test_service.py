@@ -260,11 +260,11 @@ def test_a_rank_that_ends_between_trials(make: MakeService, started: list[int]) 
 
 
 def test_what_cannot_run_is_refused(make: MakeService, cluster: ClusterSpec, tmp_path: Path) -> None:
-    with make() as service:
-        ahead = Contestant(name="ahead", bundle=_bundle("bytescheduler", model_of(TASK), cluster))
-        failure = _failure(service, ahead)
+    nccl = replace(cluster, backend="nccl")
+    with make(cluster=nccl) as service:
+        failure = _failure(service, Contestant(name="on-nccl", bundle=_bundle("ddp", model_of(TASK), nccl)))
         assert failure.kind == "refused"
-        assert "transfers overlap the forward pass" in failure.message
+        assert "the backend is nccl; the engine runs on gloo" in failure.message
         other = _bundle("ddp", model_of(f"{TASK}:large"), cluster)
         for bundle in (other, tmp_path / "nowhere.yaml"):
             failure = _failure(service, Contestant(name="other", bundle=bundle))
