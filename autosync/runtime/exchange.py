@@ -31,7 +31,8 @@ _NUM_AHEAD, _NUM_SHORT_AHEAD, _NUM_FAVOURED = 3, 5, 2
 
 
 class TransferId(NamedTuple):
-    """What a transfer is, for checks: its place in the plan, the iteration, the how manieth of its lane, the lane."""
+    """What a transfer is, for checks: its place in the plan, the iteration, the how manieth of its lane among its
+    members, the lane."""
 
     operation: int
     iteration: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from autosync.plan.expansion import chunk_bounds
@@ -27,7 +29,8 @@ class Mover:
         flow = Flow()
         lanes = {one.lane for one in plan.operations if isinstance(one, Transfer)}
         self._exchanges = {lane: Exchange(links, flow, checks=checks) for lane in lanes}
-        self._sequences = dict.fromkeys(lanes, 0)
+        # By lane and members: not every rank takes part in all of a lane's transfers.
+        self._sequences: Counter[tuple[int, tuple[int, ...]]] = Counter()
 
     def run(self, index: int, iteration: int) -> None:
         """Take part in one transfer (by its position in the plan); returns when this rank has its result."""
@@ -36,8 +39,9 @@ class Mover:
         group = next(group for group in transfer.groups if self._rank in group)
         if len(group) == 1:
             return
-        identity = TransferId(index, iteration, self._sequences[transfer.lane], transfer.lane)
-        self._sequences[transfer.lane] += 1
+        place = (transfer.lane, group)
+        identity = TransferId(index, iteration, self._sequences[place], transfer.lane)
+        self._sequences[place] += 1
         if self._plan.regions[transfer.regions[0]].kind in CONTENT_KINDS:
             self._move_content(transfer, group, identity)
         else:
