@@ -51,9 +51,16 @@ class Uses:
 
     def _start_watching(self) -> None:
         # Functions, not methods: a deep copy of the model copies its hooks, and methods with all that they belong to.
+
+        def enter(module: nn.Module, arguments: Any) -> None:
+            self._enter(module, arguments)
+
+        def leave(module: nn.Module, arguments: Any, result: Any) -> None:
+            self._leave(module, arguments, result)
+
         for module in self._model.modules():
-            self._hooks.append(module.register_forward_pre_hook(lambda *call: self._enter(*call)))
-            self._hooks.append(module.register_forward_hook(lambda *call: self._leave(*call), always_call=True))
+            self._hooks.append(module.register_forward_pre_hook(enter))
+            self._hooks.append(module.register_forward_hook(leave, always_call=True))
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if not self._calls:
