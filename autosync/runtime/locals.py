@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -76,8 +76,13 @@ class Locals:
             return 1.0
         return clip_coefficient(float(self._memory.view((norm,), iteration)), clip_norm)
 
+    def _contributions(self, region: int, iteration: int) -> list[Any]:
+        """What all members of a gather brought; where there was none but this rank, its own."""
+        found = self._memory.get(region, iteration)
+        return found if isinstance(found, list) else [found]
+
     def _merge_rows(self, _: int, operation: Local, iteration: int) -> None:
-        contributions = self._memory.get(operation.inputs[0], iteration)
+        contributions = self._contributions(operation.inputs[0], iteration)
         self._memory.put(operation.outputs[0], iteration, merge_rows(contributions, self._plan.num_workers))
 
     def _read_rows(self, _: int, operation: Local, iteration: int) -> None:
@@ -92,7 +97,7 @@ class Locals:
         target.index_copy_(0, indices, values)
 
     def _rebuild(self, _: int, operation: Local, iteration: int) -> None:
-        contributions = self._memory.get(operation.inputs[0], iteration)
+        contributions = self._contributions(operation.inputs[0], iteration)
         gradient = self._memory.view(operation.outputs)
         rebuild(contributions, self._plan.num_workers, gradient)
 

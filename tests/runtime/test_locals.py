@@ -18,12 +18,13 @@ from torch import nn
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.lowering import lower
 from autosync.plan.types import Local, Plan, Transfer
+from autosync.runtime.contents import CONTENT_KINDS, Contents
 from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
-from autosync.runtime.factors import Factors, Pair, pack_factors, unpack_factors
+from autosync.runtime.factors import Factors, Pair
 from autosync.runtime.locals import Locals, clip_coefficient
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import facts_of, options_of
-from autosync.runtime.sparse import Sparse, pack_rows, unpack_rows
+from autosync.runtime.sparse import Sparse
 from autosync.runtime.updates import engine_updates
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
@@ -35,6 +36,7 @@ from autosync.strategy.representation import (
     Sharded,
     SparseGather,
     Strategy,
+    SufficientFactors,
 )
 from autosync.strategy.space import Limits, Space
 
@@ -170,6 +172,7 @@ class OneRank:
         self.memory = Memory(plan, self.parameters, contributes=self.is_worker)
         self.sparse = Sparse(plan, self.memory)
         self.factors = Factors(plan, self.memory)
+        self.contents = Contents(plan, self.memory, rank=rank)
         names = {id(parameter): name for name, parameter in self.parameters.items()}
         self.source = (
             EngineOptimizer.of_user(self.optimizer, self.parameters)
@@ -247,7 +250,7 @@ class World:
         kind = self.plan.regions[transfer.regions[0]].kind
         for group in transfer.groups:
             memories = [self.ranks[rank].memory for rank in group]
-            if kind in ("rows", "new_rows", "factors"):
+            if kind in CONTENT_KINDS:
                 self._move_contents(transfer, group, iteration)
                 continue
             if kind == "param" and not self.ranks[0].engines.operations:
@@ -290,24 +293,14 @@ class World:
                         buffer.copy_(owned)
 
     def _move_contents(self, transfer: Transfer, group: tuple[int, ...], iteration: int) -> None:
-        (index,) = transfer.regions
-        region = self.plan.regions[index]
-        part = self.plan.parts[region.part]
-
-        def sent(rank: int) -> Any:
-            content = self.ranks[rank].memory.get(index, iteration)
-            if region.kind == "factors":
-                return unpack_factors(pack_factors(content), part, torch.float64)
-            return unpack_rows(pack_rows(content), part, torch.float64)
-
-        if transfer.collective == "broadcast":
-            content = sent(group[0])
-            for rank in group:
-                self.ranks[rank].memory.put(index, iteration, content)
+        sent = [self.ranks[rank].contents.outgoing(transfer, group, iteration) for rank in group]
+        if len(group) == 1:
             return
-        contents = [sent(rank) for rank in group if self.ranks[rank].is_worker]
+        # One behind the other, as they lie in a gather's buffer.
+        gathered = torch.cat([torch.zeros(3, dtype=torch.uint8), *sent])[3:]
+        arrived = gathered.split([len(one) for one in sent])
         for rank in group[:1] if transfer.collective == "gather_v" else group:
-            self.ranks[rank].memory.put(index, iteration, contents)
+            self.ranks[rank].contents.arrived(transfer, group, iteration, arrived)
 
 
 def chunk(buffer: torch.Tensor, group: tuple[int, ...], rank: int) -> torch.Tensor:
@@ -397,6 +390,27 @@ def test_rows(name: str, way: str, partition: Partition | None, overlap: Any) ->
     messages.append(Message(parts=others))
     partitions = {} if partition is None else {"words": partition}
     check(Strategy(partitions=partitions, messages=tuple(messages), overlap=overlap), case, cluster())
+
+
+@pytest.mark.parametrize("name", ["momentum", "clipped"])
+@pytest.mark.parametrize("partition", [None, Partition(axis=0, sizes=(2, 3)), Partition(axis=1, sizes=(2, 1))])
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+def test_factors(name: str, partition: Partition | None, overlap: Any) -> None:
+    case = CASES[name]
+    parts = ("matrix",) if partition is None else ("matrix[0]", "matrix[1]")
+    messages = [Message(parts=(part,), synchroniser=SufficientFactors()) for part in parts]
+    # What is updated in shards makes the norm everybody's by a transfer.
+    messages.append(Message(parts=("image", "bias"), synchroniser=Sharded()))
+    messages.append(Message(parts=("table",)))
+    partitions = {} if partition is None else {"matrix": partition}
+    check(Strategy(partitions=partitions, messages=tuple(messages), overlap=overlap), case, cluster())
+
+
+def test_one_worker_alone() -> None:
+    where = ClusterSpec(name="test", nodes=cluster(1).nodes[:1])
+    for name in ("momentum", "sgd"):
+        for strategy in strategies(CASES[name], where, 10, seed=1):
+            check(strategy, CASES[name], where)
 
 
 def test_one_part_in_rows_and_one_not() -> None:
