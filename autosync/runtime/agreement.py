@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,13 +13,14 @@ from autosync import __version__, jsonio
 from autosync.errors import OperationError
 from autosync.plan.expansion import expand
 from autosync.runtime.exchange import Exchange, Flow
-from autosync.runtime.links import Links
+from autosync.runtime.links import Links, said
 from autosync.runtime.pieces import cut_moves
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile_optimizer import optimizer_spec
 from autosync.strategy.bundle import Bundle
 
-_SAME = "same"
+SAME = "same"
+"""The verdict on ranks that may train together."""
 STATE_TAG = 2**29
 """The tag of the first values' way round: no operation of a plan has such a number."""
 
@@ -81,25 +83,51 @@ def facts_of_rank(bundle: Bundle) -> Mapping[str, str]:
 
 
 def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str]) -> None:
-    """Refuse ranks whose facts differ from rank 0's, and say which rank and which fact, on all of them alike.
+    """Refuse workers whose facts differ from rank 0's, and say which rank and which fact, on all of them alike.
 
     Before any connection is made: ranks with different plans would wait for one another in vain. Rank 0 compares.
     """
-    store.set(f"facts/{rank}", jsonio.canonical_json(dict(facts)))
+    state_facts(store, rank=rank, facts=facts)
     if rank == 0:
-        store.set("verdict", _verdict(store, num_ranks, facts))
-    verdict = store.get("verdict").decode()
-    if verdict != _SAME:
-        raise OperationError(verdict)
+        names = {other: f"rank {other}" for other in range(1, num_ranks)}
+        store.set("verdict", first_difference(store, names, facts))
+    hear_verdict(store, "verdict")
 
 
-def _verdict(store: Any, num_ranks: int, facts: Mapping[str, str]) -> str:
-    for rank in range(1, num_ranks):
+def state_facts(store: Any, *, rank: int, facts: Mapping[str, str]) -> None:
+    """Lay down a rank's facts for rank 0 to compare."""
+    store.set(f"facts/{rank}", jsonio.canonical_json(dict(facts)))
+
+
+def first_difference(
+    store: Any, names: Mapping[int, str], facts: Mapping[str, str], *, patience: dt.timedelta | None = None
+) -> str:
+    """The verdict on ranks (`names` are theirs in words): the first difference between their facts and these."""
+    for rank, name in names.items():
+        try:
+            _await(store, f"facts/{rank}", patience)
+        except RuntimeError as error:
+            raise OperationError(f"{name} has not answered (rank {rank}): {said(error)}") from error
         theirs = json.loads(store.get(f"facts/{rank}").decode())
         for what, ours in facts.items():
             if theirs.get(what) != ours:
-                return f"rank {rank} has {what} {theirs.get(what)}, rank 0 has {ours} (all ranks must have the same)"
-    return _SAME
+                return f"{name} has {what} {theirs.get(what)}, rank 0 has {ours} (all ranks must have the same)"
+    return SAME
+
+
+def hear_verdict(store: Any, key: str, *, patience: dt.timedelta | None = None) -> None:
+    """Raise rank 0's verdict unless it found no difference."""
+    _await(store, key, patience)
+    verdict = store.get(key).decode()
+    if verdict != SAME:
+        raise OperationError(verdict)
+
+
+def _await(store: Any, key: str, patience: dt.timedelta | None) -> None:
+    if patience is None:
+        store.wait([key])
+    else:
+        store.wait([key], patience)
 
 
 @torch.no_grad()

@@ -19,12 +19,14 @@ from autosync.runtime.collectives import is_native
 from autosync.runtime.engine import Engine
 from autosync.runtime.engine_optimizer import EngineOptimizer
 from autosync.runtime.execution import Execution
+from autosync.runtime.first_worker import FirstWorkersEngine, Servers, admit_servers, hand_over
+from autosync.runtime.invitations import servers_of
 from autosync.runtime.links import Links, NativeKey, base_store, session_name
 from autosync.runtime.script import script_of
 from autosync.runtime.session import Session
 from autosync.runtime.stock import stock_buckets
 from autosync.runtime.stock_session import StockSession
-from autosync.runtime.support import unsupported
+from autosync.runtime.support import refuse_unsupported
 from autosync.runtime.trace import Compute, Trace, trace_path
 from autosync.runtime.updates import engine_updates
 from autosync.strategy.bundle import Bundle
@@ -70,25 +72,28 @@ def start(
         raise OperationError(
             f"the process group has {num_ranks} ranks; the bundle was made for {plan.num_workers} workers"
         )
-    reasons = unsupported(plan)
-    if reasons:
-        raise OperationError("this engine does not run the strategy: " + "; ".join(reasons[:3]))
+    refuse_unsupported(plan)
     parameters = parameters_of(model, bundle)
     if engine_updates(plan).variables:
         check_optimizer(optimizer, bundle.model)
     rank = dist.get_rank(group)
-    store = dist.PrefixStore(session_name(dist.get_process_group_ranks(group)) + "/", base_store(group))  # type: ignore[attr-defined]
+    base = base_store(group)
+    name = session_name(dist.get_process_group_ranks(group))
+    store = dist.PrefixStore(name + "/", base)  # type: ignore[attr-defined]
     agree(store, rank=rank, num_ranks=num_ranks, facts=facts_of_rank(bundle))
+    admitted = admit_servers(base, store, session=name, rank=rank, plan=plan, bundle=bundle, settings=settings)
+    servers = servers_of(plan)
     links = Links(
         store,
         rank=rank,
-        num_ranks=len(plan.ranks),
+        num_ranks=num_ranks + len(servers),
         timeout=dt.timedelta(seconds=settings.timeout_seconds),
         hosts=[bundle.cluster.nodes[one.node].name for one in plan.ranks],
     )
     try:
         if settings.init_sync:
             send_state(model, links, num_workers=num_ranks)
+        hand_over(links, plan, optimizer, parameters, admitted)
         trace = _trace(settings.trace, rank, bundle)
         compute = None if trace is None else Compute(trace, model, optimizer)
         stock = stock_buckets(plan) if settings.hand_off else None
@@ -97,7 +102,18 @@ def start(
         links.make_native(native_groups(plan))
         execution = _execution(plan, parameters, optimizer, links, checks=settings.checks)
         script = script_of(plan, rank, len(parameters), engine_updates(plan))
-        engine = Engine(plan, script, execution, rank=rank, timeout_seconds=settings.timeout_seconds, trace=trace)
+        engine: Engine
+        if rank == 0 and servers:
+            engine = FirstWorkersEngine(
+                plan,
+                script,
+                execution,
+                timeout_seconds=settings.timeout_seconds,
+                trace=trace,
+                servers=Servers(plan, links, optimizer),
+            )
+        else:
+            engine = Engine(plan, script, execution, rank=rank, timeout_seconds=settings.timeout_seconds, trace=trace)
         return Session(model, optimizer, bundle, plan=plan, execution=execution, engine=engine, compute=compute)
     except BaseException:
         links.close()

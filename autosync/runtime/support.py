@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan, Transfer
 from autosync.runtime.updates import engine_updates
 
@@ -15,11 +16,16 @@ def unsupported(plan: Plan) -> list[str]:
     return list(dict.fromkeys(_reasons(plan)))
 
 
+def refuse_unsupported(plan: Plan) -> None:
+    """Refuse a plan that the engine cannot run."""
+    reasons = unsupported(plan)
+    if reasons:
+        raise OperationError("this engine does not run the strategy: " + "; ".join(reasons[:3]))
+
+
 def _reasons(plan: Plan) -> Iterator[str]:
     if plan.backend != "gloo":
         yield f"the backend is {plan.backend}; the engine runs on gloo"
-    if any(rank.role == "server" for rank in plan.ranks):
-        yield "the cluster has nodes that only serve; the engine runs on workers"
     users = _users_updates(plan)
     for operation in plan.operations:
         if any(edge.event == "operation" and edge.target in users for edge in operation.after):

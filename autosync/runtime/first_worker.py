@@ -1,0 +1,186 @@
+"""What the first worker does for ranks that only serve: it invites them, hands over what they need, and tells them
+where training is."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime as dt
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.types import Plan
+from autosync.runtime.agreement import facts_of_rank, first_difference, hear_verdict
+from autosync.runtime.engine import Engine, Work
+from autosync.runtime.invitations import (
+    Invitation,
+    Word,
+    invite,
+    say,
+    send_values,
+    served_variables,
+    servers_of,
+    updates_at,
+)
+from autosync.runtime.links import Links, said
+from autosync.runtime.optimizer_facts import facts_of, options_of, plain_options
+from autosync.runtime.script import Script
+from autosync.runtime.trace import Trace
+from autosync.strategy.bundle import Bundle
+
+if TYPE_CHECKING:
+    from autosync.runtime.start import Settings
+
+_MARGIN = dt.timedelta(seconds=30)
+
+
+def admit_servers(
+    base: Any, store: Any, *, session: str, rank: int, plan: Plan, bundle: Bundle, settings: Settings
+) -> Mapping[int, bool]:
+    """Have a plan's servers join; on the first worker, which of them have the first values already.
+
+    The first worker does it, all other workers hear what came of it. `base` is the store where servers are met, `store`
+    the session's own.
+    """
+    servers = servers_of(plan)
+    if not servers:
+        return {}
+    patience = dt.timedelta(seconds=settings.timeout_seconds)
+    nodes = {server: bundle.cluster.nodes[plan.ranks[server].node].name for server in servers}
+    found: dict[int, bool] = {}
+    if rank == 0:
+        try:
+            for server, node in nodes.items():
+                invitation = Invitation(session=session, rank=server, checks=settings.checks)
+                found[server] = invite(base, node, invitation, patience=patience)
+            names = {server: f"the server on {node}" for server, node in nodes.items()}
+            verdict = first_difference(store, names, facts_of_rank(bundle), patience=patience)
+        except OperationError as error:
+            verdict = str(error)
+        store.set("servers/verdict", verdict)
+    hear_verdict(store, "servers/verdict", patience=2 * len(servers) * patience + _MARGIN)
+    return found
+
+
+def hand_over(
+    links: Links,
+    plan: Plan,
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.Tensor],
+    have_values: Mapping[int, bool],
+) -> None:
+    """Tell each server the optimizer it is to run, and the values it begins with."""
+    for server, has_values in have_values.items():
+        facts = None
+        if updates_at(plan, server):
+            facts = facts_of(optimizer, {id(parameter): name for name, parameter in parameters.items()})
+            if facts.has_state:
+                raise OperationError(
+                    "the optimizer has made steps already, and their traces cannot be handed to a rank that only "
+                    "serves (begin with a new optimizer, or update on workers: parameter_server with update: worker)"
+                )
+        text = json.dumps({"optimizer": None if facts is None else facts.to_json()})
+        for work in say(links, server, "training begins", text):
+            work.wait()
+        if not has_values:
+            send_values(parameters, served_variables(plan, server), links, server)
+
+
+class Servers:
+    """The servers of a session, to be told where training is. `wait` comes before more is said."""
+
+    def __init__(self, plan: Plan, links: Links, optimizer: torch.optim.Optimizer) -> None:
+        self._links = links
+        self._optimizer = optimizer
+        self._all = servers_of(plan)
+        self._updating = {server for server in self._all if updates_at(plan, server)}
+        self._options = ""
+        self._works: list[tuple[int, Any]] = []
+
+    def tell(self, word: Word) -> None:
+        """Tell all of them something, and with the step's call what options it has, if others than the last."""
+        self.wait()
+        text = ""
+        if word == "step called" and self._updating:
+            options = json.dumps(plain_options(options_of(self._optimizer)))
+            if options != self._options:
+                text = self._options = options
+        for server in self._all:
+            try:
+                works = say(self._links, server, word, text if server in self._updating else "")
+            except RuntimeError as error:
+                raise self._gone(server, error) from error
+            self._works += [(server, work) for work in works]
+
+    def wait(self) -> None:
+        """Wait until the last words have arrived, which they have long unless a server is gone."""
+        works, self._works = self._works, []
+        for server, work in works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise self._gone(server, error) from error
+
+    def _gone(self, server: int, error: RuntimeError) -> OperationError:
+        return OperationError(f"no word reaches {self._links.name(server)}: {said(error)}")
+
+
+class FirstWorkersEngine(Engine):
+    """The engine of the first worker where ranks only serve: what it is told, they hear of."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        script: Script,
+        work: Work,
+        *,
+        timeout_seconds: float,
+        trace: Trace | None,
+        servers: Servers,
+    ) -> None:
+        super().__init__(plan, script, work, rank=0, timeout_seconds=timeout_seconds, trace=trace)
+        self._servers = servers
+        self._begun = -1
+        # A script may end without a word to us, and that is no failure.
+        atexit.register(self._end)
+
+    def gradient_ready(self, variable: int) -> None:
+        if self._begun != self.iteration:
+            self._begun = self.iteration
+            self._tell("iteration begins")
+        super().gradient_ready(variable)
+
+    def step_called(self) -> None:
+        self._tell("step called")
+        super().step_called()
+
+    def close(self) -> None:
+        """As of any engine. Servers hear of a training's end, but not of one that failed: they have failed with it."""
+        atexit.unregister(self._end)
+        super().close()
+        self._say_end()
+
+    def _end(self) -> None:
+        with contextlib.suppress(OperationError):
+            self.wait_done(iterations_back=1)
+            self._say_end()
+
+    def _say_end(self) -> None:
+        if self._error is None:
+            # Whoever is gone need not be told.
+            with contextlib.suppress(OperationError):
+                self._servers.tell("training ends")
+                self._servers.wait()
+
+    def _tell(self, word: Word) -> None:
+        try:
+            self._servers.tell(word)
+        except OperationError:
+            if self._error is not None:
+                # That is why the connections are closed.
+                self._raise()
+            raise

@@ -1,0 +1,203 @@
+"""A rank that only serves: executes its share of a plan without a model.
+
+It has tensors of its own for the variables that it serves, and an optimizer from what the first worker tells of the
+user's, as data. When an iteration begins and when its step is called it hears from the first worker (`invitations`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync.errors import InputError, OperationError
+from autosync.plan.lowering import lower
+from autosync.plan.types import Plan
+from autosync.runtime.agreement import facts_of_rank, hear_verdict, state_facts
+from autosync.runtime.engine import Engine
+from autosync.runtime.engine_optimizer import EngineOptimizer
+from autosync.runtime.execution import Execution
+from autosync.runtime.invitations import (
+    FOREVER,
+    Invitation,
+    await_invitation,
+    hear,
+    receive_values,
+    served_variables,
+    servers_of,
+)
+from autosync.runtime.links import Links, said
+from autosync.runtime.optimizer_facts import OptimizerFacts, options_from_plain
+from autosync.runtime.script import script_of
+from autosync.runtime.start import native_groups
+from autosync.runtime.support import refuse_unsupported
+from autosync.runtime.updates import engine_updates
+from autosync.strategy.bundle import Bundle
+
+
+class Server:
+    """Serves one training after another for one node of a bundle's cluster.
+
+    `store` is the one behind the workers' process group. `parameters`, by name, are what training starts from where
+    workers and servers have the same values already; without them the first worker sends them. Nothing waits longer
+    than `timeout_seconds` for another rank within a step; between steps and trainings it waits as long as it takes.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        store: Any,
+        *,
+        node: str,
+        parameters: Mapping[str, torch.Tensor] | None = None,
+        timeout_seconds: float = 300.0,
+    ) -> None:
+        plan = lower(bundle.strategy, bundle.model, bundle.cluster)
+        check_node(bundle, plan, node)
+        refuse_unsupported(plan)
+        self._bundle = bundle
+        self._plan = plan
+        self._store = store
+        self._node = node
+        self._given = parameters
+        self._timeout_seconds = timeout_seconds
+        self._steps = threading.Condition()
+        self._num_steps = 0
+        self._is_over = False
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that are done, of all trainings together."""
+        return self._num_steps
+
+    def await_workers(self, *, patience: dt.timedelta = FOREVER) -> Invitation:
+        """Wait until workers need this node. RuntimeError when their store is gone."""
+        return await_invitation(self._store, self._node, has_values=self._given is not None, patience=patience)
+
+    def train(self, invitation: Invitation, *, begun: Callable[[], None] | None = None) -> None:
+        """Serve one training from its beginning to its end; `begun` is called in between, with all connected."""
+        timeout = dt.timedelta(seconds=self._timeout_seconds)
+        session = dist.PrefixStore(invitation.session + "/", self._store)  # type: ignore[attr-defined]
+        state_facts(session, rank=invitation.rank, facts=facts_of_rank(self._bundle))
+        hear_verdict(session, "servers/verdict", patience=2 * timeout)
+        links = Links(
+            session,
+            rank=invitation.rank,
+            num_ranks=len(self._plan.ranks),
+            timeout=timeout,
+            hosts=[self._bundle.cluster.nodes[one.node].name for one in self._plan.ranks],
+        )
+        try:
+            self._serve(links, checks=invitation.checks, begun=begun)
+        finally:
+            links.close()
+            with self._steps:
+                self._is_over = True
+                self._steps.notify_all()
+
+    def wait_steps(self, count: int, timeout_seconds: float) -> bool:
+        """Wait, in another thread, until so many steps are done; false if they are not in time."""
+        with self._steps:
+            self._steps.wait_for(lambda: self._num_steps >= count or self._is_over, timeout_seconds)
+            return self._num_steps >= count
+
+    def _serve(self, links: Links, *, checks: bool, begun: Callable[[], None] | None) -> None:
+        plan, rank = self._plan, links.rank
+        word, text = _heard(links)
+        assert word == "training begins", "that comes first"
+        facts = json.loads(text)["optimizer"]
+        optimizer = None if facts is None else EngineOptimizer.of_facts(OptimizerFacts.from_json(facts))
+        parameters = self._values(links)
+        links.make_native(native_groups(plan))
+        updates = engine_updates(plan)
+        execution = Execution(plan, parameters, links=links, updates=updates, optimizer=optimizer, checks=checks)
+        script = script_of(plan, rank, len(self._bundle.model.variables), updates)
+        engine = _ServersEngine(plan, script, execution, rank=rank, timeout_seconds=self._timeout_seconds)
+        if begun is not None:
+            begun()
+        try:
+            self._follow(engine, optimizer, links)
+        finally:
+            # Nobody comes any more whom lanes could wait for.
+            links.abort()
+            engine.close()
+
+    def _values(self, links: Links) -> Mapping[str, torch.Tensor]:
+        names = served_variables(self._plan, links.rank)
+        if self._given is not None:
+            return {name: self._given[name].detach() for name in names}
+        variables = {variable.name: variable for variable in self._bundle.model.variables}
+        made = {name: torch.empty(variables[name].shape, dtype=getattr(torch, variables[name].dtype)) for name in names}
+        receive_values(made, names, links)
+        return made
+
+    def _follow(self, engine: _ServersEngine, optimizer: EngineOptimizer | None, links: Links) -> None:
+        """Go through iterations as the first worker does, until it says that training ends."""
+        options: tuple[Mapping[str, Any], ...] = () if optimizer is None else optimizer.groups
+        is_open = False
+        while True:
+            word, text = _heard(links, engine)
+            if word == "training ends":
+                if is_open:
+                    raise OperationError(f"{links.name(0)} ended training in the middle of a step")
+                return
+            if word == "iteration begins":
+                is_open = True
+                engine.begin()
+                continue
+            if text:
+                options = options_from_plain(json.loads(text))
+            if optimizer is not None:
+                optimizer.options.put(engine.iteration, options)
+            engine.step_called()
+            # Workers' next gradients are taken no earlier.
+            engine.wait_done()
+            is_open = False
+            with self._steps:
+                self._num_steps += 1
+                self._steps.notify_all()
+
+
+class _ServersEngine(Engine):
+    def check(self) -> None:
+        """Raise what went wrong in any of the engine's threads: that is why they closed the connections."""
+        if self._error is not None:
+            self._raise()
+
+
+def _heard(links: Links, engine: _ServersEngine | None = None) -> tuple[str, str]:
+    try:
+        return hear(links, patience=FOREVER)
+    except RuntimeError as error:
+        if engine is not None:
+            engine.check()
+        raise OperationError(f"rank {links.rank}: no word from {links.name(0)}: {said(error)}") from error
+
+
+def serve(
+    bundle: Bundle,
+    store: Any,
+    *,
+    node: str,
+    parameters: Mapping[str, torch.Tensor] | None = None,
+    timeout_seconds: float = 300.0,
+    patience: dt.timedelta = FOREVER,
+) -> None:
+    """Serve one training for one node of a bundle's cluster; see `Server`."""
+    server = Server(bundle, store, node=node, parameters=parameters, timeout_seconds=timeout_seconds)
+    server.train(server.await_workers(patience=patience))
+
+
+def check_node(bundle: Bundle, plan: Plan, node: str) -> None:
+    """Refuse a node that has nothing to serve under a bundle."""
+    servers = [one.name for one in bundle.cluster.nodes if one.role == "server"]
+    if node not in servers:
+        rule = f"the nodes that only serve in the bundle's cluster: {', '.join(servers) or 'none'}"
+        raise InputError(f"no node that only serves is named {node}", rule=rule)
+    if not servers_of(plan):
+        raise InputError("the bundle's strategy has no work for a server", rule="workers train under it by themselves")
