@@ -24,7 +24,7 @@ from autosync.runtime.factors import Factors, Pair
 from autosync.runtime.locals import Locals, clip_coefficient
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import facts_of, options_of
-from autosync.runtime.sparse import Sparse
+from autosync.runtime.sparse import Rows, Sparse
 from autosync.runtime.updates import engine_updates
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
@@ -440,6 +440,20 @@ def test_gradients_given_back_are_of_the_kind_that_came() -> None:
     assert back.is_sparse
     assert back.is_coalesced()
     assert torch.equal(back.to_dense(), words.to_dense())
+
+
+def test_a_dense_gradient_that_travelled_as_rows_stays_the_tensor_it_was() -> None:
+    case = CASES["sgd"]
+    others = tuple(v.name for v in MIXED if v.name != "table")
+    messages = (Message(parts=("table",), synchroniser=SparseGather()), Message(parts=others))
+    rank = OneRank(lower(Strategy(messages=messages), case.model(), cluster()), case, 0)
+    gradient = torch.zeros(9, 4, dtype=torch.float64)
+    gradient[5] = 2.0
+    rank.sparse.take("table", gradient, 0)
+    region = next(i for i, one in enumerate(rank.plan.regions) if one.kind == "rows")
+    rank.memory.put(region, 0, Rows(torch.tensor([3, 5]), torch.ones(2, 4, dtype=torch.float64)))
+    assert rank.sparse.give_back("table", 0) is gradient
+    assert gradient.sum(1).tolist() == [0, 0, 0, 4, 0, 4, 0, 0, 0]
 
 
 def test_contents_do_not_pile_up() -> None:
