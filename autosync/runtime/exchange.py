@@ -181,6 +181,27 @@ class Exchange:
             piece_bytes=self._flow.piece_bytes(priority),
         )
 
+    def broadcast_v(
+        self,
+        content: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+    ) -> torch.Tensor:
+        """The first member's content, of any length. What the others give says its type alone."""
+        me = members.index(self._links.rank)
+        moves = expand("broadcast", "star", len(members))
+        size = torch.tensor([content.numel()])
+        ones = cut_moves(moves, (0, 1), position=me, item_bytes=8)
+        self.run(ones, size, members=members, tag=tag, priority=priority, identity=identity)
+        if me:
+            content = content.new_empty(int(size))
+        pieces = cut_moves(moves, (0, len(content)), position=me, item_bytes=content.element_size())
+        self.run(pieces, content, members=members, tag=tag, priority=priority)
+        return content
+
     def _check(self, pieces: Pieces, members: Sequence[int], ours: TransferId, num_bytes: int) -> None:
         """Send a header to every member that pieces go to, and compare those that come with this transfer's own."""
         links, tag = self._links, _HEADER_TAG + ours.lane
@@ -245,16 +266,17 @@ class _UnderWay:
     def carry_out(self, flow: Flow, priority: int) -> None:
         """Receive all pieces in their order, a window ahead; send each one as soon as it can go."""
         receives, sends, breadth = self._pieces.receives, self._pieces.sends, self._pieces.breadth
-        self._send(sends[0])
         num_asked = 0
-        for index, receive in enumerate(receives):
-            # Asked anew at each piece: what else is under way may have changed.
+        for index in range(len(receives) + 1):
+            # Reckoned anew at each piece: what else is under way may have changed.
             until = min(len(receives), index + flow.window(priority, breadth))
             while num_asked < until:
                 self._ask(receives[num_asked])
                 num_asked += 1
-            self._take(receive, self._asked.popleft())
-            self._send(sends[index + 1])
+            # After asking: what others wait for to begin comes first.
+            self._send(sends[index])
+            if index < len(receives):
+                self._take(receives[index], self._asked.popleft())
         while self._sent:
             work, send = self._sent.popleft()
             finish(work, self._links, "to", self._members[send.destination], send)

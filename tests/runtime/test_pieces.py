@@ -40,11 +40,12 @@ class Member:
         self.window = window
         self.num_taken = 0
         self.num_asked = 0
+        self.num_posted = 0
         self.landed: list[BUFFER | None] = [None] * len(pieces.receives)
 
     @property
     def is_done(self) -> bool:
-        return self.num_taken == len(self.pieces.receives)
+        return self.num_posted == len(self.pieces.sends)
 
 
 class Wire:
@@ -57,8 +58,6 @@ class Wire:
         self.asked: dict[tuple[int, int], deque[int]] = {pair: deque() for pair in pairs}
         self.flying: dict[tuple[int, int], deque[tuple[BUFFER, int]]] = {pair: deque() for pair in pairs}
         self.rng = rng
-        for number, member in enumerate(self.members):
-            self._post(number, member.pieces.sends[0])
 
     def run(self) -> None:
         """Whatever can happen next happens, in any order, until nothing can."""
@@ -80,12 +79,16 @@ class Wire:
         for number, member in enumerate(self.members):
             if member.num_asked < min(len(member.pieces.receives), member.num_taken + member.window):
                 yield "ask", number
-            if member.num_taken < member.num_asked and member.landed[member.num_taken] is not None:
+            if member.num_posted == member.num_taken:
+                yield "post", number
+            elif member.num_taken < member.num_asked and member.landed[member.num_taken] is not None:
                 yield "take", number
 
-    def _post(self, number: int, sends: tuple[Send, ...]) -> None:
-        for send in sends:
+    def post(self, number: int) -> None:
+        member = self.members[number]
+        for send in member.pieces.sends[member.num_posted]:
             self.posted[number, send.destination].append(send)
+        member.num_posted += 1
 
     def ask(self, number: int) -> None:
         member = self.members[number]
@@ -113,7 +116,6 @@ class Wire:
         if receive.adds:
             member.buffer[receive.start : receive.stop] += values
         member.num_taken += 1
-        self._post(number, member.pieces.sends[member.num_taken])
 
 
 def by_moves(moves: tuple[Move, ...], bounds: tuple[int, ...], buffers: list[BUFFER]) -> list[BUFFER]:
