@@ -26,8 +26,8 @@ from autosync.runtime.links import Links, said
 from autosync.runtime.pieces import PIECE_BYTES, SHORT_PIECE_BYTES, Pieces, Receive, Send, cut_moves
 
 _HEADER_TAG = 2**30
-# Pieces beyond one a source: under way alone, and how many more while something less urgent is under way too.
-_NUM_AHEAD, _NUM_SHORT_AHEAD, _NUM_FAVOURED = 3, 5, 2
+# Pieces asked for beyond one a source, and how many more while something less urgent is under way too.
+_NUM_AHEAD, _NUM_FAVOURED = 3, 2
 
 
 class TransferId(NamedTuple):
@@ -81,8 +81,7 @@ class Flow:
         priorities = self._priorities
         if priorities[0] < priority:
             return 1
-        ahead = _NUM_SHORT_AHEAD if priority > self._most_urgent else _NUM_AHEAD
-        return breadth + ahead + (_NUM_FAVOURED if priorities[-1] > priority else 0)
+        return breadth + _NUM_AHEAD + (_NUM_FAVOURED if priorities[-1] > priority else 0)
 
 
 class Exchange:
