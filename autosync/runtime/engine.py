@@ -102,6 +102,7 @@ class Engine:
         self._locals: list[tuple[int, int, int]] = []
         self._priorities = [plan.operations[index].message for index in script.operations]
         self._under_way: dict[int, int] = {}
+        self._is_closing = False
         self._closed = False
         self._error: BaseException | None = None
         self._main = _Sleeper()
@@ -184,7 +185,19 @@ class Engine:
             self._wait(lambda: before.num_left == 0)
 
     def close(self) -> None:
-        """End the threads. Whatever they do with other ranks comes to its end first, or to the timeout."""
+        """End the threads. Whatever can still be done is done first: other ranks may be in the midst of the same."""
+        try:
+            if self._error is None:
+                with self._lock:
+                    self._is_closing = True
+                self._wait(self._is_at_rest)
+        finally:
+            self._end_threads()
+
+    def _is_at_rest(self) -> bool:
+        return not any(sleeper.awake for sleeper in (self._worker, *self._lanes.values()))
+
+    def _end_threads(self) -> None:
         with self._lock:
             self._closed = True
             self._wake_all()
@@ -253,6 +266,12 @@ class Engine:
                 if later.unmet[follower] == 0:
                     self._release(later, follower)
 
+    def _rest(self, sleeper: _Sleeper) -> None:
+        """A thread has nothing to do."""
+        sleeper.awake = False
+        if self._is_closing:
+            self._main.wake()
+
     def _wake_all(self) -> None:
         for sleeper in (self._main, self._worker, *self._lanes.values()):
             sleeper.wake()
@@ -318,7 +337,7 @@ class Engine:
                 iteration = self._iterations.get(number)
                 if iteration is not None and (iteration.done[item] or iteration.unmet[item] == 0):
                     return iteration
-                sleeper.awake = False
+                self._rest(sleeper)
             sleeper.sleep()
 
     def _run_locals(self, lane: int) -> None:
@@ -328,7 +347,7 @@ class Engine:
                     return
                 found = heapq.heappop(self._locals) if self._locals else None
                 if found is None:
-                    self._worker.awake = False
+                    self._rest(self._worker)
             if found is None:
                 self._worker.sleep()
                 continue

@@ -153,3 +153,26 @@ def test_everything_comes_after_what_it_waits_for(name: str, overlap: Overlap) -
                 and (iteration + 1) % plan.operations[index].every == 0
             ]
             assert order == due
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("name", ["all_reduce", "server", "sharded"])
+def test_what_can_be_done_is_done_before_the_engine_ends(name: str, overlap: Overlap) -> None:
+    plan = examples(overlap)[name].plan()
+    work = Noting(plan)
+    num_variables = _num_variables(plan)
+    engine = Engine(plan, script_of(plan, 0, num_variables, engine_updates(plan)), work, rank=0, timeout_seconds=20)
+    engine.begin()
+    _compute(plan, work, engine, 0, num_variables)
+    work.happens("step_called", -1, 0)
+    engine.step_called()
+    engine.user_updated()
+    engine.close()
+    mine = {index for index, one in enumerate(plan.operations) if any(0 in group for group in one.groups)}
+    done = {operation for event, operation, _ in work.happened if event == "operation"}
+    assert done >= mine - _users_operations(plan)
+
+
+def _users_operations(plan: Plan) -> set[int]:
+    script = script_of(plan, 0, _num_variables(plan), engine_updates(plan))
+    return {script.operations[item] for item in script.instant}
