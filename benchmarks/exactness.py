@@ -1,0 +1,315 @@
+"""Random exact strategies and all presets, trained by real ranks and held against single-process training.
+
+    python benchmarks/exactness.py --count 2000 --seed 1 > out.json
+
+Ranks are processes on this machine (gloo over loopback), started once for each shape of cluster and fed case after
+case. Four models with several optimizers each, in float64 and float32; see `exactness_reference.py` for what they are
+held against and by which tolerances. Prints one JSON document: how many cases, how many failed, were refused (with the
+reasons) or hung, seconds, and each failure with its strategy. A failure runs again with `--only FILE`, where FILE is
+the document or a part of it, or with `--seed` and `--index`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync import documents
+from autosync.runtime.support import unsupported
+from autosync.specs.model import ModelSpec
+from autosync.specs.profile import profile
+from autosync.strategy.files import parse_strategy
+
+sys.path.insert(0, str(Path(__file__).parent))
+from exactness_cases import CLUSTERS, Case, Cases, read_case
+from exactness_rank import Answer, Join
+from exactness_tasks import DTYPES, TASKS, task_of
+
+HERE = Path(__file__).parent
+MAX_PRINTED = 50
+GRACE_SECONDS = 3.0
+"""How long the other ranks have once one has failed: they may wait for it in vain."""
+
+
+class NoAnswerError(Exception):
+    """A rank gave no answer in time."""
+
+
+class Ranks:
+    """The ranks of one shape of cluster; started when they are needed, and again after a failure."""
+
+    def __init__(self, cluster: str, *, num_steps: int, has_delays: bool, limit_seconds: float) -> None:
+        self._devices = CLUSTERS[cluster]
+        self._num_steps = num_steps
+        self._has_delays = has_delays
+        self._limit_seconds = limit_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connections: list[Connection] = []
+        self._store: Any = None
+
+    def begin(self, case: Case) -> None:
+        """Hand a case to the ranks."""
+        if self._process is None:
+            self._start()
+        for one in self._connections:
+            one.send(case)
+
+    def end(self) -> list[Answer]:
+        """Their answers. Ranks that may not be as they were are ended."""
+        answers: dict[int, Answer] = {}
+        deadline = time.monotonic() + self._limit_seconds
+        while len(answers) < len(self._connections):
+            missing = [one for rank, one in enumerate(self._connections) if rank not in answers]
+            ready = connection.wait(missing, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for one in ready:
+                rank = self._connections.index(one)  # type: ignore[arg-type]
+                answers[rank] = _receive(self._connections[rank])
+                if answers[rank].outcome == "raised":
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        found = [answers[rank] for rank in sorted(answers)]
+        if len(answers) < len(self._connections) or any(one.outcome == "raised" for one in found):
+            self.stop()
+        if len(answers) < len(self._connections) and not any(one.outcome == "raised" for one in found):
+            raise NoAnswerError(
+                f"no answer of {len(self._connections) - len(answers)} ranks in {self._limit_seconds:g} s"
+            )
+        return found
+
+    def _start(self) -> None:
+        num_workers = sum(self._devices)
+        pairs = [socket.socketpair() for _ in range(num_workers)]
+        theirs = [theirs.fileno() for _, theirs in pairs]
+        self._process = subprocess.Popen(
+            (sys.executable, HERE / "exactness_rank.py", *map(str, theirs)),
+            pass_fds=theirs,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+        )
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._connections = []
+        for rank, (ours, other) in enumerate(pairs):
+            other.close()
+            self._connections.append(Connection(ours.detach()))
+            self._connections[rank].send(
+                Join(
+                    port=self._store.port,
+                    rank=rank,
+                    num_workers=num_workers,
+                    num_steps=self._num_steps,
+                    has_delays=self._has_delays,
+                )
+            )
+
+    def stop(self) -> None:
+        """End the ranks: they are a process group of their own."""
+        for one in self._connections:
+            one.close()
+        self._connections = []
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        self._store = None
+
+
+def _receive(one: Connection) -> Answer:
+    try:
+        answer: Answer = one.recv()
+    except (EOFError, ConnectionResetError):
+        return Answer(outcome="raised", problems=["the rank died"])
+    return answer
+
+
+class Tally:
+    """What came of all cases."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.trained = 0
+        self.hung = 0
+        self.refused: Counter[str] = Counter()
+        self.failures: list[dict[str, Any]] = []
+        self.origins: Counter[str] = Counter()
+        self.clusters: Counter[str] = Counter()
+        self.tasks: Counter[str] = Counter()
+        self.num_gradients = 0
+        self.num_states = 0
+        self.worst: dict[str, float] = dict.fromkeys(DTYPES, 0.0)
+        self.seconds: dict[str, list[float]] = {}
+
+    def refuse(self, reason: str) -> None:
+        self.count += 1
+        self.refused[_kind_of(reason)] += 1
+
+    def hang(self, case: Case, why: str) -> None:
+        self.count += 1
+        self.hung += 1
+        self._fail(case, [why])
+
+    def answer(self, case: Case, answers: list[Answer], num_ranks: int) -> None:
+        self.count += 1
+        if all(one.outcome == "refused" for one in answers):
+            self.refused[_kind_of(answers[0].problems[0])] += 1
+            return
+        problems = [f"rank {rank}: {text}" for rank, one in enumerate(answers) for text in one.problems]
+        if len(answers) < num_ranks:
+            problems.append(f"{num_ranks - len(answers)} ranks gave no answer")
+        elif not problems:
+            problems = _differences([one.digests for one in answers])
+        if problems:
+            self._fail(case, problems)
+            return
+        self.trained += 1
+        self.origins[case.origin] += 1
+        self.clusters[case.cluster] += 1
+        self.tasks[case.task] += 1
+        self.num_gradients += answers[0].num_gradients
+        self.num_states += answers[0].has_state
+        self.worst[case.dtype] = max(self.worst[case.dtype], *(one.worst for one in answers))
+        for phase, seconds in answers[0].seconds.items():
+            self.seconds.setdefault(phase, []).append(seconds)
+
+    def _fail(self, case: Case, problems: list[str]) -> None:
+        self.failures.append({"problems": problems[:8], **case.describe()})
+        print(f"FAILED {case.index} ({case.task}, {case.dtype}, {case.cluster}, {case.origin}):", file=sys.stderr)
+        for problem in problems[:8]:
+            print(f"  {problem}", file=sys.stderr)
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "trained": self.trained,
+            "failed": len(self.failures),
+            "hung": self.hung,
+            "refused": self.refused.total(),
+            "reasons": dict(self.refused.most_common()),
+            "by_origin": dict(sorted(self.origins.items())),
+            "by_cluster": dict(sorted(self.clusters.items())),
+            "by_task": dict(sorted(self.tasks.items())),
+            "gradients_compared": self.num_gradients,
+            "optimizer_states_compared": self.num_states,
+            "largest_error_per_tolerance": {dtype: round(worst, 4) for dtype, worst in self.worst.items()},
+            "median_seconds": {phase: round(statistics.median(all_), 4) for phase, all_ in self.seconds.items()},
+            "failures": self.failures[:MAX_PRINTED],
+        }
+
+
+def _kind_of(reason: str) -> str:
+    """A reason without the names in it."""
+    without = re.sub(r"the message of \S+( and \d+ more)?", "a message", reason)
+    return re.sub(r"\S+\.(weight|bias)(\[\d+\])?", "a variable", without)[:200]
+
+
+def _differences(digests: list[dict[str, str]]) -> list[str]:
+    """The tensors that are not the same on all ranks, bit for bit."""
+    first, *others = digests
+    return [
+        f"{name} of rank {rank} is not rank 0's, bit for bit"
+        for rank, other in enumerate(others, start=1)
+        for name in first
+        if other[name] != first[name]
+    ]
+
+
+def specs() -> dict[tuple[str, str], ModelSpec]:
+    """The model specs of all tasks in all precisions."""
+    return {(name, dtype): profile(task_of(name, dtype)) for name in TASKS for dtype in DTYPES}
+
+
+def run(cases: Iterable[Case], ranks: Mapping[str, Ranks], *, deadline: float) -> Tally:
+    """Try the cases, one after the other; the next one is drawn while ranks work."""
+    tally = Tally()
+    drawn = iter(cases)
+    case = next(drawn, None)
+    while case is not None and time.monotonic() < deadline:
+        reasons = unsupported(case.plan())
+        if reasons:
+            tally.refuse(reasons[0])
+            case = next(drawn, None)
+            continue
+        ranks[case.cluster].begin(case)
+        following = next(drawn, None)
+        try:
+            tally.answer(case, ranks[case.cluster].end(), sum(CLUSTERS[case.cluster]))
+        except NoAnswerError as error:
+            tally.hang(case, str(error))
+        if tally.count % 50 == 0:
+            print(f"{tally.count} cases, {len(tally.failures)} failed", file=sys.stderr)
+        case = following
+    return tally
+
+
+def failures_in(path: Path, models: Mapping[tuple[str, str], ModelSpec]) -> Iterator[Case]:
+    """The cases of a printed document, or of a single failure cut out of it."""
+    document = json.loads(path.read_text())
+    for fields in document.get("failures", [document]):
+        text = documents.format_json(fields["strategy"])
+        strategy = parse_strategy(documents.parse_document(text, file=str(path)))
+        yield read_case(fields, strategy, models[fields["task"], fields["dtype"]])
+
+
+def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=100, help="how many cases (default 100)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--index", type=int, help="only the case of this index")
+    parser.add_argument("--only", type=Path, help="only the failures of an earlier run, in its document")
+    parser.add_argument("--limit-seconds", type=float, default=3600.0, help="begin no case after that")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--delays", action="store_true", help="ranks sleep at random in forward, backward, before step")
+    parser.add_argument("--cluster", action="append", choices=list(CLUSTERS), help="this shape (may be repeated)")
+    parser.add_argument("--task", action="append", choices=list(TASKS), help="this task (may be repeated)")
+    return parser.parse_args(command_line)
+
+
+def main() -> int:
+    """Run from the command line."""
+    arguments = arguments_of()
+    began = time.monotonic()
+    torch.set_num_threads(1)
+    models = specs()
+    clusters = tuple(arguments.cluster or CLUSTERS)
+    chosen = {key: model for key, model in models.items() if key[0] in (arguments.task or TASKS)}
+    cases = Cases(chosen, seed=arguments.seed, clusters=clusters, num_steps=arguments.steps)
+    indices: Iterable[int] = range(arguments.count) if arguments.index is None else (arguments.index,)
+    drawn = failures_in(arguments.only, models) if arguments.only else map(cases.draw, indices)
+    ranks = {
+        name: Ranks(name, num_steps=arguments.steps, has_delays=arguments.delays, limit_seconds=90.0)
+        for name in CLUSTERS
+    }
+    try:
+        tally = run(drawn, ranks, deadline=began + arguments.limit_seconds)
+    finally:
+        for one in ranks.values():
+            one.stop()
+    summary = tally.summary()
+    document = {**summary, "seed": arguments.seed, "seconds": round(time.monotonic() - began, 1)}
+    print(json.dumps(document))
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""The ranks of `exactness.py`: `python exactness_rank.py FD...` forks one of them for each file descriptor.
+
+To import torch takes seconds, so ranks are forks, and stay for case after case. Each gets cases over its descriptor
+and answers each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import functools
+import hashlib
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync import parallelize
+from autosync.errors import AutosyncError, OperationError
+from autosync.plan.types import Plan
+from autosync.runtime.parallelize import no_sync, release
+from autosync.runtime.session import _updated_apart
+from autosync.runtime.stock import stock_buckets
+from autosync.runtime.updates import engine_updates
+
+sys.path.insert(0, str(Path(__file__).parent))
+from exactness_cases import Case
+from exactness_reference import Expectation, Gradients, Training, state_of, values_of
+
+STEP_TIMEOUT_SECONDS = 30.0
+P_DELAY = 0.3
+MAX_DELAY_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Joins the ranks of a cluster: what a rank is told first."""
+
+    port: int
+    rank: int
+    num_workers: int
+    num_steps: int
+    has_delays: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What came of a case on one rank. `digests` are those of the tensors at the end, `worst` the largest error as a
+    share of its tolerance."""
+
+    outcome: str = "trained"
+    problems: list[str] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
+    worst: float = 0.0
+    num_gradients: int = 0
+    has_state: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Rank:
+    """One worker."""
+
+    def __init__(self, join: Join) -> None:
+        self._join = join
+        store = dist.TCPStore("127.0.0.1", join.port, is_master=False, wait_for_workers=False)
+        dist.init_process_group(
+            "gloo", store=store, rank=join.rank, world_size=join.num_workers, timeout=dt.timedelta(seconds=60)
+        )
+        self.expect = functools.cache(functools.partial(Expectation, num_steps=join.num_steps))
+
+    def run(self, case: Case) -> Answer:
+        """Train a case; whatever goes wrong is in the answer."""
+        answer = Answer()
+        expectation = self.expect(case.task, case.dtype)
+        try:
+            self._train(case, expectation, answer)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the case has failed by it
+            answer.outcome = "raised"
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {error} ({place.name}, line {place.lineno} of {place.filename})"
+            answer.problems.append(what)
+        answer.problems += [f"left over: {one.name}" for one in threading.enumerate() if "autosync" in one.name]
+        return answer
+
+    def _train(self, case: Case, expectation: Expectation, answer: Answer) -> None:
+        made = Training(case.task, case.dtype, self._join.rank)
+        made.without_sync = lambda: no_sync(made.model)
+        plan = case.plan()
+        visible = _visible(case, plan)
+        answer.num_gradients = len(visible)
+        gradients = Gradients(made.model, visible, _factors(plan))
+        start = time.perf_counter()
+        try:
+            parallelize(
+                made.model,
+                made.optimizer,
+                case.bundle,
+                timeout_seconds=STEP_TIMEOUT_SECONDS,
+                hand_off=case.hand_off,
+                checks=case.checks,
+            )
+        except AutosyncError as error:
+            answer.outcome = "refused"
+            answer.problems.append(f"{type(error).__name__}: {error}")
+            return
+        answer.seconds["start"] = time.perf_counter() - start
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(release, made.model)
+            delays = at_end.enter_context(self._delays(case, made))
+            for step in range(self._join.num_steps):
+                self._step(case, expectation, answer, made, gradients, step=step, delays=delays)
+            if case.saves_state:
+                self._compare_state(expectation, answer, made, plan)
+            answer.seconds["train"] = time.perf_counter() - start - answer.seconds["start"]
+        answer.seconds["release"] = time.perf_counter() - start - sum(answer.seconds.values())
+        self._compare_values(expectation, answer, made, self._join.num_steps - 1)
+        answer.digests = {name: _digest(value) for name, value in made.model.state_dict().items()}
+
+    def _step(
+        self,
+        case: Case,
+        expectation: Expectation,
+        answer: Answer,
+        made: Training,
+        gradients: Gradients,
+        *,
+        step: int,
+        delays: _Delays,
+    ) -> None:
+        made.optimizer.zero_grad()
+        made.backward()
+        answer.problems += [f"in step {step} {one}" for one in gradients.differ(made)]
+        delays.sleep()
+        made.update()
+        if step == case.state_step:
+            self._compare_values(expectation, answer, made, step)
+        if step == case.eval_step:
+            answer.problems += expectation.evaluation_differs(step, made.evaluate())
+
+    def _compare_state(self, expectation: Expectation, answer: Answer, made: Training, plan: Plan) -> None:
+        try:
+            state = state_of(made.optimizer)
+        except OperationError as error:
+            if not _updated_apart(plan) or "cannot be gathered" not in str(error):
+                raise
+        else:
+            answer.has_state = True
+            found, worst = expectation.state_differs(state)
+            answer.problems += found
+            answer.worst = max(answer.worst, worst)
+
+    def _compare_values(self, expectation: Expectation, answer: Answer, made: Training, step: int) -> None:
+        found, worst = expectation.values_differ(step, values_of(made.model))
+        answer.problems += found
+        answer.worst = max(answer.worst, worst)
+
+    @contextlib.contextmanager
+    def _delays(self, case: Case, made: Training) -> Iterator[_Delays]:
+        delays = _Delays(random.Random(f"{case.draws}/{self._join.rank}"), is_on=self._join.has_delays)
+        hooks: list[Any] = []
+        if self._join.has_delays:
+            hooks += [one.register_forward_pre_hook(lambda *_: delays.sleep()) for one in made.model.modules()]
+            hooks += [
+                one.register_hook(lambda _: delays.sleep()) for one in made.model.parameters() if one.requires_grad
+            ]
+        try:
+            yield delays
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+class _Delays:
+    """Sleeps now and then, for a random time."""
+
+    def __init__(self, rng: random.Random, *, is_on: bool) -> None:
+        self._rng = rng
+        self._is_on = is_on
+
+    def sleep(self) -> None:
+        if self._is_on and self._rng.random() < P_DELAY:
+            time.sleep(self._rng.uniform(0, MAX_DELAY_SECONDS))
+
+
+def _visible(case: Case, plan: Plan) -> list[str]:
+    """The variables whose gradients are the users' when backward has returned."""
+    engines = engine_updates(plan).variables
+    if case.hand_off and stock_buckets(plan) is not None:
+        engines = frozenset()
+    return [variable.name for variable in case.bundle.model.variables if variable.name not in engines]
+
+
+def _factors(plan: Plan) -> frozenset[str]:
+    """The variables whose gradients travel as factors, wholly or in part."""
+    return frozenset(plan.parts[region.part].variable.name for region in plan.regions if region.kind == "factors")
+
+
+def _digest(value: torch.Tensor) -> str:
+    return hashlib.blake2b(value.detach().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def serve_connection(connection: Connection) -> None:
+    """One rank: cases until the other end closes."""
+    join: Join = connection.recv()
+    rank = Rank(join)
+    while True:
+        try:
+            case: Case = connection.recv()
+        except EOFError:
+            return
+        connection.send(rank.run(case))
+
+
+def main(descriptors: list[int]) -> None:
+    """Fork the ranks and wait for them."""
+    torch.set_num_threads(1)
+    children = []
+    for own in descriptors:
+        child = os.fork()
+        if not child:
+            try:
+                for other in descriptors:
+                    if other != own:
+                        os.close(other)
+                serve_connection(Connection(own))
+            except BaseException:
+                traceback.print_exc()
+                raise
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+        children.append(child)
+    for own in descriptors:
+        os.close(own)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main([int(argument) for argument in sys.argv[1:]])
