@@ -29,7 +29,7 @@ from autosync.plan.types import Algorithm, Collective
 
 PIECE_BYTES = 2**19
 """Pieces are at most this long: what each of them costs is little beside its time on the wire."""
-SHORT_PIECE_BYTES = 3 * 2**16
+SHORT_PIECE_BYTES = 2**18
 """The same where a plan has something more urgent, which must not wait long to get between two of them."""
 WHOLE_BYTES = 2**16
 """Up to here a move is one piece: the overlap of two would not pay for the second."""
