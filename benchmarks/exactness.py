@@ -84,7 +84,7 @@ class Ranks:
             for one in ready:
                 rank = self._connections.index(one)  # type: ignore[arg-type]
                 answers[rank] = _receive(self._connections[rank])
-                if answers[rank].outcome == "raised":
+                if answers[rank].has_failed:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         found = [answers[rank] for rank in sorted(answers)]
         if len(answers) < len(self._connections) or any(one.outcome == "raised" for one in found):
@@ -97,7 +97,8 @@ class Ranks:
 
     def _start(self) -> None:
         num_workers = sum(self._devices)
-        pairs = [socket.socketpair() for _ in range(num_workers)]
+        servers = [f"n{node}" for node, devices in enumerate(self._devices) if not devices]
+        pairs = [socket.socketpair() for _ in range(num_workers + len(servers))]
         theirs = [theirs.fileno() for _, theirs in pairs]
         self._process = subprocess.Popen(
             (sys.executable, HERE / "exactness_rank.py", *map(str, theirs)),
@@ -116,6 +117,7 @@ class Ranks:
                 Join(
                     port=self._store.port,
                     rank=rank,
+                    serves=servers[rank - num_workers] if rank >= num_workers else "",
                     num_workers=num_workers,
                     num_steps=self._num_steps,
                     has_delays=self._has_delays,
@@ -169,16 +171,17 @@ class Tally:
         self.hung += 1
         self._fail(case, [why])
 
-    def answer(self, case: Case, answers: list[Answer], num_ranks: int) -> None:
+    def answer(self, case: Case, answers: list[Answer]) -> None:
         self.count += 1
-        if all(one.outcome == "refused" for one in answers):
+        num_workers, num_ranks = sum(CLUSTERS[case.cluster]), len(case.plan().ranks)
+        if len(answers) >= num_workers and all(one.outcome == "refused" for one in answers[:num_workers]):
             self.refused[_kind_of(answers[0].problems[0])] += 1
             return
         problems = [f"rank {rank}: {text}" for rank, one in enumerate(answers) for text in one.problems]
         if len(answers) < num_ranks:
             problems.append(f"{num_ranks - len(answers)} ranks gave no answer")
         elif not problems:
-            problems = _differences([one.digests for one in answers])
+            problems = _differences([one.digests for one in answers[:num_workers]])
         if problems:
             self._fail(case, problems)
             return
@@ -253,7 +256,7 @@ def run(cases: Iterable[Case], ranks: Mapping[str, Ranks], *, deadline: float) -
         ranks[case.cluster].begin(case)
         following = next(drawn, None)
         try:
-            tally.answer(case, ranks[case.cluster].end(), sum(CLUSTERS[case.cluster]))
+            tally.answer(case, ranks[case.cluster].end())
         except NoAnswerError as error:
             tally.hang(case, str(error))
         if tally.count % 50 == 0:

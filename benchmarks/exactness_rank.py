@@ -28,6 +28,8 @@ import torch.distributed as dist
 from autosync import parallelize
 from autosync.errors import AutosyncError, OperationError
 from autosync.plan.types import Plan
+from autosync.runtime import serve
+from autosync.runtime.invitations import servers_of
 from autosync.runtime.parallelize import no_sync, release
 from autosync.runtime.session import _updated_apart
 from autosync.runtime.stock import stock_buckets
@@ -44,10 +46,11 @@ MAX_DELAY_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Joins the ranks of a cluster: what a rank is told first."""
+    """Joins the ranks of a cluster: what a rank is told first. `serves` is the node of one that only serves."""
 
     port: int
     rank: int
+    serves: str
     num_workers: int
     num_steps: int
     has_delays: bool
@@ -66,13 +69,51 @@ class Answer:
     has_state: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether other ranks may wait for this one in vain."""
+        return self.outcome in {"raised", "refused"}
 
-class Rank:
-    """One worker."""
+    def fail(self, error: Exception) -> None:
+        self.outcome = "raised"
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({place.name}, line {place.lineno} of {place.filename})"
+        self.problems.append(what)
 
-    def __init__(self, join: Join) -> None:
+    def note_threads(self) -> None:
+        self.problems += [f"left over: {one.name}" for one in threading.enumerate() if "autosync" in one.name]
+
+
+class Server:
+    """One rank that only serves."""
+
+    def __init__(self, join: Join, store: dist.Store) -> None:
         self._join = join
-        store = dist.TCPStore("127.0.0.1", join.port, is_master=False, wait_for_workers=False)
+        self._store = store
+
+    def run(self, case: Case) -> Answer:
+        """Serve a case; whatever goes wrong is in the answer."""
+        answer = Answer(outcome="served")
+        if not servers_of(case.plan()):
+            return answer
+        try:
+            server = serve.Server(case.bundle, node=self._join.serves, timeout_seconds=STEP_TIMEOUT_SECONDS)
+            patience = dt.timedelta(seconds=2 * STEP_TIMEOUT_SECONDS)
+            server.train(self._store, server.await_workers(self._store, patience=patience))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the case has failed by it
+            answer.fail(error)
+        else:
+            if server.num_steps != self._join.num_steps:
+                answer.problems.append(f"{server.num_steps} steps were served, not {self._join.num_steps}")
+        answer.note_threads()
+        return answer
+
+
+class Worker:
+    """One rank that trains."""
+
+    def __init__(self, join: Join, store: dist.Store) -> None:
+        self._join = join
         dist.init_process_group(
             "gloo", store=store, rank=join.rank, world_size=join.num_workers, timeout=dt.timedelta(seconds=60)
         )
@@ -85,11 +126,8 @@ class Rank:
         try:
             self._train(case, expectation, answer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the case has failed by it
-            answer.outcome = "raised"
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            what = f"{type(error).__name__}: {error} ({place.name}, line {place.lineno} of {place.filename})"
-            answer.problems.append(what)
-        answer.problems += [f"left over: {one.name}" for one in threading.enumerate() if "autosync" in one.name]
+            answer.fail(error)
+        answer.note_threads()
         return answer
 
     def _train(self, case: Case, expectation: Expectation, answer: Answer) -> None:
@@ -212,7 +250,8 @@ def _digest(value: torch.Tensor) -> str:
 def serve_connection(connection: Connection) -> None:
     """One rank: cases until the other end closes."""
     join: Join = connection.recv()
-    rank = Rank(join)
+    store = dist.TCPStore("127.0.0.1", join.port, is_master=False, wait_for_workers=False)
+    rank = Server(join, store) if join.serves else Worker(join, store)
     while True:
         try:
             case: Case = connection.recv()
