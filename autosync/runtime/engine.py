@@ -129,6 +129,11 @@ class Engine:
         """The iteration that is open."""
         return self._number
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a thread has ended with an error; the next call of the training thread raises it."""
+        return self._error is not None
+
     # What the training thread says.
 
     def begin(self) -> None:

@@ -182,24 +182,23 @@ class Exchange:
 
     def broadcast_v(
         self,
-        content: torch.Tensor,
+        contribution: torch.Tensor,
         *,
         members: Sequence[int],
         tag: int,
         priority: int,
         identity: TransferId | None = None,
-    ) -> torch.Tensor:
-        """The first member's content, of any length. What the others give says its type alone."""
+    ) -> list[torch.Tensor]:
+        """The first member's contribution, over a star: in its place of the list, and nothing in the others'."""
         me = members.index(self._links.rank)
         moves = expand("broadcast", "star", len(members))
-        size = torch.tensor([content.numel()])
+        size = torch.tensor([contribution.numel()])
         ones = cut_moves(moves, (0, 1), position=me, item_bytes=8)
         self.run(ones, size, members=members, tag=tag, priority=priority, identity=identity)
-        if me:
-            content = content.new_empty(int(size))
-        pieces = cut_moves(moves, (0, len(content)), position=me, item_bytes=content.element_size())
+        content = contribution if me == 0 else contribution.new_empty(int(size))
+        pieces = self._cut(moves, (0, len(content)), me, content, priority)
         self.run(pieces, content, members=members, tag=tag, priority=priority)
-        return content
+        return [content, *[contribution.new_empty(0)] * (len(members) - 1)]
 
     def _check(self, pieces: Pieces, members: Sequence[int], ours: TransferId, num_bytes: int) -> None:
         """Send a header to every member that pieces go to, and compare those that come with this transfer's own."""

@@ -8,9 +8,11 @@ import torch
 
 from autosync.plan.types import Plan
 from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
+from autosync.runtime.factors import Factors
 from autosync.runtime.links import Links
 from autosync.runtime.locals import Locals
 from autosync.runtime.memory import Memory
+from autosync.runtime.sparse import Sparse
 from autosync.runtime.transfers import Mover
 from autosync.runtime.updates import EngineUpdates
 
@@ -38,6 +40,8 @@ class Execution:
             for index in mine
             if index in updates.operations and optimizer is not None
         }
+        self.sparse = Sparse(plan, self.memory)
+        self.factors = Factors(plan, self.memory)
         self._mover = Mover(plan, self.memory, links, checks=checks)
         self._locals = Locals(plan, self.memory, rank=rank, updates=made)
 
@@ -54,6 +58,22 @@ class Execution:
     def abort(self) -> None:
         self._links.abort()
 
+    def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int) -> torch.Tensor:
+        """A variable's gradient is complete: bring it to where its transfers find it. The one that users see now."""
+        if name in self.sparse.variables:
+            self.sparse.take(name, gradient, iteration)
+            return gradient
+        seen = self.memory.take_gradient(name, gradient)
+        if name in self.factors.variables:
+            self.factors.take(name, seen, iteration)
+        return seen
+
+    def forget(self, name: str) -> None:
+        """A variable's gradient came that is accumulated alone."""
+        if name in self.factors.variables:
+            self.factors.forget(name)
+
     def close(self) -> None:
         """Give back all connections."""
+        self.factors.close()
         self._links.close()

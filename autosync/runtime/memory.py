@@ -111,7 +111,7 @@ class Memory:
         return buffer[self._offset[first.part] + first.start : self._offset[last.part] + last.stop]
 
     def norms(self, iteration: int) -> torch.Tensor:
-        """The sums of squares of an iteration's gradients, zero at first: of those that are shared, of a worker's own."""
+        """An iteration's sums of squares of gradients, zero at first: of those that are shared, of a worker's own."""
         found = self._norms.get(iteration)
         if found is None:
             # Several threads may come first: the dictionary lets one of them win.

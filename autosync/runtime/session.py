@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from autosync.errors import OperationError
-from autosync.plan.types import Local, Plan
+from autosync.plan.types import Plan
 from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.engine import Engine
 from autosync.runtime.execution import Execution
@@ -49,7 +49,9 @@ class Session:
         updates = engine_updates(plan)
         self._numbers = {name: number for number, name in enumerate(self._parameters)}
         self._engines = {name: p for name, p in self._parameters.items() if name in updates.variables}
-        self._returned = [name for name in execution.memory.staged_variables() if name not in self._engines]
+        self._sparse = [name for name in self._parameters if name in execution.sparse.variables - self._engines.keys()]
+        kept = execution.sparse.variables | self._engines.keys()
+        self._returned = [name for name in execution.memory.staged_variables() if name not in kept]
         apart = _updated_apart(plan)
         self._kept_apart = [name for name in self._parameters if name in apart]
         self._came: set[str] = set()
@@ -58,6 +60,7 @@ class Session:
         self._overlaps_forward = plan.overlap == "forward"
         self._ends_with_backward = not self._engines
         self._uses = Uses(model, self._parameters, self._before_use) if self._overlaps_forward else None
+        execution.factors.attach(model)
         self._hooks = self._make_hooks(model, optimizer, bundle)
         engine.begin()
 
@@ -77,12 +80,19 @@ class Session:
         return hooks
 
     def close(self) -> None:
-        """Bring everything under way to its end, then take the hooks away and end the engine."""
+        """Bring the updates under way to their end, then take the hooks away and end the engine."""
         if self._uses is not None:
             self._uses.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        try:
+            if not self._engine.has_failed:
+                self.drain()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         try:
             self._engine.close()
         finally:
@@ -106,6 +116,7 @@ class Session:
         def ready(parameter: torch.nn.Parameter) -> None:
             if not self.syncs:
                 self._synchronised = False
+                self._execution.forget(name)
                 return
             if self._synchronised:
                 self._refuse_second_backward(name)
@@ -132,7 +143,7 @@ class Session:
     def _take(self, name: str, number: int, parameter: torch.nn.Parameter) -> None:
         gradient = parameter.grad
         assert gradient is not None, "the gradient that was just accumulated"
-        seen = self._execution.memory.take_gradient(name, gradient)
+        seen = self._execution.take_gradient(name, gradient, self._engine.iteration)
         if seen is not gradient and name not in self._engines:
             parameter.grad = seen
         self._engine.gradient_ready(number)
@@ -155,6 +166,8 @@ class Session:
             gradient = self._parameters[name].grad
             assert gradient is not None, "every variable has got one"
             self._execution.memory.return_gradient(name, gradient)
+        for name in self._sparse:
+            self._parameters[name].grad = self._execution.sparse.give_back(name, self._engine.iteration)
         for name, parameter in self._engines.items():
             parameter.grad = None if self._plan.clip_norm is not None else sealed(name, parameter)
         self._synchronised = True
@@ -205,17 +218,22 @@ class Session:
         self.drain()
         if self._kept_apart:
             raise OperationError(
-                f"the optimizer's state of {self._kept_apart[0]} is where it is updated, at a server or in shards, and "
-                "cannot be gathered (to save it, train by a strategy that updates on every worker: synchroniser "
-                "all_reduce)"
+                f"the optimizer's state of {self._kept_apart[0]} is where it is updated, at a server, in shards or in "
+                "parts, and cannot be gathered (to save it, train by a strategy that updates whole variables on every "
+                "worker: synchroniser all_reduce)"
             )
 
 
 def _updated_apart(plan: Plan) -> set[str]:
-    """The variables of which no worker has the whole state of the optimizer."""
+    """The variables whose optimizer state no worker has as a whole: updated elsewhere, in shards, or part by part."""
+    ours = engine_updates(plan).operations
+    parts = [
+        (index, plan.parts[plan.regions[region].part])
+        for index in ours
+        for region in plan.operations[index].outputs  # type: ignore[union-attr]
+    ]
     return {
-        plan.parts[plan.regions[region].part].variable.name
-        for operation in plan.operations
-        if isinstance(operation, Local) and operation.kind == "update" and not is_by_every_worker(plan, operation)
-        for region in operation.outputs
+        part.variable.name
+        for index, part in parts
+        if not (part.name.whole and is_by_every_worker(plan, plan.operations[index]))
     }

@@ -8,7 +8,8 @@ from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan, Transfer
 from autosync.runtime.updates import engine_updates
 
-RUN_LOCALLY = frozenset({"average", "update", "norm"})
+RUN_LOCALLY = frozenset({"average", "merge_rows", "norm", "read_rows", "rebuild", "update", "write_rows"})
+MOVED = frozenset({"factors", "grad", "new_rows", "norm", "param", "rows"})
 
 
 def unsupported(plan: Plan) -> list[str]:
@@ -30,6 +31,8 @@ def _reasons(plan: Plan) -> Iterator[str]:
     for operation in plan.operations:
         if any(edge.event == "operation" and edge.target in users for edge in operation.after):
             yield f"{_where(plan, operation.message)} goes on after every worker's own update; the engine ends there"
+        if any(edge.lag for edge in operation.after):
+            yield f"{_where(plan, operation.message)} takes what is some steps old; the engine synchronises every step"
         if isinstance(operation, Local):
             if operation.kind not in RUN_LOCALLY:
                 yield f"{_where(plan, operation.message)} needs {operation.kind}, which the engine does not do"
@@ -52,8 +55,8 @@ def _transfer_reasons(plan: Plan, transfer: Transfer) -> Iterator[str]:
     if transfer.every > 1:
         yield f"{place} averages every {transfer.every} steps; the engine synchronises every step"
     kinds = {plan.regions[index].kind for index in transfer.regions}
-    if not kinds <= {"grad", "param"}:
-        yield f"{place} moves {', '.join(sorted(kinds))}; the engine moves gradients and parameters"
+    if not kinds <= MOVED:
+        yield f"{place} moves what is {', '.join(sorted(kinds - MOVED))}; the engine has no codecs"
 
 
 def _where(plan: Plan, message: int) -> str:

@@ -9,12 +9,11 @@ import torch
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Plan, Transfer
 from autosync.runtime.collectives import is_native, run_native
+from autosync.runtime.contents import CONTENT_KINDS, Contents
 from autosync.runtime.exchange import Exchange, Flow, TransferId
 from autosync.runtime.links import Links
 from autosync.runtime.memory import Memory
 from autosync.runtime.pieces import compile_pieces
-
-CONTENT_KINDS = frozenset({"rows", "new_rows", "factors"})
 
 
 class Mover:
@@ -26,6 +25,7 @@ class Mover:
         self._links = links
         self._rank = links.rank
         self._contributes = plan.ranks[links.rank].role == "worker"
+        self._contents = Contents(plan, memory, rank=links.rank)
         flow = Flow()
         lanes = {one.lane for one in plan.operations if isinstance(one, Transfer)}
         self._exchanges = {lane: Exchange(links, flow, checks=checks) for lane in lanes}
@@ -51,7 +51,7 @@ class Mover:
         kind = self._plan.regions[transfer.regions[0]].kind
         if kind == "param" and transfer.collective == "all_reduce":
             self._memory.load(transfer.regions)
-        whole = self._memory.view(transfer.regions)
+        whole = self._memory.view(transfer.regions, identity.iteration)
         buffer = self._window(transfer, whole)
         if kind == "grad" and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
             # A mere server has no gradient of its own; what is here is the last step's.
@@ -87,16 +87,15 @@ class Mover:
         )
 
     def _move_content(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
-        """Contents of a size that is known now only: what this rank has of the one region goes out, all come in."""
-        (region,) = transfer.regions
-        exchange = self._exchanges[transfer.lane]
-        gather = exchange.gather_v if transfer.collective == "gather_v" else exchange.all_gather_v
-        found = gather(
-            self._memory.get(region, identity.iteration),
+        """Contents of a size that is known now only."""
+        exchange, iteration = self._exchanges[transfer.lane], identity.iteration
+        move = {"gather_v": exchange.gather_v, "all_gather_v": exchange.all_gather_v, "broadcast": exchange.broadcast_v}
+        found = move[transfer.collective](
+            self._contents.outgoing(transfer, group, iteration),
             members=group,
             tag=identity.operation,
             priority=transfer.priority,
             identity=identity,
         )
         if found:
-            self._memory.put(region, identity.iteration, found)
+            self._contents.arrived(transfer, group, iteration, found)
