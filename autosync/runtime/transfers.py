@@ -26,9 +26,10 @@ class Mover:
         self._rank = links.rank
         self._contributes = plan.ranks[links.rank].role == "worker"
         self._contents = Contents(plan, memory, rank=links.rank)
-        flow = Flow()
-        lanes = {one.lane for one in plan.operations if isinstance(one, Transfer)}
-        self._exchanges = {lane: Exchange(links, flow, checks=checks) for lane in lanes}
+        transfers = [one for one in plan.operations if isinstance(one, Transfer)]
+        self._flow = Flow(min((one.priority for one in transfers), default=0))
+        lanes = {one.lane for one in transfers}
+        self._exchanges = {lane: Exchange(links, self._flow, checks=checks) for lane in lanes}
         # By lane and members: not every rank takes part in all of a lane's transfers.
         self._sequences: Counter[tuple[int, tuple[int, ...]]] = Counter()
 
@@ -57,7 +58,7 @@ class Mover:
             # A mere server has no gradient of its own; what is here is the last step's.
             buffer.zero_()
         if is_native(transfer):
-            if len(buffer):
+            with self._flow.active(transfer.priority):
                 run_native(transfer.collective, self._links.native(group, transfer.lane), buffer)
         else:
             self._exchange(transfer, group, buffer, identity)
@@ -81,6 +82,7 @@ class Mover:
             position=group.index(self._rank),
             num_elements=len(buffer),
             item_bytes=buffer.element_size(),
+            piece_bytes=self._flow.piece_bytes(transfer.priority),
         )
         self._exchanges[transfer.lane].run(
             pieces, buffer, members=group, tag=identity.operation, priority=transfer.priority, identity=identity
