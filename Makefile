@@ -11,7 +11,7 @@ TYPING := build/typing/autosync
 
 # Run in a folder of its own, so that everything it leaves behind lies there.
 DEMO_DIR := build/demo
-DEMO := tune ../../examples/transformer.py --cluster ../../configs/clusters/local-2.yaml --trials 8 -o best.yaml
+DEMO := tune ../../examples/transformer.py --cluster ../../configs/clusters/local-2.yaml --trials 8 --effort quick -o best.yaml
 
 # Without it a process started here finds ./autosync before the installed package, and with it no autosync.cli.
 export PYTHONSAFEPATH := 1
