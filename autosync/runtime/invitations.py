@@ -115,7 +115,7 @@ def invite(store: Any, node: str, invitation: Invitation, *, patience: dt.timede
 
 
 def _door(store: Any, node: str) -> Any:
-    return dist.PrefixStore(f"autosync/servers/{node}/", store)  # type: ignore[attr-defined]
+    return dist.PrefixStore(f"autosync/servers/{node}", store)  # type: ignore[attr-defined]
 
 
 # Over the links.

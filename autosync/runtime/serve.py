@@ -43,7 +43,7 @@ from autosync.strategy.bundle import Bundle
 class Server:
     """Serves one training after another for one node of a bundle's cluster.
 
-    `store` is the one behind the workers' process group. `parameters`, by name, are what training starts from where
+    `parameters`, by name, are what training starts from where
     workers and servers have the same values already; without them the first worker sends them. Nothing waits longer
     than `timeout_seconds` for another rank within a step; between steps and trainings it waits as long as it takes.
     """
@@ -51,7 +51,6 @@ class Server:
     def __init__(
         self,
         bundle: Bundle,
-        store: Any,
         *,
         node: str,
         parameters: Mapping[str, torch.Tensor] | None = None,
@@ -62,7 +61,6 @@ class Server:
         refuse_unsupported(plan)
         self._bundle = bundle
         self._plan = plan
-        self._store = store
         self._node = node
         self._given = parameters
         self._timeout_seconds = timeout_seconds
@@ -75,14 +73,14 @@ class Server:
         """Steps that are done, of all trainings together."""
         return self._num_steps
 
-    def await_workers(self, *, patience: dt.timedelta = FOREVER) -> Invitation:
-        """Wait until workers need this node. RuntimeError when their store is gone."""
-        return await_invitation(self._store, self._node, has_values=self._given is not None, patience=patience)
+    def await_workers(self, store: Any, *, patience: dt.timedelta = FOREVER) -> Invitation:
+        """Wait until workers need this node: `store` is the one behind their process group. RuntimeError if it goes."""
+        return await_invitation(store, self._node, has_values=self._given is not None, patience=patience)
 
-    def train(self, invitation: Invitation, *, begun: Callable[[], None] | None = None) -> None:
+    def train(self, store: Any, invitation: Invitation, *, begun: Callable[[], None] | None = None) -> None:
         """Serve one training from its beginning to its end; `begun` is called in between, with all connected."""
         timeout = dt.timedelta(seconds=self._timeout_seconds)
-        session = dist.PrefixStore(invitation.session + "/", self._store)  # type: ignore[attr-defined]
+        session = dist.PrefixStore(invitation.session + "/", store)  # type: ignore[attr-defined]
         state_facts(session, rank=invitation.rank, facts=facts_of_rank(self._bundle))
         hear_verdict(session, "servers/verdict", patience=2 * timeout)
         links = Links(
@@ -189,8 +187,23 @@ def serve(
     patience: dt.timedelta = FOREVER,
 ) -> None:
     """Serve one training for one node of a bundle's cluster; see `Server`."""
-    server = Server(bundle, store, node=node, parameters=parameters, timeout_seconds=timeout_seconds)
-    server.train(server.await_workers(patience=patience))
+    server = Server(bundle, node=node, parameters=parameters, timeout_seconds=timeout_seconds)
+    server.train(store, server.await_workers(store, patience=patience))
+
+
+def serve_all(server: Server, store: Any, *, once: bool, told: Callable[[str], None]) -> None:
+    """Serve one training after another until the store is gone. `told` gets a line at each turn."""
+    while True:
+        try:
+            invitation = server.await_workers(store)
+        except RuntimeError:
+            told("the workers' store is gone: nothing more to serve")
+            return
+        before = server.num_steps
+        server.train(store, invitation, begun=lambda: told("training has begun"))
+        told(f"training has ended after {server.num_steps - before} steps")
+        if once:
+            return
 
 
 def check_node(bundle: Bundle, plan: Plan, node: str) -> None:

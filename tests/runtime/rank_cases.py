@@ -1,5 +1,6 @@
 """What ranks are told to do in tests. Every case leaves the process as it found it."""
 
+import atexit
 import contextlib
 import functools
 import os
@@ -333,3 +334,36 @@ def dies(bundle: str) -> str:
     start = time.monotonic()
     told = raised(made.step)
     return f"{'late: ' if time.monotonic() - start > 20 else ''}{told}"
+
+
+def server_dies(bundle: str, server: int) -> str:
+    """A process that serves is killed between two steps; what workers are told."""
+    made = Training("small")
+    parallelize(made.model, made.optimizer, bundle, timeout_seconds=20)
+    made.step()
+    dist.barrier()
+    if rank() == 0:
+        os.kill(server, 9)
+    dist.barrier()
+    start = time.monotonic()
+    told = raised(made.step)
+    return f"{'late: ' if time.monotonic() - start > 20 else ''}{told}"
+
+
+def idles(bundle: str, seconds: float) -> str:
+    """Between two steps passes more time than anybody may be late within one."""
+    with training("small", bundle, timeout_seconds=seconds / 2) as made:
+        made.step()
+        time.sleep(seconds)
+        made.steps(NUM_STEPS - 1)
+        return difference(made.values(), by_ddp("small"))
+
+
+def never_releases(bundle: str) -> str:
+    """A script that just ends, as scripts do."""
+    made = Training("small")
+    parallelize(made.model, made.optimizer, bundle)
+    made.steps()
+    values = difference(made.values(), by_ddp("small"))
+    atexit._run_exitfuncs()
+    return values

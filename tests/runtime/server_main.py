@@ -21,8 +21,8 @@ def main(folder: Path, node: str) -> None:
     answers: list[Any] = []
     for bundle in json.loads((folder / "served.json").read_text()):
         try:
-            server = Server(load_bundle(bundle), store, node=node, timeout_seconds=20)
-            server.train(server.await_workers())
+            server = Server(load_bundle(bundle), node=node, timeout_seconds=20)
+            server.train(store, server.await_workers(store))
             answers.append(server.num_steps)
         except Exception as error:  # noqa: BLE001 - whatever it is, the test must hear of it
             answers.append(f"{type(error).__name__}: {error}")

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,10 @@ class Served:
 
     def log(self, node: str = "s0") -> str:
         return (self.folder / f"server-{node}.log").read_text()
+
+    @property
+    def pids(self) -> list[int]:
+        return [server.pid for server in self._servers]
 
     def stop(self) -> None:
         for server in self._servers:
@@ -163,3 +168,169 @@ def test_training_with_a_server_is_that_of_stock_ddp(
         assert found == {}, f"rank {rank}: {served.log()}"
         assert len(given) == len(bundles), f"rank {rank}:\n{(served.folder / 'log').read_text()}\n{served.log()}"
     assert served.answers() == [3] * len(bundles)
+
+
+def _small(served: Served, model: Any, **options: Any) -> str:
+    strategy = _on_server("small", model, "backward", **options)
+    return served.bundle(f"small-{len(options)}", strategy, "small")
+
+
+def test_time_between_steps_is_no_failure(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
+    """The server here waits 20 s for others within a step; workers 6 s, and 12 s pass."""
+    served = make_served(cluster(num_servers=2))
+    bundle = _small(served, model)
+    served.serve([bundle, bundle])
+    answers = served.ranks.run([("idles", {"bundle": bundle, "seconds": 12.0}), ("never_releases", {"bundle": bundle})])
+    assert answers == [["", ""]] * 2, served.log()
+    assert served.answers("s0") == [3, 3]
+    # Nothing is placed there, but it is a rank of the plan.
+    assert served.answers("s1") == [3, 3]
+
+
+def test_a_worker_that_dies_ends_the_server(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
+    served = make_served(cluster())
+    bundle = _small(served, model)
+    served.serve([bundle])
+    told, _ = served.ranks.run_one("dies", bundle=bundle)
+    (answer,) = served.answers()
+    assert answer.startswith("OperationError: rank 2: reduce of ")
+    assert "rank 1 on n1" in answer
+    assert told.startswith("OperationError: rank 0: ")
+
+
+def test_workers_hear_of_a_server_that_dies(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
+    served = make_served(cluster())
+    bundle = _small(served, model)
+    served.serve([bundle])
+    answers = served.ranks.run_one("server_dies", bundle=bundle, server=served.pids[0])
+    for rank, told in enumerate(answers):
+        assert told.startswith(("OperationError: rank", "OperationError: no word reaches rank 2 on s0")), rank
+        assert "rank 2 on s0" in told
+
+
+def test_another_bundle_is_refused_on_all_ranks(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
+    served = make_served(cluster())
+    theirs, ours = _small(served, model), _small(served, model, update="worker")
+    served.serve([ours])
+    answers = served.ranks.run_one("different_bundles", bundles=[theirs, theirs])
+    for told in (*answers, *served.answers()):
+        assert told.startswith("OperationError: the server on s0 has strategy ")
+        assert told.endswith("(all ranks must have the same)")
+
+
+def test_without_a_server_workers_say_how_to_start_one(
+    make_served: Callable[[ClusterSpec], Served], model: Any
+) -> None:
+    served = make_served(cluster())
+    bundle = _small(served, model)
+    answers = served.ranks.run_one("idles", bundle=bundle, seconds=2.0)
+    for told in answers:
+        assert told == (
+            "OperationError: no server is there for node s0 after 1 s "
+            "(the strategy needs one: autosync serve BUNDLE --node s0)"
+        )
+
+
+COMMAND = ("-c", "from autosync.cli.main import main; main()", "serve")
+
+
+def test_the_command_serves_one_training_after_another(
+    make_served: Callable[[ClusterSpec], Served], model: Any
+) -> None:
+    served = make_served(cluster())
+    bundle = _small(served, model)
+    place = f"file://{served.folder / 'rendezvous'}"
+    # One that is gone before anybody needs it: what it left in the store misleads nobody.
+    gone = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
+    _await_line(served, "waiting for workers")
+    _await_key(served)
+    gone.kill()
+    process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
+    answers = served.ranks.run([("exact", {"task": "small", "bundle": bundle})] * 2)
+    assert answers == [["", ""]] * 2, served.log()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert served.log().splitlines()[1:] == [
+        *["training has begun", "training has ended after 3 steps"] * 2,
+        "interrupted",
+    ]
+
+
+def _await_line(served: Served, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while text not in served.log():
+        assert time.monotonic() < deadline, served.log()
+        time.sleep(0.05)
+
+
+def _await_key(served: Served) -> None:
+    deadline = time.monotonic() + 60
+    while b"autosync/servers/s0/1/here" not in (served.folder / "rendezvous").read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+STORE = """
+import sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+store.wait(["autosync/servers/s0/1/here"])
+print("here", flush=True)
+"""
+
+
+def test_the_command_ends_with_the_workers_store(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
+    served = make_served(cluster())
+    bundle = _small(served, model)
+    with subprocess.Popen((sys.executable, "-c", STORE), stdout=subprocess.PIPE, text=True) as store:
+        assert store.stdout is not None
+        place = f"tcp://127.0.0.1:{store.stdout.readline().strip()}"
+        process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
+        assert store.stdout.readline() == "here\n"
+    assert process.wait(30) == 0
+    assert "the workers' store is gone" in served.log()
+
+
+@pytest.fixture
+def small_bundle(make_served: Callable[[ClusterSpec], Served], model: Any) -> str:
+    return _small(make_served(cluster()), model)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("--node", "n0"),
+            "no node that only serves is named n0 (the nodes that only serve in the bundle's cluster: s0)",
+        ),
+        (("--node", "s0"), "MASTER_ADDR and MASTER_PORT not set in the environment"),
+        (("--node", "s0", "--rendezvous", "tcp://here"), "'tcp://here' is no rendezvous (env://, tcp://HOST:PORT"),
+        (("--node", "s0", "--timeout", "0"), "0.0 is not in the range"),
+    ],
+)
+def test_the_command_refuses(
+    options: tuple[str, ...],
+    told: str,
+    small_bundle: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from autosync.cli import main
+
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    assert main.run(["serve", small_bundle, *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_strategy_without_work_for_servers_needs_none(
+    make_served: Callable[[ClusterSpec], Served], model: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autosync.cli import main
+
+    served = make_served(cluster())
+    strategy = Strategy(messages=(Message(parts=tuple(v.name for v in model("small").variables)),))
+    bundle = served.bundle("alone", strategy, "small")
+    assert served.ranks.run_one("exact", task="small", bundle=bundle) == ["", ""]
+    assert main.run(["serve", bundle, "--node", "s0", "--rendezvous", "tcp://127.0.0.1:1"]) == 2
+    assert "no work for a server" in capsys.readouterr().err
