@@ -51,5 +51,6 @@ class Contents:
     def _unpacked(self, index: int, buffer: torch.Tensor) -> Rows | Pair:
         region = self._plan.regions[index]
         part = self._plan.parts[region.part]
-        dtype = self._memory.parameter(part.variable.name).dtype
+        # A rank that hands gradients on to where they are updated has no parameter.
+        dtype = getattr(torch, part.variable.dtype)
         return unpack_factors(buffer, part, dtype) if region.kind == "factors" else unpack_rows(buffer, part, dtype)

@@ -25,6 +25,7 @@ from autosync.plan.types import Local, Plan, RegionKind, Transfer
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import GroupOptions, OptimizerFacts, Options, options_of
 from autosync.runtime.sparse import refuse_rows, rows_of, sparse_tensor
+from autosync.runtime.states import PieceState
 from autosync.strategy.parts import Part
 
 # Below this size calls cost more than arithmetic, and torch's updates of many tensors at once are faster on a CPU too.
@@ -244,6 +245,13 @@ class EngineUpdate:
                 self._memory.load_range(part, start, stop)
 
     # States.
+
+    def piece_states(self) -> Iterator[PieceState]:
+        """The states that are kept here, and not where the user's optimizer has them."""
+        for piece in self._flat:
+            entry = None if self._optimizer is None else self._optimizer.state.get(piece.value)
+            if entry and self._kind == "param":
+                yield PieceState(piece.part, piece.start, piece.stop, piece.value.shape, entry)
 
     def _bind_states(self) -> None:
         """Go on from the user's states: from the very entries for whole variables, from pieces of them for others."""

@@ -13,6 +13,7 @@ from autosync.runtime.links import Links
 from autosync.runtime.locals import Locals
 from autosync.runtime.memory import Memory
 from autosync.runtime.sparse import Sparse
+from autosync.runtime.states import bring_home
 from autosync.runtime.transfers import Mover
 from autosync.runtime.updates import EngineUpdates
 
@@ -30,12 +31,14 @@ class Execution:
         optimizer: EngineOptimizer | None,
         checks: bool = False,
     ) -> None:
+        self._plan = plan
+        self._parameters = parameters
         self._links = links
         rank = links.rank
         self.optimizer = optimizer
         self.memory = Memory(plan, parameters, contributes=plan.ranks[rank].role == "worker")
         mine = [index for index, one in enumerate(plan.operations) if any(rank in group for group in one.groups)]
-        made = {
+        self._updates = {
             index: EngineUpdate(plan, index, rank, memory=self.memory, optimizer=optimizer)
             for index in mine
             if index in updates.operations and optimizer is not None
@@ -43,7 +46,7 @@ class Execution:
         self.sparse = Sparse(plan, self.memory)
         self.factors = Factors(plan, self.memory)
         self._mover = Mover(plan, self.memory, links, checks=checks)
-        self._locals = Locals(plan, self.memory, rank=rank, updates=made)
+        self._locals = Locals(plan, self.memory, rank=rank, updates=self._updates)
 
     def begin_thread(self) -> None:
         """Nothing that the engine computes is differentiated."""
@@ -72,6 +75,12 @@ class Execution:
         """A variable's gradient came that is accumulated alone."""
         if name in self.factors.variables:
             self.factors.forget(name)
+
+    def bring_states_home(self) -> None:
+        """Give the user's optimizer what the engine has of its state in pieces, where this rank has them all."""
+        if self.optimizer is not None and self.optimizer.users is not None:
+            states = [state for update in self._updates.values() for state in update.piece_states()]
+            bring_home(self._plan, states, self._parameters, self.optimizer.users)
 
     def close(self) -> None:
         """Give back all connections."""

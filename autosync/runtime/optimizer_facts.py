@@ -102,7 +102,7 @@ def facts_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Opti
             GroupFacts(options=options, names=tuple(names[id(p)] for p in group["params"] if id(p) in names))
             for options, group in zip(options_of(optimizer), optimizer.param_groups, strict=True)
         ),
-        has_state=any(optimizer.state.values()),
+        has_state=any(entry and _has_stepped(entry) for entry in optimizer.state.values()),
     )
     if getattr(torch.optim, kind.__name__, None) is not kind:
         raise OperationError(
@@ -110,6 +110,11 @@ def facts_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Opti
             "torch.optim alone (update on workers: synchroniser all_reduce, or parameter_server with update: worker)"
         )
     return facts
+
+
+def _has_stepped(entry: Mapping[str, Any]) -> bool:
+    """Whether a state has traces of steps; some classes (Adagrad) make one at the very beginning."""
+    return float(entry.get("step", 1)) > 0
 
 
 def plain_options(groups: Sequence[GroupOptions]) -> list[dict[str, Any]]:

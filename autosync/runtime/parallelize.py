@@ -81,7 +81,7 @@ def where(model: torch.nn.Module) -> str:
 def release(model: torch.nn.Module) -> None:
     """End a model's parallel training: no hooks and no engine are left, and the parameters are as they were trained.
 
-    The optimizer state of parameters that the engine updated, on a server or in shards, is not brought home.
+    So is the optimizer's state; but that of parameters that were updated on a server or in shards is not brought home.
     """
     _session(model).close()
     del _SESSIONS[model]

@@ -95,6 +95,7 @@ class Session:
     def _end(self) -> None:
         try:
             self._engine.close()
+            self._execution.bring_states_home()
         finally:
             self._execution.close()
             if self._compute is not None:
@@ -218,22 +219,18 @@ class Session:
         self.drain()
         if self._kept_apart:
             raise OperationError(
-                f"the optimizer's state of {self._kept_apart[0]} is where it is updated, at a server, in shards or in "
-                "parts, and cannot be gathered (to save it, train by a strategy that updates whole variables on every "
-                "worker: synchroniser all_reduce)"
+                f"the optimizer's state of {self._kept_apart[0]} is where it is updated, at a server or in shards, and "
+                "cannot be gathered (to save it, train by a strategy that updates on every worker: synchroniser "
+                "all_reduce)"
             )
+        self._execution.bring_states_home()
 
 
 def _updated_apart(plan: Plan) -> set[str]:
-    """The variables whose optimizer state no worker has as a whole: updated elsewhere, in shards, or part by part."""
-    ours = engine_updates(plan).operations
-    parts = [
-        (index, plan.parts[plan.regions[region].part])
-        for index in ours
-        for region in plan.operations[index].outputs  # type: ignore[union-attr]
-    ]
+    """The variables of which no worker has the whole state of the optimizer: updated elsewhere, or in shards."""
     return {
-        part.variable.name
-        for index, part in parts
-        if not (part.name.whole and is_by_every_worker(plan, plan.operations[index]))
+        plan.parts[plan.regions[region].part].variable.name
+        for index in engine_updates(plan).operations
+        if not is_by_every_worker(plan, plan.operations[index])
+        for region in plan.operations[index].outputs  # type: ignore[union-attr]
     }

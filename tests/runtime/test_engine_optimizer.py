@@ -24,6 +24,7 @@ from autosync.runtime.optimizer_facts import (
     options_of,
     plain_options,
 )
+from autosync.runtime.states import bring_home
 from autosync.runtime.updates import engine_updates
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
@@ -149,7 +150,7 @@ def strategies(spec: ModelSpec, where: ClusterSpec, count: int) -> Iterator[Stra
 def test_every_piece_is_updated_as_by_the_users_optimizer(kind: str, num_servers: int) -> None:
     spec, where = model_spec(kind), cluster(3, num_servers)
     generator = torch.Generator().manual_seed(1)
-    num_pieces = 0
+    num_pieces = num_states = 0
     for strategy in strategies(spec, where, 12):
         plan = lower(strategy, spec, where)
         expected = parameters(0)
@@ -171,7 +172,26 @@ def test_every_piece_is_updated_as_by_the_users_optimizer(kind: str, num_servers
                 # What is updated elsewhere arrives.
                 for name, parameter in rank.parameters.items():
                     parameter.data.copy_(expected[name])
+        num_states += sum(_check_states_at_home(plan, rank, expected, reference) for rank in ranks if rank.is_worker)
     assert num_pieces > 100
+    assert num_states > 10
+
+
+def _check_states_at_home(
+    plan: Plan, rank: RankUpdates, expected: dict[str, nn.Parameter], reference: torch.optim.Optimizer
+) -> int:
+    """States of variables that the rank updated in pieces, all of them; how many."""
+    before = set(rank.users.state)
+    pieces = [state for update in rank.updates.values() for state in update.piece_states()]
+    bring_home(plan, pieces, rank.parameters, rank.users)
+    count = 0
+    for name, parameter in rank.parameters.items():
+        has_all = sum(p.stop - p.start for p in pieces if plan.parts[p.part].variable.name == name) == parameter.numel()
+        assert (parameter in rank.users.state) == (has_all or parameter in before)
+        if has_all:
+            _check_state(rank.users.state[parameter], reference.state[expected[name]])
+            count += 1
+    return count
 
 
 def _check(plan: Plan, rank: RankUpdates, expected: dict[str, nn.Parameter], reference: torch.optim.Optimizer) -> int:
@@ -290,9 +310,10 @@ def test_what_is_not_in_torch_optim_is_refused() -> None:
             OptimizerFacts(class_name=name, groups=()).optimizer_class()
 
 
-def test_facts_tell_whether_steps_were_made() -> None:
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
+def test_facts_tell_whether_steps_were_made(kind: Any) -> None:
     parameter = nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.Adam([parameter])
+    optimizer = kind([parameter])
     assert not facts_of(optimizer, {id(parameter): "w"}).has_state
     parameter.grad = torch.ones(2)
     optimizer.step()
