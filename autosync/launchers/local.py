@@ -26,22 +26,21 @@ class LocalLauncher:
     control: Literal["loopback", "file"] = "loopback"
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """One process a worker rank, with the environment that torch.distributed knows."""
+        """One process a rank, with the environment that torch.distributed knows.
+
+        WORLD_SIZE counts workers: ranks that only serve come after them, and are in no process group of torch's.
+        """
         for node in cluster.nodes:
             if not _is_this_machine(node.host):
                 raise InputError(
                     f"{node.name} is on {node.host}",
                     rule="the local launcher starts every rank on this machine: host localhost",
                 )
-        workers = [rank for rank in cluster.ranks if rank.role == "worker"]
-        if len(workers) < len(cluster.ranks):
-            raise InputError(
-                f"{cluster.name} has nodes that only serve", rule="the local launcher starts workers alone"
-            )
         return LaunchRequest(
             processes=tuple(
                 Process(
                     rank=rank.index,
+                    role=rank.role,
                     host=cluster.nodes[rank.node].host,
                     command=tuple(command),
                     environment={
@@ -56,7 +55,7 @@ class LocalLauncher:
                     },
                     log=logs / f"rank-{rank.index}.log",
                 )
-                for rank in workers
+                for rank in cluster.ranks
             )
         )
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster import ClusterSpec, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One rank's process: its host, command and what is added to the environment; its output goes to `log`."""
+    """One rank's process: its role, host, command and what is added to the environment; its output goes to `log`."""
 
     rank: int
+    role: Role = "worker"
     host: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Launcher(Protocol):
     control: Literal["loopback", "file"]
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """The request that would run `command` on every worker rank; nothing happens yet."""
+        """The request that would run `command` on every rank, workers first; nothing happens yet."""
 
     def start(self, request: LaunchRequest) -> Launch:
         """Start the processes of a request. Whoever starts them stops them."""

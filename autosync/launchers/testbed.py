@@ -30,13 +30,13 @@ class TestbedRequest(LaunchRequest):
 
 
 class TestbedLauncher:
-    """Starts the worker ranks of a cluster in the hosts of its testbed, one thread each."""
+    """Starts the ranks of a cluster in the hosts of its testbed, one thread each."""
 
     __test__ = False
     control: Literal["loopback", "file"] = "file"
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> TestbedRequest:
-        """One process a worker rank; nodes that only serve are hosts without a process."""
+        """One process a rank, in its node's host. WORLD_SIZE counts workers; ranks that only serve come after them."""
         places = find_places()
         key = cluster_key(cluster)
         return TestbedRequest(
@@ -44,6 +44,7 @@ class TestbedLauncher:
             processes=tuple(
                 Process(
                     rank=rank.index,
+                    role=rank.role,
                     host=cluster.nodes[rank.node].host,
                     command=(*places.enter(key, host_namespace(key, rank.node)), *_BATCH, *command),
                     environment={
@@ -59,7 +60,6 @@ class TestbedLauncher:
                     log=logs / f"rank-{rank.index}.log",
                 )
                 for rank in cluster.ranks
-                if rank.role == "worker"
             ),
         )
 

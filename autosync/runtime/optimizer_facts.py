@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -16,9 +16,12 @@ from autosync.errors import OperationError
 
 GroupOptions: TypeAlias = Mapping[str, Any]
 """The options of one group of parameters: learning rate, decay …"""
+KindT = TypeVar("KindT", bound=type[torch.optim.Optimizer])
 
 # What torch keeps in a group besides options.
 _NO_OPTIONS = ("params", "param_names")
+
+_KNOWN: dict[str, type[torch.optim.Optimizer]] = {}
 
 # Updates of an iteration are over long before this many more have begun.
 _NUM_KEPT_ITERATIONS = 16
@@ -55,7 +58,7 @@ class OptimizerFacts:
 
     def optimizer_class(self) -> type[torch.optim.Optimizer]:
         """The class, looked up by its name: nothing that arrives as data can bring code along."""
-        kind: Any = getattr(torch.optim, self.class_name, None)
+        kind: Any = _KNOWN.get(self.class_name) or getattr(torch.optim, self.class_name, None)
         is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
         if not is_optimizer or kind is torch.optim.Optimizer:
             raise OperationError(
@@ -64,6 +67,13 @@ class OptimizerFacts:
             )
         found: type[torch.optim.Optimizer] = kind
         return found
+
+
+def known_optimizer(kind: KindT) -> KindT:
+    """Make a class that is not in `torch.optim` known by its name, on all ranks that import it."""
+    assert not hasattr(torch.optim, kind.__name__), "torch's own go first by their names"
+    _KNOWN[kind.__name__] = kind
+    return kind
 
 
 class Options:
@@ -104,7 +114,7 @@ def facts_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Opti
         ),
         has_state=any(entry and _has_stepped(entry) for entry in optimizer.state.values()),
     )
-    if getattr(torch.optim, kind.__name__, None) is not kind:
+    if kind not in (_KNOWN.get(kind.__name__), getattr(torch.optim, kind.__name__, None)):
         raise OperationError(
             f"the optimizer is {kind.__module__}.{kind.__qualname__}; a rank that only serves knows the classes of "
             "torch.optim alone (update on workers: synchroniser all_reduce, or parameter_server with update: worker)"

@@ -75,12 +75,12 @@ class _Heard:
 
 
 class Ranks:
-    """All worker ranks of a cluster, running and connected."""
+    """All ranks of a cluster, running and connected: workers, then those that only serve."""
 
     def __init__(self, cluster: ClusterSpec, folder: Path) -> None:
         """Start them in a new folder that has their logs, and wait until all are there."""
         self.folder = folder
-        self._num_ranks = cluster.num_workers
+        self._num_ranks = len(cluster.ranks)
         self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._launch: Launch | None = None

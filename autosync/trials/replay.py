@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from autosync.runtime.optimizer_facts import known_optimizer
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Variable
 from autosync.specs.task import Task
 
@@ -155,6 +156,7 @@ class _BackwardSegment(torch.autograd.Function):
         return (gradients[0], None, None, None, *found)
 
 
+@known_optimizer
 class ReplayedOptimizer(torch.optim.Optimizer):
     """Takes the recorded time for the elements that have a gradient, and changes nothing."""
 

@@ -35,6 +35,7 @@ from autosync.strategy.bundle import Bundle
 from autosync.strategy.files import parse_strategy
 from autosync.trials import control, meters
 from autosync.trials.replay import replay_task
+from autosync.trials.serving import Serving
 from autosync.trials.training import RefusedError, Training
 
 Answer = dict[str, Any]
@@ -48,6 +49,12 @@ class Servant:
         self._rank = rank
         self._interface = os.environ.get("GLOO_SOCKET_IFNAME")
         self._trainings: dict[str, Training] = {}
+        self._servings: dict[str, Serving] = {}
+        self._num_runs = 0
+        self._node = ""
+        self._servers: tuple[int, ...] = ()
+        self._serves = False
+        self._store: Any = None
         self._running: Training | None = None
         self._task: Task
         self._model: ModelSpec
@@ -65,14 +72,20 @@ class Servant:
         )
         target = request["target"]
         self._task = load_task(target) if is_task(target) else replay_task(self._model)
-        num_ranks = self._cluster.num_workers
-        dist.init_process_group(
-            "gloo",
-            store=dist.FileStore(request["rendezvous"], num_ranks),  # type: ignore[attr-defined]
-            rank=self._rank,
-            world_size=num_ranks,
-            timeout=dt.timedelta(seconds=self._timeout_seconds),
-        )
+        num_workers = self._cluster.num_workers
+        self._node = self._cluster.nodes[self._cluster.ranks[self._rank].node].name
+        self._servers = tuple(range(num_workers, len(self._cluster.ranks)))
+        self._serves = self._rank in self._servers
+        # Workers alone are in torch's process group.
+        self._store = dist.FileStore(request["rendezvous"], -1 if self._serves else num_workers)  # type: ignore[attr-defined]
+        if not self._serves:
+            dist.init_process_group(
+                "gloo",
+                store=self._store,
+                rank=self._rank,
+                world_size=num_workers,
+                timeout=dt.timedelta(seconds=self._timeout_seconds),
+            )
         return {}
 
     def prepare(self, request: Mapping[str, Any]) -> Answer:
@@ -92,6 +105,16 @@ class Servant:
                 strategy_id=request["strategy_id"],
                 plan_id=request["plan_id"],
             )
+        if self._serves:
+            self._servings[request["name"]] = Serving(
+                self._task,
+                bundle=bundle,
+                node=self._node,
+                store=self._store,
+                seed=self._seed,
+                timeout_seconds=self._timeout_seconds,
+            )
+            return {}
         self._trainings[request["name"]] = Training(
             self._task,
             bundle=bundle,
@@ -104,9 +127,15 @@ class Servant:
 
     def run(self, request: Mapping[str, Any]) -> Answer:
         """Train a contestant for some steps: how long each took, and what the machine's meters say of them."""
+        self._num_runs += 1
+        if self._serves:
+            return self._watch()
         training = self._trainings[request["name"]]
         dist.barrier()
         before = meters.read_meters(self._interface)
+        if self._rank == 0 and self._servers:
+            keys = [self._key(f"watches/{server}") for server in self._servers]
+            self._store.wait(keys, dt.timedelta(seconds=self._timeout_seconds))
         # Nobody's steps begin while another still reads.
         dist.barrier()
         seconds = []
@@ -117,18 +146,30 @@ class Servant:
         self._running = None
         self.doing = "waiting for the other ranks to end their steps"
         dist.barrier()
-        after = meters.read_meters(self._interface)
+        if self._rank == 0 and self._servers:
+            self._store.set(self._key("over"), "")
         return {
             "step_seconds": seconds,
-            "cpu_share": meters.cpu_share(before, after),
-            "bytes_sent": _difference(before.sent_bytes, after.sent_bytes),
-            "bytes_received": _difference(before.received_bytes, after.received_bytes),
+            **_read_since(before, self._interface),
             "peak_memory_bytes": meters.peak_memory_bytes() or 0,
         }
 
+    def _watch(self) -> Answer:
+        """On a rank that only serves: what went over its link while workers took their steps."""
+        before = meters.read_meters(self._interface)
+        self._store.set(self._key(f"watches/{self._rank}"), "")
+        self._store.wait([self._key("over")], dt.timedelta(seconds=self._timeout_seconds))
+        return _read_since(before, self._interface)
+
+    def _key(self, what: str) -> str:
+        return f"autosync/trials/{self._num_runs}/{what}"
+
     def release(self, request: Mapping[str, Any]) -> Answer:
         """Be rid of a contestant."""
-        self._trainings.pop(request["name"]).close()
+        if self._serves:
+            self._servings.pop(request["name"]).close()
+        else:
+            self._trainings.pop(request["name"]).close()
         return {}
 
     def where(self) -> str:
@@ -140,6 +181,15 @@ class Servant:
 
 def _document(value: Any) -> Document:
     return Document(file="", value=value, lines={})
+
+
+def _read_since(before: meters.Reading, interface: str | None) -> Answer:
+    after = meters.read_meters(interface)
+    return {
+        "cpu_share": meters.cpu_share(before, after),
+        "bytes_sent": _difference(before.sent_bytes, after.sent_bytes),
+        "bytes_received": _difference(before.received_bytes, after.received_bytes),
+    }
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

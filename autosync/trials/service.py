@@ -43,10 +43,12 @@ _LOG = logging.getLogger(__name__)
 class StepSamples:
     """Some steps of one contestant.
 
-    `step_seconds` has a row for each rank. `cpu_share` is the share of the machine's processor time that anything used
-    meanwhile (of several machines the busiest). `bytes_sent` and `bytes_received` are those of all the steps over the
-    link of each rank's node, which ranks of one node have in common; None where they cannot be told from others'.
-    `peak_memory_bytes` is each rank's since the last `prepare` (since its start where the system does not reset it).
+    `step_seconds` has a row for each worker, as all figures of ranks have: workers take steps. `cpu_share` is the share
+    of the machine's processor time that anything used meanwhile (of several machines the busiest). `bytes_sent` and
+    `bytes_received` are those of all the steps over the link of each rank's node, which ranks of one node have in
+    common; None where they cannot be told from others'. What went over the links of nodes that only serve stands in
+    `server_bytes_sent` and `server_bytes_received`, by rank. `peak_memory_bytes` is each rank's since the last
+    `prepare` (since its start where the system does not reset it).
     """
 
     step_seconds: tuple[tuple[float, ...], ...]
@@ -54,10 +56,12 @@ class StepSamples:
     bytes_sent: tuple[int, ...] | None
     bytes_received: tuple[int, ...] | None
     peak_memory_bytes: tuple[int, ...]
+    server_bytes_sent: tuple[int, ...] | None = ()
+    server_bytes_received: tuple[int, ...] | None = ()
 
 
 class TrialService:
-    """Runs contestants on the workers of a cluster. Leave it, or `close` it, and nothing is left.
+    """Runs contestants on the ranks of a cluster. Leave it, or `close` it, and nothing is left.
 
     One thread uses it from first to last: where that ends, whatever way, the system ends the ranks that it started.
 
@@ -117,13 +121,16 @@ class TrialService:
     def run(self, name: str, num_steps: int) -> StepSamples:
         """That many steps of a prepared contestant, on all ranks together."""
         self._check_prepared(name)
-        answers = self._ask("run", {"name": name, "num_steps": num_steps})
+        all_answers = self._ask("run", {"name": name, "num_steps": num_steps})
+        answers, servers = all_answers[: self.cluster.num_workers], all_answers[self.cluster.num_workers :]
         return StepSamples(
             step_seconds=tuple(tuple(answer["step_seconds"]) for answer in answers),
-            cpu_share=max(answer["cpu_share"] for answer in answers),
+            cpu_share=max(answer["cpu_share"] for answer in all_answers),
             bytes_sent=_counts(answers, "bytes_sent"),
             bytes_received=_counts(answers, "bytes_received"),
             peak_memory_bytes=tuple(answer["peak_memory_bytes"] for answer in answers),
+            server_bytes_sent=_counts(servers, "bytes_sent"),
+            server_bytes_received=_counts(servers, "bytes_received"),
         )
 
     def release(self, name: str) -> None:

@@ -42,12 +42,19 @@ def test_a_plan_reads_as_shell_lines() -> None:
     ]
 
 
+def test_ranks_that_only_serve_come_after_the_workers_and_are_not_of_their_world() -> None:
+    cluster = ClusterSpec(name="c", nodes=(_node("s", role="server", devices=0), _node("a", devices=2)))
+    processes = LocalLauncher().plan(cluster, ("python",), Path()).processes
+    assert [process.role for process in processes] == ["worker", "worker", "server"]
+    assert [process.environment["RANK"] for process in processes] == ["0", "1", "2"]
+    assert {process.environment["WORLD_SIZE"] for process in processes} == {"2"}
+
+
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
         ((_node("a", "10.1.2.3"),), "a is on 10.1.2.3"),
         ((_node("a"), _node("b", "other-machine")), "b is on other-machine"),
-        ((_node("a"), _node("s", role="server", devices=0)), "nodes that only serve"),
     ],
 )
 def test_what_is_not_here_is_refused(nodes: tuple[Node, ...], words: str) -> None:

@@ -53,9 +53,10 @@ def test_the_plan_is_pure_and_complete(cluster: ClusterSpec, tmp_path: Path) -> 
     request = launcher.plan(cluster, ("train", "x"), tmp_path)
     assert request == launcher.plan(cluster, ("train", "x"), tmp_path)
     assert find_places().existing(cluster_key(cluster)) == ()
-    assert [process.host for process in request.processes] == ["a", "a", "b"]
+    assert [process.host for process in request.processes] == ["a", "a", "b", "s"]
     assert all(process.command[-5:] == ("chrt", "--batch", "0", "train", "x") for process in request.processes)
-    assert [process.command[0] for process in request.processes] == ["nsenter"] * 3
+    assert [process.command[0] for process in request.processes] == ["nsenter"] * 4
+    assert [process.role for process in request.processes] == ["worker"] * 3 + ["server"]
     assert request.processes[2].command[-6].endswith(f"autosync-{cluster_key(cluster)}-2")
     assert request.processes[1].environment == {
         "RANK": "1",
@@ -72,11 +73,11 @@ def test_ranks_run_in_their_hosts_and_the_testbed_goes_with_them(cluster: Cluste
     launcher = LAUNCHERS.get("testbed")()
     launch = launcher.start(launcher.plan(cluster, (sys.executable, "-c", SHOW), tmp_path))
     try:
-        assert _wait(launch) == [0, 0, 0]
+        assert _wait(launch) == [0, 0, 0, 0]
     finally:
         launch.stop()
-    logs = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(3)]
-    places = [(0, 0), (1, 1), (2, 0)]
+    logs = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(4)]
+    places = [(0, 0), (1, 1), (2, 0), (3, 0)]
     assert logs == [f"True {rank} {local} 3 ['eth0', 'lo'] eth0\n" for rank, local in places]
     assert find_places().existing(cluster_key(cluster)) == ()
 
@@ -86,7 +87,7 @@ def test_a_testbed_that_is_up_is_used_and_stays(cluster: ClusterSpec, tmp_path: 
     with up(cluster) as bed:
         launch = launcher.start(launcher.plan(cluster, ("sleep", "60"), tmp_path))
         try:
-            assert [len(running) for running in bed.processes().values()] == [2, 0, 1] or None in launch.exit_codes()
+            assert [len(running) for running in bed.processes().values()] == [2, 1, 1] or None in launch.exit_codes()
         finally:
             launch.stop()
         assert all(code not in (None, 0) for code in launch.exit_codes())
@@ -98,7 +99,7 @@ def test_a_command_that_is_not_there_ends_with_127(cluster: ClusterSpec, tmp_pat
     launcher = TestbedLauncher()
     launch = launcher.start(launcher.plan(cluster, ("no-such-command",), tmp_path))
     try:
-        assert _wait(launch) == [127, 127, 127]
+        assert _wait(launch) == [127, 127, 127, 127]
     finally:
         launch.stop()
 
