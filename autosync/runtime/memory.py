@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from autosync.plan.types import Plan, RegionKind
+from autosync.runtime.ranges import write_range
 from autosync.strategy.parts import Part
 
 _DTYPES = {
@@ -140,16 +141,7 @@ class Memory:
         """Bring elements of a part (by position) to its parameter, if it is staged."""
         if self._is_in_place(part):
             return
-        target = self.parameter_part(part)
-        values = self._staging("param", part)[start:stop]
-        if stop - start == target.numel():
-            target.copy_(values.view(target.shape))
-        elif target.is_contiguous():
-            target.view(-1)[start:stop].copy_(values)
-        else:
-            flat = target.reshape(-1)
-            flat[start:stop] = values
-            target.copy_(flat.view(target.shape))
+        write_range(self.parameter_part(part), start, self._staging("param", part)[start:stop])
 
     def parameter(self, name: str) -> torch.Tensor:
         """The user's parameter."""
@@ -197,8 +189,9 @@ class Memory:
         key = (kind, message, dtype)
         buffer = self._buffers.get(key)
         if buffer is None:
-            buffer = torch.zeros(self._size[message], dtype=_DTYPES[dtype], device=self._device)
-            self._buffers[key] = buffer
+            # Several threads may come first: the dictionary lets one of them win.
+            made = torch.zeros(self._size[message], dtype=_DTYPES[dtype], device=self._device)
+            buffer = self._buffers.setdefault(key, made)
         return buffer
 
 
