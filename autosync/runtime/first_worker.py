@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import facts_of_rank, first_difference, hear_verdict
 from autosync.runtime.engine import Engine, Work
+from autosync.runtime.exchange import finish
 from autosync.runtime.invitations import (
     Invitation,
     Word,
@@ -27,7 +28,7 @@ from autosync.runtime.invitations import (
     updates_at,
 )
 from autosync.runtime.links import Links, said
-from autosync.runtime.optimizer_facts import facts_of, options_of, plain_options
+from autosync.runtime.optimizer_facts import OptimizerFacts, facts_of, options_of, plain_options
 from autosync.runtime.script import Script
 from autosync.runtime.trace import Trace
 from autosync.strategy.bundle import Bundle
@@ -39,7 +40,15 @@ _MARGIN = dt.timedelta(seconds=30)
 
 
 def admit_servers(
-    base: Any, store: Any, *, session: str, rank: int, plan: Plan, bundle: Bundle, settings: Settings
+    base: Any,
+    store: Any,
+    *,
+    session: str,
+    rank: int,
+    plan: Plan,
+    bundle: Bundle,
+    optimizer: torch.optim.Optimizer,
+    settings: Settings,
 ) -> Mapping[int, bool]:
     """Have a plan's servers join; on the first worker, which of them have the first values already.
 
@@ -54,6 +63,8 @@ def admit_servers(
     found: dict[int, bool] = {}
     if rank == 0:
         try:
+            # Whatever speaks against it must be known before a server is taken.
+            optimizer_of(plan, servers, optimizer, {})
             for server, node in nodes.items():
                 invitation = Invitation(session=session, rank=server, checks=settings.checks)
                 found[server] = invite(base, node, invitation, patience=patience)
@@ -66,6 +77,21 @@ def admit_servers(
     return found
 
 
+def optimizer_of(
+    plan: Plan, servers: Iterable[int], optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
+) -> OptimizerFacts | None:
+    """The optimizer as servers are told it; None where none of them updates. `parameters` are by name."""
+    if not any(updates_at(plan, server) for server in servers):
+        return None
+    facts = facts_of(optimizer, {id(parameter): name for name, parameter in parameters.items()})
+    if facts.has_state:
+        raise OperationError(
+            "the optimizer has made steps already, and their traces cannot be handed to a rank that only serves "
+            "(begin with a new optimizer, or update on workers: parameter_server with update: worker)"
+        )
+    return facts
+
+
 def hand_over(
     links: Links,
     plan: Plan,
@@ -75,31 +101,50 @@ def hand_over(
 ) -> None:
     """Tell each server the optimizer it is to run, and the values it begins with."""
     for server, has_values in have_values.items():
-        facts = None
-        if updates_at(plan, server):
-            facts = facts_of(optimizer, {id(parameter): name for name, parameter in parameters.items()})
-            if facts.has_state:
-                raise OperationError(
-                    "the optimizer has made steps already, and their traces cannot be handed to a rank that only "
-                    "serves (begin with a new optimizer, or update on workers: parameter_server with update: worker)"
-                )
+        facts = optimizer_of(plan, (server,), optimizer, parameters)
         text = json.dumps({"optimizer": None if facts is None else facts.to_json()})
         for work in say(links, server, "training begins", text):
-            work.wait()
+            finish(work, links, "to", server)
         if not has_values:
             send_values(parameters, served_variables(plan, server), links, server)
 
 
-class Servers:
-    """The servers of a session, to be told where training is. `wait` comes before more is said."""
+def refuse_loading(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, servers: Sequence[int]
+) -> list[Any]:
+    """Hooks that refuse to load a checkpoint while servers update: they would go on from what they have."""
+    updated = {name for server in servers if updates_at(plan, server) for name in served_variables(plan, server)}
+    if not updated:
+        return []
 
-    def __init__(self, plan: Plan, links: Links, optimizer: torch.optim.Optimizer) -> None:
+    def refuse(*_: Any) -> None:
+        raise OperationError(
+            f"{min(updated)} is updated at a rank that only serves, which hears nothing of a checkpoint that is loaded "
+            "here (load it before parallelize)"
+        )
+
+    owners = {name.rpartition(".")[0] for name in updated}
+    hooks: list[Any] = [model.get_submodule(owner).register_load_state_dict_pre_hook(refuse) for owner in owners]
+    return [*hooks, optimizer.register_load_state_dict_pre_hook(refuse)]
+
+
+class Servers:
+    """The servers of a session, told where training is, and what a user must not do meanwhile refused."""
+
+    def __init__(self, plan: Plan, links: Links, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._links = links
         self._optimizer = optimizer
         self._all = servers_of(plan)
         self._updating = {server for server in self._all if updates_at(plan, server)}
         self._options = ""
         self._works: list[tuple[int, Any]] = []
+        self._hooks = refuse_loading(model, optimizer, plan, self._all)
+
+    def close(self) -> None:
+        """Let the user's objects be free again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def tell(self, word: Word) -> None:
         """Tell all of them something, and with the step's call what options it has, if others than the last."""
@@ -161,6 +206,7 @@ class FirstWorkersEngine(Engine):
     def close(self) -> None:
         """As of any engine. Servers hear of a training's end, but not of one that failed: they have failed with it."""
         atexit.unregister(self._end)
+        self._servers.close()
         super().close()
         self._say_end()
 

@@ -81,7 +81,9 @@ def start(
     name = session_name(dist.get_process_group_ranks(group))
     store = dist.PrefixStore(name + "/", base)  # type: ignore[attr-defined]
     agree(store, rank=rank, num_ranks=num_ranks, facts=facts_of_rank(bundle))
-    admitted = admit_servers(base, store, session=name, rank=rank, plan=plan, bundle=bundle, settings=settings)
+    admitted = admit_servers(
+        base, store, session=name, rank=rank, plan=plan, bundle=bundle, optimizer=optimizer, settings=settings
+    )
     servers = servers_of(plan)
     links = Links(
         store,
@@ -110,7 +112,7 @@ def start(
                 execution,
                 timeout_seconds=settings.timeout_seconds,
                 trace=trace,
-                servers=Servers(plan, links, optimizer),
+                servers=Servers(plan, links, model=model, optimizer=optimizer),
             )
         else:
             engine = Engine(plan, script, execution, rank=rank, timeout_seconds=settings.timeout_seconds, trace=trace)
