@@ -1,4 +1,8 @@
-"""Contents whose size is known at run time only, between a rank's memory and the wire: rows and factors as bytes."""
+"""Contents that are no numbers to add, between a rank's memory and the wire: rows, factors and what codecs make.
+
+Rows and factors have a size that is known at run time only. What is encoded is bytes already: of all regions of a
+transfer, one behind the other, and kept under the first of them.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,13 @@ from autosync.runtime.sparse import Rows, pack_rows, unpack_rows
 CONTENT_KINDS = frozenset({"rows", "new_rows", "factors"})
 
 
+def are_contents(plan: Plan, transfer: Transfer) -> bool:
+    """Whether a transfer moves contents, and not numbers."""
+    region = plan.regions[transfer.regions[0]]
+    # What is cast is numbers still, and summed on the way.
+    return region.kind in CONTENT_KINDS or (region.kind == "encoded" and region.dtype == "uint8")
+
+
 class Contents:
     """One rank's side of transfers of contents: what it brings as bytes, and what has arrived as numbers."""
 
@@ -24,9 +35,11 @@ class Contents:
 
     def outgoing(self, transfer: Transfer, group: Sequence[int], iteration: int) -> torch.Tensor:
         """What this rank brings; no bytes where it only collects or receives."""
-        (region,) = transfer.regions
         if not self._brings(transfer, group, self._rank):
             return torch.empty(0, dtype=torch.uint8)
+        region = transfer.regions[0]
+        if self._plan.regions[region].kind == "encoded":
+            return self._memory.view(transfer.regions, iteration)
         content = self._memory.get(region, iteration)
         return pack_rows(content) if isinstance(content, Rows) else pack_factors(content)
 
@@ -34,7 +47,7 @@ class Contents:
         self, transfer: Transfer, group: Sequence[int], iteration: int, buffers: Sequence[torch.Tensor]
     ) -> None:
         """Keep what a transfer brought, one buffer a member in their order: a list, but after a broadcast the one."""
-        (region,) = transfer.regions
+        region = transfer.regions[0]
         found = [
             self._unpacked(region, buffer)
             for member, buffer in zip(group, buffers, strict=True)
@@ -48,8 +61,10 @@ class Contents:
             return rank == group[0]
         return self._plan.ranks[rank].role == "worker"
 
-    def _unpacked(self, index: int, buffer: torch.Tensor) -> Rows | Pair:
+    def _unpacked(self, index: int, buffer: torch.Tensor) -> Rows | Pair | torch.Tensor:
         region = self._plan.regions[index]
+        if region.kind == "encoded":
+            return buffer
         part = self._plan.parts[region.part]
         # A rank that hands gradients on to where they are updated has no parameter.
         dtype = getattr(torch, part.variable.dtype)

@@ -169,7 +169,7 @@ class EngineUpdate:
                 piece.value.data = original.data
         if self._are_rows:
             for piece in self._flat:
-                piece.value.data = self._memory.parameter_part(piece.part)
+                piece.value.data = self._memory.held_part(self._kind, piece.part)
         elif self._flat:
             values = self._memory.view(self._operation.outputs)
             for piece in self._flat:
@@ -196,7 +196,7 @@ class EngineUpdate:
         if self._are_rows:
             self._bind_rows(iteration)
         else:
-            self._bind_gradients(scale)
+            self._bind_gradients(iteration, scale)
         self._optimizer.step()
         for piece in self._pieces:
             piece.value.grad = None
@@ -213,8 +213,8 @@ class EngineUpdate:
             elif is_small and "foreach" in ours and ours["foreach"] is None and not _is_bound_to_one(ours):
                 ours["foreach"] = True
 
-    def _bind_gradients(self, scale: float) -> None:
-        gradients = self._memory.view(self._operation.inputs)
+    def _bind_gradients(self, iteration: int, scale: float) -> None:
+        gradients = self._memory.view(self._operation.inputs, iteration)
         if scale != 1.0:
             gradients[self._window].mul_(scale)
         for piece in self._pieces:

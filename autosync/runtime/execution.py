@@ -66,7 +66,7 @@ class Execution:
         if name in self.sparse.variables:
             self.sparse.take(name, gradient, iteration)
             return gradient
-        seen = self.memory.take_gradient(name, gradient)
+        seen = self.memory.take_gradient(name, gradient, iteration)
         if name in self.factors.variables:
             self.factors.take(name, seen, iteration)
         return seen

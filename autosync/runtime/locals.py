@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 
 from autosync.plan.expansion import chunk_bounds
-from autosync.plan.types import Local, Plan
+from autosync.plan.types import Local, Plan, RegionKind
+from autosync.runtime.encoding import Encoding
 from autosync.runtime.factors import rebuild
 from autosync.runtime.memory import Memory
+from autosync.runtime.outer import Outer
 from autosync.runtime.sparse import Rows, merge_rows
 
 
@@ -31,15 +33,43 @@ class Locals:
         self._rank = rank
         self._updates = updates
         self._norms = {index: _norm_awaited(plan, index) for index in updates}
+        self._encoding = Encoding(plan, memory, rank=rank)
+        self._outer = Outer(plan, memory, rank=rank)
+        self._copies = self._begin_copies()
         self._work: Mapping[str, Callable[[int, Local, int], None]] = {
             "average": self._average,
+            "copy": self._copy,
+            "decode": lambda _, operation, iteration: self._encoding.decode(operation, iteration),
+            "encode": lambda _, operation, iteration: self._encoding.encode(operation, iteration),
             "merge_rows": self._merge_rows,
             "norm": self._norm,
+            "outer": lambda _, operation, __: self._outer.step(operation),
+            "project": lambda _, operation, iteration: self._encoding.project(operation, iteration),
             "read_rows": self._read_rows,
             "rebuild": self._rebuild,
+            "take": self._take,
             "update": self._update,
             "write_rows": self._write_rows,
         }
+
+    def _begin_copies(self) -> dict[tuple[RegionKind, int], torch.Tensor]:
+        """What this rank holds beside the parameters: a stale server's copy of them, and what they last met at."""
+        found: dict[tuple[RegionKind, int], torch.Tensor] = {}
+        for operation in self._plan.operations:
+            if isinstance(operation, Local) and any(self._rank in group for group in operation.groups):
+                regions = [self._plan.regions[index] for index in operation.outputs]
+                for kind, part in {(one.kind, one.part) for one in regions if one.kind in ("master", "anchor")}:
+                    if (kind, part) not in found:
+                        self._memory.begin_copy(kind, part)
+                        found[kind, part] = self._memory.held_part(kind, part)
+        return found
+
+    def kept(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What outlives an iteration beside parameters and the optimizer's state, by name: the very tensors."""
+        for (kind, part), values in self._copies.items():
+            yield f"{kind} {self._plan.parts[part].name}", values
+        yield from self._encoding.kept()
+        yield from self._outer.kept()
 
     @torch.no_grad()
     def run(self, index: int, iteration: int) -> None:
@@ -57,11 +87,13 @@ class Locals:
         position = group.index(self._rank)
         return buffer[bounds[position] : bounds[position + 1]]
 
-    def _average(self, _: int, operation: Local, __: int) -> None:
-        self._mine(operation, self._memory.view(operation.inputs)).div_(self._plan.num_workers)
+    def _average(self, _: int, operation: Local, iteration: int) -> None:
+        self._mine(operation, self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers)
+        if self._plan.regions[operation.outputs[0]].kind == "param":
+            self._memory.store(operation.outputs)
 
     def _norm(self, _: int, operation: Local, iteration: int) -> None:
-        values = self._mine(operation, self._memory.view(operation.inputs))
+        values = self._mine(operation, self._memory.view(operation.inputs, iteration))
         # In float64: squares of what float32 can say do not fit into float32.
         norm = torch.linalg.vector_norm(values, dtype=torch.float64)
         self._memory.view(operation.outputs, iteration).add_(norm.square().cpu())
@@ -88,18 +120,35 @@ class Locals:
     def _read_rows(self, _: int, operation: Local, iteration: int) -> None:
         rows, source = operation.inputs
         indices = self._memory.get(rows, iteration).indices
-        values = self._memory.parameter_part(self._plan.regions[source].part)[indices]
+        values = self._memory.held_part(self._plan.regions[source].kind, self._plan.regions[source].part)[indices]
         self._memory.put(operation.outputs[0], iteration, Rows(indices, values))
 
     def _write_rows(self, _: int, operation: Local, iteration: int) -> None:
-        indices, values = self._memory.get(operation.inputs[0], iteration)
+        sent = iteration - _lag(operation)
+        if sent < 0:
+            return
+        indices, values = self._memory.get(operation.inputs[0], sent)
         target = self._memory.parameter_part(self._plan.regions[operation.outputs[0]].part)
         target.index_copy_(0, indices, values)
 
     def _rebuild(self, _: int, operation: Local, iteration: int) -> None:
         contributions = self._contributions(operation.inputs[0], iteration)
-        gradient = self._memory.view(operation.outputs)
+        gradient = self._memory.view(operation.outputs, iteration)
         rebuild(contributions, self._plan.num_workers, gradient)
+
+    def _copy(self, _: int, operation: Local, iteration: int) -> None:
+        self._memory.view(operation.outputs, iteration).copy_(self._memory.view(operation.inputs, iteration))
+
+    def _take(self, _: int, operation: Local, iteration: int) -> None:
+        sent = iteration - _lag(operation)
+        if sent >= 0:
+            self._memory.view(operation.outputs).copy_(self._memory.view(operation.inputs, sent))
+            self._memory.store(operation.outputs)
+
+
+def _lag(operation: Local) -> int:
+    """How many iterations ago what an operation takes was sent."""
+    return max((edge.lag for edge in operation.after if edge.event == "operation"), default=0)
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:

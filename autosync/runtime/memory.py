@@ -7,6 +7,9 @@ become views into their message's buffer, as DDP's do. What is left (a part alon
 a merged message) is *staged*: it has a buffer of its own, which is filled and emptied by copying.
 
 Contents whose size is known at run time only (rows, factors) are kept by `put` and `get`.
+
+Where parameters are taken some iterations late, several iterations are under way at a time. What belongs to one of them
+(gradients, what is encoded of them, parameters on their way home) then has as many buffers, used in turn (see `lags`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from autosync.plan.types import Plan, RegionKind
+from autosync.runtime.layout import Layout, lags
 from autosync.runtime.ranges import write_range
 from autosync.strategy.parts import Part
 
@@ -54,16 +58,18 @@ class Memory:
         for index, part in enumerate(plan.parts):
             self._parts_of.setdefault(part.variable.name, []).append(index)
         self._homes = [self._home(index) for index in range(len(plan.parts))]
-        self._buffers: dict[tuple[RegionKind, int, str], torch.Tensor] = {}
-        self._gradients: dict[int, torch.Tensor] = {}
+        self._layout = Layout(plan)
+        self._lags = lags(plan)
+        self._buffers: dict[tuple[RegionKind, int, str, int], torch.Tensor] = {}
+        self._gradients: dict[tuple[int, int], torch.Tensor] = {}
         self._contents: dict[tuple[int, int], Any] = {}
         # What is taken some iterations later is kept as long.
-        self._num_kept = 2 + max((edge.lag for operation in plan.operations for edge in operation.after), default=0)
+        self._num_kept = 2 + max(self._lags, default=0)
         self._norms: dict[int, torch.Tensor] = {}
 
     # Gradients.
 
-    def take_gradient(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+    def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int = 0) -> torch.Tensor:
         """A variable's gradient is complete: bring it to where its transfers find it. The gradient that users see now.
 
         It is the same tensor, or a view into a message's buffer that has its numbers.
@@ -73,9 +79,9 @@ class Memory:
             part = self._plan.parts[index]
             if self._homes[index] == "own":
                 seen = seen.contiguous()
-                self._gradients[index] = _cut(seen, part).view(-1)
+                self._gradients[index, self._turn("grad", index, iteration)] = _cut(seen, part).view(-1)
                 continue
-            buffer = self._staging("grad", index).view(part.shape)
+            buffer = self._staging("grad", index, iteration).view(part.shape)
             if buffer.data_ptr() != gradient.data_ptr():
                 buffer.copy_(_cut(gradient, part))
             if self._homes[index] == "merged":
@@ -96,20 +102,24 @@ class Memory:
     # Flat views.
 
     def view(self, regions: Sequence[int], iteration: int = 0) -> torch.Tensor:
-        """The elements of an operation's regions, one behind the other, without copying.
-
-        Only norms are told apart by iteration.
-        """
+        """The elements (or bytes) of an operation's regions, one behind the other, without copying."""
         first, last = self._plan.regions[regions[0]], self._plan.regions[regions[-1]]
         if first.kind == "norm":
             return self.norms(iteration)[first.start : last.stop]
         if first.kind == "grad" and self._contributes and self._homes[first.part] == "own":
-            return self._gradients[first.part][first.start : last.stop]
+            return self._gradients[first.part, self._turn("grad", first.part, iteration)][first.start : last.stop]
         if first.kind == "param" and self._is_in_place(first.part):
             part = self._plan.parts[first.part]
             return _cut(self._parameters[part.variable.name].detach(), part).view(-1)[first.start : last.stop]
-        buffer = self._buffer(first.kind, self._message_of[first.part], first.dtype)
+        turn = self._turn(first.kind, first.part, iteration)
+        buffer = self._buffer(first.kind, self._message_of[first.part], first.dtype, turn)
+        if self._layout.has(regions[0]):
+            return buffer[self._layout.start(regions[0]) : self._layout.stop(regions[-1])]
         return buffer[self._offset[first.part] + first.start : self._offset[last.part] + last.stop]
+
+    def place(self, region: int) -> tuple[int, int]:
+        """Where the bytes of an encoded region begin and end, among those of its message."""
+        return self._layout.start(region), self._layout.stop(region)
 
     def norms(self, iteration: int) -> torch.Tensor:
         """An iteration's sums of squares of gradients, zero at first: of those that are shared, of a worker's own."""
@@ -142,6 +152,16 @@ class Memory:
         if self._is_in_place(part):
             return
         write_range(self.parameter_part(part), start, self._staging("param", part)[start:stop])
+
+    def begin_copy(self, kind: RegionKind, part: int) -> None:
+        """Let a part's copy (`master`, `anchor`) begin with the values that its parameter has."""
+        self.held_part(kind, part).copy_(self.parameter_part(part))
+
+    def held_part(self, kind: RegionKind, index: int) -> torch.Tensor:
+        """A part (by position) of the parameter, or this rank's copy of it, in the part's shape."""
+        if kind == "param":
+            return self.parameter_part(index)
+        return self._staging(kind, index).view(self._plan.parts[index].shape)
 
     def parameter(self, name: str) -> torch.Tensor:
         """The user's parameter."""
@@ -180,17 +200,27 @@ class Memory:
         part = self._plan.parts[index]
         return self._homes[index] == "own" and self._parameters[part.variable.name].is_contiguous()
 
-    def _staging(self, kind: RegionKind, index: int) -> torch.Tensor:
+    def _turn(self, kind: RegionKind, part: int, iteration: int) -> int:
+        """Which of the buffers that are used in turn is an iteration's."""
+        lag = self._lags[self._message_of[part]]
+        if kind in ("grad", "encoded"):
+            return iteration % (lag + 1)
+        # A receive may be posted as soon as an iteration begins, when the oldest is still being taken.
+        return iteration % (lag + 2) if kind == "incoming" else 0
+
+    def _staging(self, kind: RegionKind, index: int, iteration: int = 0) -> torch.Tensor:
         part = self._plan.parts[index]
-        buffer = self._buffer(kind, self._message_of[index], part.variable.dtype)
+        turn = self._turn(kind, index, iteration)
+        buffer = self._buffer(kind, self._message_of[index], part.variable.dtype, turn)
         return buffer[self._offset[index] : self._offset[index] + part.num_elements]
 
-    def _buffer(self, kind: RegionKind, message: int, dtype: str) -> torch.Tensor:
-        key = (kind, message, dtype)
+    def _buffer(self, kind: RegionKind, message: int, dtype: str, turn: int) -> torch.Tensor:
+        key = (kind, message, dtype, turn)
         buffer = self._buffers.get(key)
         if buffer is None:
+            size = self._layout.size(kind, message, dtype) or self._size[message]
             # Several threads may come first: the dictionary lets one of them win.
-            made = torch.zeros(self._size[message], dtype=_DTYPES[dtype], device=self._device)
+            made = torch.zeros(size, dtype=_DTYPES[dtype], device=self._device)
             buffer = self._buffers.setdefault(key, made)
         return buffer
 

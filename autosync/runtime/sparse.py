@@ -174,7 +174,7 @@ class Sparse:
                 self._dense[name] = gradient
         else:
             dense = gradient.to_dense() if gradient.is_sparse else gradient
-            self._dense[name] = self._memory.take_gradient(name, dense)
+            self._dense[name] = self._memory.take_gradient(name, dense, iteration)
 
     def give_back(self, name: str, iteration: int) -> torch.Tensor:
         """The finished gradient, for the user's optimizer: sparse where torch made it so, else the same tensor."""

@@ -9,7 +9,7 @@ import torch
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Plan, Transfer
 from autosync.runtime.collectives import is_native, run_native
-from autosync.runtime.contents import CONTENT_KINDS, Contents
+from autosync.runtime.contents import Contents, are_contents
 from autosync.runtime.exchange import Exchange, Flow, TransferId
 from autosync.runtime.links import Links
 from autosync.runtime.memory import Memory
@@ -43,7 +43,7 @@ class Mover:
         place = (transfer.lane, group)
         identity = TransferId(index, iteration, self._sequences[place], transfer.lane)
         self._sequences[place] += 1
-        if self._plan.regions[transfer.regions[0]].kind in CONTENT_KINDS:
+        if are_contents(self._plan, transfer):
             self._move_content(transfer, group, identity)
         else:
             self._move(transfer, group, identity)
@@ -54,7 +54,7 @@ class Mover:
             self._memory.load(transfer.regions)
         whole = self._memory.view(transfer.regions, identity.iteration)
         buffer = self._window(transfer, whole)
-        if kind == "grad" and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
+        if kind in ("grad", "encoded") and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
             # A mere server has no gradient of its own; what is here is the last step's.
             buffer.zero_()
         if is_native(transfer):

@@ -18,7 +18,7 @@ from torch import nn
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.lowering import lower
 from autosync.plan.types import Local, Plan, Transfer
-from autosync.runtime.contents import CONTENT_KINDS, Contents
+from autosync.runtime.contents import Contents, are_contents
 from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
 from autosync.runtime.factors import Factors, Pair
 from autosync.runtime.locals import Locals, clip_coefficient
@@ -250,7 +250,7 @@ class World:
         kind = self.plan.regions[transfer.regions[0]].kind
         for group in transfer.groups:
             memories = [self.ranks[rank].memory for rank in group]
-            if kind in CONTENT_KINDS:
+            if are_contents(self.plan, transfer):
                 self._move_contents(transfer, group, iteration)
                 continue
             if kind == "param" and not self.ranks[0].engines.operations:
