@@ -6,7 +6,10 @@ The training thread tells what happened (a gradient, the call of `step()`) and w
 the same on all ranks and lanes never wait for one another but by edges, so nothing deadlocks.
 
 An iteration is one optimizer step. `begin` opens the next one; it may be open while items of earlier ones are still
-under way, but no gradient of it is taken before what could still read the last ones is done.
+under way, but no gradient of it is taken before what could still read the last ones is done (`wait_due`): all that the
+last iteration did, and for messages whose parameters come home s iterations late what the one s before it did. That is
+as little as can be waited for, for a message has s + 1 buffers in turn; and where parameters are taken in time it is no
+wait at all, for what has come home was sent before.
 """
 
 from __future__ import annotations
@@ -53,7 +56,10 @@ class _Iteration:
         self.unmet = list(script.num_waits)
         self.released = bytearray(script.num_items)
         self.done = bytearray(script.num_items)
-        self.num_left = len(script.operations)
+        # By how many iterations late they may be.
+        self.num_left = [0] * (1 + max(script.lateness, default=0))
+        for lateness in script.lateness:
+            self.num_left[lateness] += 1
 
 
 class _Sleeper:
@@ -162,7 +168,7 @@ class Engine:
 
     def _is_needed(self, number: int, iteration: _Iteration) -> bool:
         is_recent = self._number - number <= max(1, self._script.longest_lag)
-        return iteration.num_left > 0 or is_recent or number >= min(self._reached.values(), default=number)
+        return any(iteration.num_left) or is_recent or number >= min(self._reached.values(), default=number)
 
     def gradient_ready(self, variable: int) -> None:
         """A variable's gradient of this iteration is complete."""
@@ -184,10 +190,22 @@ class Engine:
             self._wait(lambda: current.unmet[gate] == 0)
 
     def wait_done(self, *, iterations_back: int = 0) -> None:
-        """Wait until all of the iteration's operations (or an earlier one's) are done."""
-        before = self._iterations.get(self._number - iterations_back)
-        if before is not None:
-            self._wait(lambda: before.num_left == 0)
+        """Wait until all operations are done up to this iteration, or an earlier one."""
+        last = self._number - iterations_back
+        self._wait(lambda: not any(any(one.num_left) for n, one in self._iterations.items() if n <= last))
+
+    def wait_due(self, *, iterations_back: int = 0) -> None:
+        """Wait until all is done that is due in this iteration, or an earlier one: see `Script.lateness`."""
+        last = self._number - iterations_back
+        self._wait(
+            lambda: (
+                not any(
+                    last - number >= lateness and num_left
+                    for number, one in self._iterations.items()
+                    for lateness, num_left in enumerate(one.num_left)
+                )
+            )
+        )
 
     def close(self) -> None:
         """End the threads. Whatever can still be done is done first: other ranks may be in the midst of the same."""
@@ -261,8 +279,9 @@ class Engine:
             return
         iteration.done[item] = 1
         if item < len(self._script.operations):
-            iteration.num_left -= 1
-            if iteration.num_left == 0:
+            lateness = self._script.lateness[item]
+            iteration.num_left[lateness] -= 1
+            if iteration.num_left[lateness] == 0:
                 self._main.wake()
         for follower, lag in self._script.followers[item]:
             later = iteration if lag == 0 else self._iterations.get(iteration.number + lag)

@@ -22,6 +22,7 @@ import torch
 from autosync.errors import OperationError
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan, RegionKind, Transfer
+from autosync.runtime.layout import lags
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import GroupOptions, OptimizerFacts, Options, options_of
 from autosync.runtime.sparse import refuse_rows, rows_of, sparse_tensor
@@ -114,6 +115,8 @@ class EngineUpdate:
         self._are_rows = plan.regions[operation.inputs[0]].kind == "rows"
         # It takes nothing but sparse gradients, and leaves alone what has none.
         self._is_lazy = issubclass(optimizer.kind, torch.optim.SparseAdam)
+        late = lags(plan)[operation.message]
+        optimizer.options.num_kept = max(optimizer.options.num_kept, 2 * late + 2)
         self._is_moved = _is_moved(plan, operation, rank)
         self._window = _window_of(plan, operation, rank)
         # What no optimizer holds is not updated, but moved with the rest.

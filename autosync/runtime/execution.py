@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
 from autosync.runtime.factors import Factors
@@ -81,6 +82,24 @@ class Execution:
         if self.optimizer is not None and self.optimizer.users is not None:
             states = [state for update in self._updates.values() for state in update.piece_states()]
             bring_home(self._plan, states, self._parameters, self.optimizer.users)
+
+    def engine_state(self) -> dict[str, torch.Tensor]:
+        """What local operations keep from step to step, by name: a copy."""
+        return {name: values.clone() for name, values in self._locals.kept()}
+
+    def load_engine_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `engine_state` gave under the same plan."""
+        kept = dict(self._locals.kept())
+        for name in [*kept, *state]:
+            ours, theirs = kept.get(name), state.get(name)
+            if ours is None or theirs is None:
+                where = "the state" if theirs is None else "this plan"
+                raise OperationError(f"{where} has no {name}: the state is not of this plan, or of another rank")
+            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+                is_like = f"{theirs.dtype} of shape {list(theirs.shape)}"
+                raise OperationError(f"{name} is {is_like}; here it is {ours.dtype} of shape {list(ours.shape)}")
+        for name, values in kept.items():
+            values.copy_(state[name])
 
     def close(self) -> None:
         """Give back all connections."""

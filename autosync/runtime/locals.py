@@ -15,6 +15,7 @@ from autosync.runtime.factors import rebuild
 from autosync.runtime.memory import Memory
 from autosync.runtime.outer import Outer
 from autosync.runtime.sparse import Rows, merge_rows
+from autosync.runtime.updates import norm_awaited
 
 
 class Update(Protocol):
@@ -32,7 +33,7 @@ class Locals:
         self._memory = memory
         self._rank = rank
         self._updates = updates
-        self._norms = {index: _norm_awaited(plan, index) for index in updates}
+        self._norms = {index: norm_awaited(plan, index) for index in updates}
         self._encoding = Encoding(plan, memory, rank=rank)
         self._outer = Outer(plan, memory, rank=rank)
         self._copies = self._begin_copies()
@@ -155,14 +156,3 @@ def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:
     """What torch's `clip_grad_norm_` multiplies gradients by. What is no number stays so, as there."""
     coefficient = clip_norm / (math.sqrt(sum_of_squares) + 1e-6)
     return min(coefficient, 1.0)
-
-
-def _norm_awaited(plan: Plan, index: int) -> int | None:
-    """The region of the norm that an update waits for, if it does."""
-    for edge in plan.operations[index].after:
-        if edge.event == "operation":
-            awaited = plan.operations[edge.target]
-            region = awaited.outputs[0] if isinstance(awaited, Local) else awaited.regions[0]
-            if plan.regions[region].kind == "norm":
-                return region
-    return None

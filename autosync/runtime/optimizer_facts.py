@@ -23,7 +23,7 @@ _NO_OPTIONS = ("params", "param_names")
 
 _KNOWN: dict[str, type[torch.optim.Optimizer]] = {}
 
-# Updates of an iteration are over long before this many more have begun.
+# Updates of an iteration are over long before this many more have begun, but for those that may be late.
 _NUM_KEPT_ITERATIONS = 16
 
 
@@ -80,12 +80,13 @@ class Options:
     """The options that hold in each iteration, by group. Noted by one thread, read by others."""
 
     def __init__(self) -> None:
+        self.num_kept = _NUM_KEPT_ITERATIONS
         self._by_iteration: dict[int, tuple[GroupOptions, ...]] = {}
 
     def put(self, iteration: int, groups: Sequence[GroupOptions]) -> None:
         """Note an iteration's options: when `step()` is called, before the engine hears of it."""
         self._by_iteration[iteration] = tuple(groups)
-        self._by_iteration.pop(iteration - _NUM_KEPT_ITERATIONS, None)
+        self._by_iteration.pop(iteration - self.num_kept, None)
 
     def of(self, iteration: int) -> tuple[GroupOptions, ...]:
         return self._by_iteration[iteration]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autosync.plan.types import Edge, GateKind, Local, Plan, Transfer
-from autosync.runtime.updates import EngineUpdates, is_by_every_worker
+from autosync.runtime.layout import lags
+from autosync.runtime.updates import EngineUpdates
 
 
 class Link(NamedTuple):
@@ -30,7 +31,8 @@ class Script:
     `operations` are positions in the plan, by item. `num_waits` counts what an item waits for in its own iteration;
     `earlier` names the items of earlier iterations it waits for, `followers` those that wait for it. `lanes` are the
     items of each lane in order. `instant` items are the user's work (their optimizer's updates, the norm of their own
-    clipping): they are done as soon as they are ready. `every` is by item, 1 where there is nothing to say.
+    clipping): they are done as soon as they are ready. `every` is by item, 1 where there is nothing to say. `lateness`
+    is by operation: so many iterations later it is due, for its message's parameters may come so late.
     """
 
     operations: tuple[int, ...]
@@ -44,6 +46,7 @@ class Script:
     lanes: Mapping[int, tuple[int, ...]]
     instant: frozenset[int]
     every: tuple[int, ...]
+    lateness: tuple[int, ...]
 
     @property
     def num_items(self) -> int:
@@ -60,6 +63,7 @@ def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates)
     mine = [i for i, operation in enumerate(plan.operations) if any(rank in group for group in operation.groups)]
     writer = _Writer(plan, rank, mine, num_variables)
     instant: set[int] = set()
+    late = lags(plan)
     for item, index in enumerate(mine):
         operation = plan.operations[index]
         is_users = _is_users(plan, index, updates)
@@ -67,6 +71,8 @@ def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates)
         if is_users:
             instant.add(item)
             writer.await_users_update(item)
+        if late[operation.message] and isinstance(operation, Transfer):
+            writer.hold_back(item)
     gates: dict[tuple[GateKind, int], int] = {}
     for gate in plan.gates:
         gates[gate.kind, gate.variable] = item = len(mine) + len(gates)
@@ -89,6 +95,7 @@ def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates)
         lanes={lane: tuple(items) for lane, items in sorted(lanes.items())},
         instant=frozenset(instant),
         every=tuple(every),
+        lateness=tuple(late[plan.operations[index].message] for index in mine),
     )
 
 
@@ -121,6 +128,15 @@ class _Writer:
         self.on_user_updated.append(item)
         self.num_waits[item] += 1
 
+    def hold_back(self, item: int) -> None:
+        """Keep a worker's receives from being posted before there is a step that they belong to.
+
+        Nobody knows when, or whether, the next one begins: what was posted would time out.
+        """
+        if self._computes and not self.num_waits[item]:
+            self.on_step_called.append(item)
+            self.num_waits[item] += 1
+
     def _add_operation(self, item: int, edge: Edge) -> None:
         target = self._item_of.get(edge.target)
         if target is None:
@@ -139,4 +155,4 @@ def _is_users(plan: Plan, index: int, updates: EngineUpdates) -> bool:
         return False
     if operation.kind == "update":
         return index not in updates.operations
-    return operation.kind == "norm" and not updates.operations and is_by_every_worker(plan, operation)
+    return operation.kind == "norm" and not updates.operations

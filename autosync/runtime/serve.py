@@ -143,6 +143,7 @@ class Server:
             if word == "training ends":
                 if is_open:
                     raise OperationError(f"{links.name(0)} ended training in the middle of a step")
+                engine.wait_done()
                 return
             if word == "iteration begins":
                 is_open = True
@@ -154,7 +155,7 @@ class Server:
                 optimizer.options.put(engine.iteration, options)
             engine.step_called()
             # Workers' next gradients are taken no earlier.
-            engine.wait_done()
+            engine.wait_due()
             is_open = False
             with self._steps:
                 self._num_steps += 1

@@ -9,6 +9,7 @@ clipping, which the engine does instead, finds nothing to do; else they refuse t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from autosync.runtime.engine import Engine
 from autosync.runtime.execution import Execution
 from autosync.runtime.sealed import sealed
 from autosync.runtime.trace import Compute
-from autosync.runtime.updates import engine_updates, is_by_every_worker
+from autosync.runtime.updates import engine_updates, follows_users_updates, is_by_every_worker
 from autosync.runtime.uses import Uses
 from autosync.strategy.bundle import Bundle
 
@@ -58,7 +59,7 @@ class Session:
         self._callback_is_queued = False
         self._synchronised = False
         self._overlaps_forward = plan.overlap == "forward"
-        self._ends_with_backward = not self._engines
+        self._ends_with_backward = not self._engines and not follows_users_updates(plan)
         self._uses = Uses(model, self._parameters, self._before_use) if self._overlaps_forward else None
         execution.factors.attach(model)
         self._hooks = self._make_hooks(model, optimizer, bundle)
@@ -102,8 +103,32 @@ class Session:
                 self._compute.close()
 
     def drain(self) -> None:
-        """Wait for all updates that are under way: from here on parameters are those of the last step."""
+        """Wait for all updates that are under way: from here on parameters are those of the last step.
+
+        Under staleness: those that the next step is to use.
+        """
         self._engine.wait_done(iterations_back=1)
+
+    def engine_state(self) -> dict[str, torch.Tensor]:
+        """What this rank's engine keeps from step to step beside parameters and the optimizer's state, by name.
+
+        A copy; `clock` is the number of steps that were made.
+        """
+        self.drain()
+        return {"clock": torch.tensor(self._engine.iteration), **self._execution.engine_state()}
+
+    def load_engine_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `engine_state` gave on this rank, under the same plan; before the first step."""
+        self.drain()
+        rest = dict(state)
+        clock = int(rest.pop("clock"))
+        every = max(operation.every for operation in self._plan.operations)
+        if clock % every:
+            raise OperationError(
+                f"the state is that of step {clock}, and parameters are averaged every {every} steps: one can go on "
+                "from a step at which they were"
+            )
+        self._execution.load_engine_state(rest)
 
     def where(self) -> str:
         """The operations under way."""
@@ -129,7 +154,7 @@ class Session:
         return ready
 
     def _refuse_second_backward(self, name: str) -> None:
-        if self._engines:
+        if not self._ends_with_backward:
             raise OperationError(
                 f"a second backward pass before optimizer.step(): the gradient of {name} is on its way already "
                 "(accumulate under no_sync; the last backward pass goes outside)"
@@ -138,8 +163,8 @@ class Session:
     def _begin_backward(self) -> None:
         self._callback_is_queued = True
         torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # noqa: SLF001 - DDP's own way to hear of the end of backward
-        # What the last iteration still reads must not be overwritten.
-        self._engine.wait_done(iterations_back=1)
+        # What earlier iterations still read must not be overwritten.
+        self._engine.wait_due(iterations_back=1)
 
     def _take(self, name: str, number: int, parameter: torch.nn.Parameter) -> None:
         gradient = parameter.grad
@@ -208,7 +233,7 @@ class Session:
         self._next_iteration()
 
     def _next_iteration(self) -> None:
-        self._engine.wait_done()
+        self._engine.wait_due()
         self._engine.begin()
 
     def _before_use(self, variables: tuple[int, ...]) -> None:

@@ -30,8 +30,9 @@ def engine_updates(plan: Plan) -> EngineUpdates:
         ours = set(touched)
     else:
         ours = {index for index in touched if not is_by_every_worker(plan, plan.operations[index])}
-        if ours and plan.clip_norm is not None:
-            # Clipping takes the norm of all gradients, which is then the engine's alone to know.
+        if plan.clip_norm is not None and (ours or len({norm_awaited(plan, index) for index in touched}) > 1):
+            # Clipping takes the norm of all gradients, which is then the engine's alone to know; or the norms, where
+            # some gradients are shared and others each worker's own.
             ours = set(touched)
     while True:
         variables = frozenset(name for index in ours for name in touched[index])
@@ -39,6 +40,28 @@ def engine_updates(plan: Plan) -> EngineUpdates:
         if not more:
             return EngineUpdates(operations=frozenset(ours), variables=variables)
         ours |= more
+
+
+def follows_users_updates(plan: Plan) -> bool:
+    """Whether something is left to do when the user's optimizer has updated: parameters are averaged, say."""
+    ours = engine_updates(plan).operations
+    users = {
+        index
+        for index, operation in enumerate(plan.operations)
+        if isinstance(operation, Local) and operation.kind == "update" and index not in ours
+    }
+    return any(edge.event == "operation" and edge.target in users for one in plan.operations for edge in one.after)
+
+
+def norm_awaited(plan: Plan, index: int) -> int | None:
+    """The region of the norm that an update waits for, if it does."""
+    for edge in plan.operations[index].after:
+        if edge.event == "operation":
+            awaited = plan.operations[edge.target]
+            region = awaited.outputs[0] if isinstance(awaited, Local) else awaited.regions[0]
+            if plan.regions[region].kind == "norm":
+                return region
+    return None
 
 
 def is_by_every_worker(plan: Plan, operation: Operation) -> bool:

@@ -103,7 +103,7 @@ def _train(plan: Plan, rank: int) -> Noting:
                 engine.wait("step_returns")
                 _check_gate(plan, work, "step_returns", -1, iteration)
             if plan.overlap == "backward" or not computes:
-                engine.wait_done()
+                engine.wait_due()
         engine.wait_done()
     finally:
         engine.close()
@@ -117,7 +117,7 @@ def _compute(plan: Plan, work: Noting, engine: Engine, iteration: int, num_varia
             _check_gate(plan, work, "before_use", variable, iteration)
     for variable in work.rng.sample(range(num_variables), num_variables):
         if variable == 0:
-            engine.wait_done(iterations_back=1)
+            engine.wait_due(iterations_back=1)
         work.happens("grad_ready", variable, iteration)
         engine.gradient_ready(variable)
     engine.wait("backward_returns")
