@@ -124,7 +124,10 @@ def refuse_loading(
         )
 
     owners = {name.rpartition(".")[0] for name in updated}
-    hooks: list[Any] = [model.get_submodule(owner).register_load_state_dict_pre_hook(refuse) for owner in owners]
+    hooks: list[Any] = [
+        model.get_submodule(owner).register_load_state_dict_pre_hook(refuse)  # type: ignore[no-untyped-call]
+        for owner in owners
+    ]
     return [*hooks, optimizer.register_load_state_dict_pre_hook(refuse)]
 
 
