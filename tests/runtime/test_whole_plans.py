@@ -1,0 +1,501 @@
+"""Whole plans trained in one process and held against the reference: sessions, engines and local work are the real
+ones, a thread for each rank; transfers meet in memory instead of on the wire, after random delays.
+
+Gradients depend on the parameters in use, so a value that comes too early or too late changes everything after it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from autosync.plan.expansion import chunk_bounds
+from autosync.plan.reference.interpreter import Outcome, interpret
+from autosync.plan.reference.workload import Workload
+from autosync.plan.types import Transfer
+from autosync.runtime.contents import Contents, are_contents
+from autosync.runtime.engine import Engine
+from autosync.runtime.engine_optimizer import EngineOptimizer
+from autosync.runtime.execution import Execution
+from autosync.runtime.links import Links
+from autosync.runtime.memory import Memory
+from autosync.runtime.optimizer_facts import facts_of, options_of
+from autosync.runtime.script import script_of
+from autosync.runtime.session import Session
+from autosync.runtime.support import unsupported
+from autosync.runtime.transfers import Mover
+from autosync.runtime.updates import engine_updates
+from autosync.specs.model import ModelSpec
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.representation import (
+    AllReduce,
+    Cast,
+    Codec,
+    Int8,
+    Message,
+    OuterOptimizer,
+    Overlap,
+    ParameterServer,
+    Partition,
+    Periodic,
+    PowerSGD,
+    Sharded,
+    Sign,
+    Strategy,
+    TopK,
+)
+from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, model_of
+
+NUM_STEPS = 7
+LIMIT_SECONDS = 20.0
+
+Hold = Callable[["World", Transfer, int], None]
+
+
+@dataclass
+class Meeting:
+    """One transfer in one group: who has come, and whether it has taken place."""
+
+    come: dict[int, Rank] = field(default_factory=dict)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+
+class World:
+    """All ranks of a plan in training. `hold` is called by every member before a transfer."""
+
+    def __init__(self, example: Example, *, seed: int = 0, hold: Hold | None = None) -> None:
+        self.example = in_float64(example)
+        self.plan = self.example.plan()
+        self.hold = hold
+        self.rng = random.Random(seed)
+        self.workload = Workload(model=self.example.model, seed=seed)
+        self.meetings: dict[tuple[int, tuple[int, ...], int], Meeting] = {}
+        self.lock = threading.Lock()
+        self.steps_called = threading.Condition()
+        self.num_called = [0] * len(self.plan.ranks)
+        self.errors: list[BaseException] = []
+        self.options: list[Any] = []
+        self.ranks = [Rank(self, rank.index) for rank in self.plan.ranks]
+
+    def train(self, num_steps: int = NUM_STEPS) -> list[Rank]:
+        """The workers, after so many steps."""
+        threads = [threading.Thread(target=rank.run, args=(num_steps,), daemon=True) for rank in self.ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * LIMIT_SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+        if self.errors:
+            raise self.errors[0]
+        return self.ranks[: self.plan.num_workers]
+
+    def wait_called(self, rank: int, iteration: int) -> None:
+        """Wait until a rank has called an iteration's step."""
+        with self.steps_called:
+            assert self.steps_called.wait_for(lambda: self.errors or self.num_called[rank] > iteration, LIMIT_SECONDS)
+
+    def move(self, index: int, iteration: int, rank: Rank) -> None:
+        """A member comes to a transfer; the last one carries it out."""
+        transfer = self.plan.operations[index]
+        assert isinstance(transfer, Transfer)
+        group = next(group for group in transfer.groups if rank.number in group)
+        if self.hold is not None:
+            self.hold(self, transfer, iteration)
+        time.sleep(self.rng.choice((0, 0, 0.001)))
+        if len(group) == 1:
+            return
+        with self.lock:
+            meeting = self.meetings.setdefault((index, group, iteration), Meeting())
+            meeting.come[rank.number] = rank
+            is_last = len(meeting.come) == len(group)
+        if not is_last:
+            assert meeting.is_over.wait(LIMIT_SECONDS), f"nobody else comes to {transfer}"
+            return
+        members = [meeting.come[number] for number in group]
+        if are_contents(self.plan, transfer):
+            self._move_contents(transfer, group, members, iteration)
+        else:
+            self._move_numbers(transfer, group, members, iteration)
+        meeting.is_over.set()
+
+    def _move_numbers(self, transfer: Transfer, group: tuple[int, ...], members: list[Rank], iteration: int) -> None:
+        kind = self.plan.regions[transfer.regions[0]].kind
+        if kind == "param" and transfer.collective == "all_reduce":
+            for one in members:
+                one.memory.load(transfer.regions)
+        buffers = [one.memory.view(transfer.regions, iteration) for one in members]
+        for one, buffer in zip(members, buffers, strict=True):
+            if kind in ("grad", "encoded") and not one.is_worker and transfer.collective in ("reduce", "all_reduce"):
+                buffer.zero_()
+        if transfer.within:
+            buffers = [
+                chunk(buffer, next(g for g in transfer.within if one.number in g), one.number)
+                for one, buffer in zip(members, buffers, strict=True)
+            ]
+        carry_out(transfer, buffers)
+        if kind == "param":
+            for one in members:
+                one.memory.store(transfer.regions)
+
+    def _move_contents(self, transfer: Transfer, group: tuple[int, ...], members: list[Rank], iteration: int) -> None:
+        sent = [one.contents.outgoing(transfer, group, iteration) for one in members]
+        for one, given in zip(members, sent, strict=True):
+            if one.is_worker and self.plan.regions[transfer.regions[0]].kind == "encoded":
+                assert len(given) == transfer.num_bytes
+        # One behind the other, as they lie in a gather's buffer.
+        gathered = torch.cat([torch.zeros(3, dtype=torch.uint8), *sent])[3:]
+        arrived = torch.split(gathered, [len(one) for one in sent])
+        for one in members[:1] if transfer.collective == "gather_v" else members:
+            one.contents.arrived(transfer, group, iteration, arrived)
+
+
+class Rank:
+    """One rank: a session with a model whose gradients are the workload's, or a mere server."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number = world, number
+        plan, spec = world.plan, world.example.model
+        self.is_worker = plan.ranks[number].role == "worker"
+        self.model = Model(world.workload, number)
+        self.optimizer = self._optimizer(spec)
+        parameters = dict(self.model.named_parameters())
+        updates = engine_updates(plan)
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        self.source = (
+            EngineOptimizer.of_user(self.optimizer, parameters)
+            if self.is_worker
+            else EngineOptimizer.of_facts(facts_of(self.optimizer, names))
+        )
+        self.execution = Execution(
+            plan,
+            parameters if self.is_worker else {name: one.detach() for name, one in parameters.items()},
+            links=cast(Links, NoLinks(number)),
+            updates=updates,
+            optimizer=self.source if updates.operations else None,
+        )
+        self.memory: Memory = self.execution.memory
+        self.contents = Contents(plan, self.memory, rank=number)
+        self.execution._mover = cast(Mover, Meets(world, self))
+        self.engine = Engine(
+            plan,
+            script_of(plan, number, len(spec.variables), updates),
+            self.execution,
+            rank=number,
+            timeout_seconds=LIMIT_SECONDS,
+        )
+        self.session: Session | None = None
+        if self.is_worker:
+            bundle = Bundle(
+                strategy=world.example.strategy,
+                model=spec,
+                cluster=world.example.cluster,
+                strategy_id="",
+                plan_id="",
+            )
+            self.session = Session(
+                self.model, self.optimizer, bundle, plan=plan, execution=self.execution, engine=self.engine
+            )
+
+    def _optimizer(self, spec: ModelSpec) -> torch.optim.Optimizer:
+        """As the reference has it for the model's facts."""
+        parameters = list(self.model.parameters())
+        if spec.optimizer.name == "Adam":
+            return torch.optim.Adam(parameters, lr=0.05, betas=(0.9, 0.99), eps=1e-3)
+        return torch.optim.SGD(parameters, lr=0.05)
+
+    def run(self, num_steps: int) -> None:
+        """This rank's training."""
+        try:
+            if self.is_worker:
+                self._train(num_steps)
+            else:
+                self._serve(num_steps)
+        except BaseException as error:  # noqa: BLE001 - the test must hear of it
+            self.world.errors.append(error)
+            with self.world.steps_called:
+                self.world.steps_called.notify_all()
+
+    def _train(self, num_steps: int) -> None:
+        clip_norm = self.world.example.model.clip_norm
+        self.optimizer.register_step_pre_hook(self._tell)
+        for step in range(num_steps):
+            self.optimizer.zero_grad()
+            self.model(step).backward()
+            if clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.model.parameters(), clip_norm)
+            self.optimizer.step()
+        assert self.session is not None
+        self.session.drain()
+        self.values = {name: value.detach().clone() for name, value in self.model.named_parameters()}
+        self.kept = self.session.engine_state()
+        self.session.close()
+
+    def _tell(self, *_: Any) -> None:
+        with self.world.steps_called:
+            if self.number == 0:
+                self.world.options.append(options_of(self.optimizer))
+            self.world.num_called[self.number] += 1
+            self.world.steps_called.notify_all()
+
+    def _serve(self, num_steps: int) -> None:
+        for step in range(num_steps):
+            self.engine.begin()
+            self.world.wait_called(0, step)
+            self.source.options.put(step, self.world.options[step])
+            self.engine.step_called()
+            self.engine.wait_due()
+        self.engine.wait_done()
+        self.engine.close()
+
+
+@dataclass
+class Meets:
+    """A rank's mover."""
+
+    world: World
+    rank: Rank
+
+    def run(self, index: int, iteration: int) -> None:
+        self.world.move(index, iteration, self.rank)
+
+
+class NoLinks:
+    """There is no wire."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def abort(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class Model(nn.Module):
+    """A loss whose gradients are the workload's."""
+
+    def __init__(self, workload: Workload, rank: int) -> None:
+        super().__init__()
+        self._workload, self._rank = workload, rank
+        for variable in workload.model.variables:
+            self.register_parameter(variable.name, nn.Parameter(torch.from_numpy(workload.initial(variable))))
+
+    def forward(self, step: int) -> torch.Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for variable in self._workload.model.variables:
+            parameter = getattr(self, variable.name)
+            used = (parameter * 1.0).detach().numpy()
+            gradient = self._workload.gradient(variable, self._rank, step, used).dense
+            total = total + (parameter * torch.from_numpy(gradient)).sum()
+        return total
+
+
+def carry_out(transfer: Transfer, buffers: list[torch.Tensor]) -> None:
+    """What a transfer of numbers comes to."""
+    total = torch.stack(buffers).sum(0)
+    bounds = chunk_bounds(len(total), len(buffers))
+    owned = torch.cat([b[bounds[i] : bounds[i + 1]] for i, b in enumerate(buffers)])
+    for position, buffer in enumerate(buffers):
+        mine = slice(bounds[position], bounds[position + 1])
+        match transfer.collective:
+            case "all_reduce":
+                buffer.copy_(total)
+            case "reduce":
+                # What is left elsewhere is nobody's to use.
+                buffer.copy_(total if position == 0 else torch.full_like(total, float("nan")))
+            case "broadcast":
+                buffer.copy_(buffers[0].clone())
+            case "reduce_scatter":
+                buffer.fill_(float("nan"))
+                buffer[mine] = total[mine]
+            case "all_gather":
+                buffer.copy_(owned)
+
+
+def chunk(buffer: torch.Tensor, group: tuple[int, ...], rank: int) -> torch.Tensor:
+    bounds = chunk_bounds(len(buffer), len(group))
+    position = group.index(rank)
+    return buffer[bounds[position] : bounds[position + 1]]
+
+
+def in_float64(example: Example) -> Example:
+    variables = tuple(replace(variable, dtype="float64") for variable in example.model.variables)
+    return replace(example, model=replace(example.model, variables=variables))
+
+
+def reference(world: World, num_steps: int = NUM_STEPS) -> Outcome:
+    return interpret(world.plan, world.workload, num_steps=num_steps, rng=random.Random(1))
+
+
+def check(example: Example, *, tolerance: float = 1e-12, seed: int = 0, hold: Hold | None = None) -> None:
+    """Every worker's parameters are the reference's, and so is what error feedback holds back."""
+    world = World(example, seed=seed, hold=hold)
+    assert unsupported(world.plan) == []
+    workers = world.train()
+    expected = reference(world)
+    for rank, values in zip(workers, expected.parameters, strict=True):
+        for name, value in values.items():
+            difference = (rank.values[name] - torch.from_numpy(value)).norm() / (1 + torch.from_numpy(value).norm())
+            assert difference < tolerance, f"rank {rank.number}: {name} by {difference:.2g}"
+    residuals = 0
+    for (number, index), held in expected.residuals.items():
+        region = world.plan.regions[index]
+        found = workers[number].kept.get(f"residual {world.plan.parts[region.part].name} {region.start}:{region.stop}")
+        if found is not None:
+            residuals += 1
+            assert (found - torch.from_numpy(held)).norm() < max(1e-10, tolerance), region
+    assert bool(residuals) == has_feedback(example)
+
+
+def has_feedback(example: Example) -> bool:
+    return any(getattr(message.codec, "error_feedback", False) for message in example.strategy.messages)
+
+
+RUN_HERE = sorted(set(examples("backward")) - {"factors"})
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_every_kind_of_plan_means_what_the_reference_says(name: str, overlap: Overlap) -> None:
+    check(examples(overlap)[name], tolerance=5e-2 if "cast" in name else 1e-12)
+
+
+# What codecs do must not depend on how parts lie: merged, sliced, cut along any axis, alone.
+CODECS: dict[str, Codec] = {
+    "bfloat16": Cast(),
+    "float16 with feedback": Cast(dtype="float16", error_feedback=True),
+    "int8": Int8(block=7),
+    "int8 with feedback": Int8(block=4, error_feedback=True),
+    "top_k": TopK(ratio=0.3, error_feedback=False),
+    "top_k with feedback": TopK(ratio=0.2),
+    "sign": Sign(error_feedback=False),
+    "sign with feedback": Sign(),
+    "power_sgd": PowerSGD(rank=1, error_feedback=False),
+    "power_sgd with feedback": PowerSGD(rank=2),
+}
+COLUMNS = {"linear": Partition(axis=1, sizes=(2, 3)), "table": Partition(axis=0, sizes=(1, 5))}
+
+
+def coded(codec: Codec, way: str, overlap: Overlap) -> Example | None:
+    """An example of a codec in one of the ways in which it can be had."""
+    is_cast = isinstance(codec, Cast)
+    is_matrix = isinstance(codec, PowerSGD)
+    names = ("table", "linear") if is_matrix else ALL
+    others = () if not is_matrix else (Message(parts=("bias",)),)
+    devices: tuple[int, ...] = (1, 1, 1)
+    partitions: dict[str, Partition] = {}
+
+    def all_of(synchroniser: Any, **settings: Any) -> tuple[Message, ...]:
+        return (Message(parts=names, synchroniser=synchroniser, codec=codec, **settings), *others)
+
+    if way == "merged":
+        messages = all_of(AllReduce(topology="ring"))
+    elif way == "in parts":
+        partitions = {"linear": Partition(axis=1, sizes=(2, 3)), "table": Partition(axis=0, sizes=(3, 3))}
+        parts = ("linear[0]", "linear[1]", "table[0]", "table[1]")
+        settings: dict[str, Any] = {"codec": codec if not is_matrix else PowerSGD(rank=1)}
+        messages = (
+            Message(parts=parts[:3], **settings),
+            Message(parts=parts[3:], lane=1, **settings),
+            Message(parts=("bias",)),
+        )
+    elif is_matrix:
+        return None
+    elif way == "stale":
+        devices = (1, 1, 0)
+        messages = all_of(ParameterServer(server="n2", staleness=2))
+    elif way == "workers update":
+        messages = all_of(ParameterServer(server="n1", update="worker"))
+    elif not is_cast:
+        return None
+    elif way == "sharded":
+        messages = all_of(Sharded())
+    else:
+        devices = (2, 2)
+        messages = all_of(AllReduce(hierarchical=True))
+    strategy = Strategy(partitions=partitions, messages=messages, overlap=overlap)
+    return Example(strategy=strategy, model=model_of(), cluster=cluster_of(*devices))
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("way", ["merged", "in parts", "stale", "workers update", "sharded", "hierarchical"])
+@pytest.mark.parametrize("name", CODECS)
+def test_codecs(name: str, way: str, overlap: Overlap) -> None:
+    example = coded(CODECS[name], way, overlap)
+    if example is not None:
+        check(example, tolerance=5e-2 if isinstance(CODECS[name], Cast) else 1e-11)
+
+
+PERIODIC = {
+    "merged": ((Message(parts=ALL, synchroniser=Periodic(every=3)),), {}),
+    "staged": (
+        (
+            Message(parts=("linear[0]", "table[1]"), synchroniser=Periodic(every=2, outer=OuterOptimizer())),
+            Message(parts=("linear[1]", "table[0]"), synchroniser=Periodic(every=3, topology="ring"), lane=1),
+            Message(parts=("bias",)),
+        ),
+        COLUMNS,
+    ),
+    "alone": ((Message(parts=ALL, synchroniser=Periodic(every=2, outer=OuterOptimizer(learning_rate=0.5))),), {}),
+    "with a server": (
+        (
+            Message(parts=("linear", "bias"), synchroniser=Periodic(every=2, outer=OuterOptimizer())),
+            Message(parts=("table",), synchroniser=ParameterServer(server="n1", staleness=1), lane=1),
+        ),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("name", PERIODIC)
+def test_periodic_averaging(name: str, overlap: Overlap, clip_norm: float | None) -> None:
+    messages, partitions = PERIODIC[name]
+    if clip_norm is not None and name == "with a server":
+        return
+    strategy = Strategy(partitions=partitions, messages=messages, overlap=overlap)
+    where = cluster_of(1) if name == "alone" else cluster_of(1, 1, 1)
+    check(Example(strategy=strategy, model=model_of(clip_norm=clip_norm), cluster=where))
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("devices", [(1, 1, 1), (1, 1, 0)])
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_a_stale_server_holds_nobody_up(staleness: int, devices: tuple[int, ...], overlap: Overlap) -> None:
+    """Parameters are kept back until all workers have called the last step that may do without them."""
+
+    def hold(world: World, transfer: Transfer, iteration: int) -> None:
+        if transfer.collective == "broadcast" and iteration + staleness < NUM_STEPS:
+            for rank in range(world.plan.num_workers):
+                world.wait_called(rank, iteration + staleness)
+
+    names = {"merged": (ALL,), "alone": tuple((name,) for name in ALL)}
+    for parts in names.values():
+        messages = tuple(
+            Message(parts=one, synchroniser=ParameterServer(server="n2", staleness=staleness), lane=lane)
+            for lane, one in enumerate(parts)
+        )
+        strategy = Strategy(messages=messages, overlap=overlap)
+        check(Example(strategy=strategy, model=model_of(), cluster=cluster_of(*devices)), hold=hold)
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+def test_rows_and_a_cast_come_late_each_by_its_own_lag(overlap: Overlap) -> None:
+    messages = (
+        Message(parts=("table",), synchroniser=ParameterServer(server="n0", sparse=True, staleness=3)),
+        Message(parts=("linear",), synchroniser=ParameterServer(server="n1", staleness=1), codec=Int8(block=3)),
+        Message(parts=("bias",), synchroniser=ParameterServer(server="n1")),
+    )
+    strategy = Strategy(messages=messages, overlap=overlap)
+    for seed in range(3):
+        check(Example(strategy=strategy, model=model_of(optimizer=SGD), cluster=cluster_of(1, 1, 1)), seed=seed)
