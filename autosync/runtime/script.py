@@ -73,6 +73,10 @@ def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates)
             writer.await_users_update(item)
         if late[operation.message] and isinstance(operation, Transfer):
             writer.hold_back(item)
+        if isinstance(operation, Transfer) and not writer.num_waits[item]:
+            # It has nothing of this iteration to wait for, as the sum of a norm to which the rank adds nothing. But
+            # others have, and the time until they begin, which may be long, is no transfer's.
+            writer.await_gradient(item, _first_gradient(plan, operation.message))
     gates: dict[tuple[GateKind, int], int] = {}
     for gate in plan.gates:
         gates[gate.kind, gate.variable] = item = len(mine) + len(gates)
@@ -124,6 +128,12 @@ class _Writer:
                 self.on_gradient[edge.target].append(item)
                 self.num_waits[item] += 1
 
+    def await_gradient(self, item: int, variable: int) -> None:
+        """On a rank that computes. Another hears of no gradient, and of an iteration only when it has begun."""
+        if self._computes:
+            self.on_gradient[variable].append(item)
+            self.num_waits[item] += 1
+
     def await_users_update(self, item: int) -> None:
         self.on_user_updated.append(item)
         self.num_waits[item] += 1
@@ -146,6 +156,18 @@ class _Writer:
             self.earlier[item].append(Link(target, edge.lag))
         else:
             self.num_waits[item] += 1
+
+
+def _first_gradient(plan: Plan, message: int) -> int:
+    """A variable (by position) of a message; the first of all where none is named."""
+    gradients = (
+        edge.target
+        for operation in plan.operations
+        if operation.message == message
+        for edge in operation.after
+        if edge.event == "grad_ready"
+    )
+    return next(gradients, 0)
 
 
 def _is_users(plan: Plan, index: int, updates: EngineUpdates) -> bool:

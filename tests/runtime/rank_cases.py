@@ -350,13 +350,13 @@ def server_dies(bundle: str, server: int) -> str:
     return f"{'late: ' if time.monotonic() - start > 20 else ''}{told}"
 
 
-def idles(bundle: str, seconds: float) -> str:
+def idles(bundle: str, seconds: float, task: str = "small") -> str:
     """Between two steps passes more time than anybody may be late within one."""
-    with training("small", bundle, timeout_seconds=seconds / 2) as made:
+    with training(task, bundle, timeout_seconds=seconds / 2) as made:
         made.step()
         time.sleep(seconds)
         made.steps(NUM_STEPS - 1)
-        return difference(made.values(), by_ddp("small"))
+        return difference(made.values(), by_ddp(task))
 
 
 def never_releases(bundle: str, *, exits: bool = True) -> str:

@@ -187,6 +187,16 @@ def test_time_between_steps_is_no_failure(make_served: Callable[[ClusterSpec], S
     assert served.answers("s1") == [3, 3]
 
 
+def test_time_between_steps_is_no_failure_where_a_worker_has_no_share_of_the_norm(
+    make_served: Callable[[ClusterSpec], Served], model: Any
+) -> None:
+    served = make_served(cluster(devices=(2, 1)))
+    strategy = _on_server("clipped", model, "backward", local_proxy=True)
+    bundle = served.bundle("clipped", strategy, "clipped")
+    served.serve([bundle])
+    assert served.ranks.run_one("idles", bundle=bundle, seconds=12.0, task="clipped") == [""] * 3, served.log()
+
+
 def test_a_worker_that_dies_ends_the_server(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     served = make_served(cluster())
     bundle = _small(served, model)
