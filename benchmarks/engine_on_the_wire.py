@@ -28,16 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wire_cases import (
-    all_reduce_seconds,
-    contestants_of,
-    convnet,
-    emulated,
-    merged,
-    one_gradient,
-    served_in_shards,
-)
-
 from autosync.errors import AutosyncError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -47,6 +37,17 @@ from autosync.trials.compare import Comparison, Design, compare
 from autosync.trials.contestant import Contestant
 from autosync.trials.entrants import TORCH_DDP
 from autosync.trials.service import TrialService
+
+sys.path.insert(0, str(Path(__file__).parent))
+from wire_cases import (
+    all_reduce_seconds,
+    contestants_of,
+    convnet,
+    emulated,
+    merged,
+    one_gradient,
+    served_in_shards,
+)
 
 SLOW_BYTES = 32_000_000
 SLOW_MEGABITS = (1000.0,) * 7 + (300.0,)

@@ -1,0 +1,453 @@
+"""Whether the bytes on the links are those of the plan: `python benchmarks/bytes_on_the_wire.py > bytes.json`.
+
+Trains by every preset that applies on emulated hosts (four; two of two ranks each; three and one that only serves), and
+counts what passes each host's interface in a step, both ways, against the plan's totals of the node. Where torch's own
+reducer can run a plan, it does, and our engine does so too. Bound: within 2 %, of each host in each direction.
+
+The size of rows is known at run time only. The plan's totals are what is expected of a model with its average of
+touched rows; what is held to the bound is the plan's with the rows that the batches really touched. Both are told.
+
+What is more than the plan's bytes is headers: `rest_bytes` says how many a step on the busiest host. Segmentation
+offload lets the interface count one header for up to 64 KB, acknowledgements pass the other way, and each message asks
+for itself and is announced. Messages are large here; a strategy of many small ones has a larger rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import faulthandler
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from autosync.errors import AutosyncError, DoesNotApplyError
+from autosync.launchers.request import Process
+from autosync.launchers.testbed import TestbedLauncher, TestbedRequest
+from autosync.plan.lowering import lower
+from autosync.plan.traffic import Contributions, Traffic, plan_traffic
+from autosync.plan.types import Plan, Transfer
+from autosync.runtime.invitations import servers_of
+from autosync.runtime.parallelize import drain, parallelize, release
+from autosync.runtime.serve import Server
+from autosync.runtime.stock import stock_buckets
+from autosync.runtime.support import unsupported
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.profile import profile
+from autosync.specs.task_run import build_model, build_optimizer, compute_loss, draw_batch, run_backward, step_optimizer
+from autosync.strategy.bundle import Bundle, load_bundle, save_bundle
+from autosync.strategy.presets import build_preset, preset_names
+from autosync.testbed.layout import cluster_key, host_namespace
+from autosync.testbed.support import find_places
+from autosync.trials.meters import Reading, read_meters
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bytes_tasks import TASKS, touched_rows
+from wire_cases import bundled, emulated
+
+BOUND_SHARE = 0.02
+MEGABITS = 1000.0
+# What stock DDP does once, it has done.
+NUM_WARMUP_STEPS, NUM_STEPS = 2, 4
+TIMEOUT_SECONDS = 60.0
+START_SECONDS = 60.0
+CASE_SECONDS = 60.0
+POLL_SECONDS = 0.1
+SEED = 7
+
+# Options beside a preset's own: every topology, and both ways to a server.
+OPTIONS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "all_reduce_per_variable": ({"topology": "ring"}, {"topology": "tree"}, {"topology": "halving_doubling"}),
+    "hierarchical": ({"topology": "ring"}, {"topology": "ring", "cap_bytes": "4 MB"}),
+    "ps_load_balanced": ({"local_proxy": True},),
+    "ps_partitioned": ({"local_proxy": True},),
+    "ddp_cap": ({"cap_bytes": "4 MB"},),
+    "sharded": ({"cap_bytes": "4 MB"},),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One training whose bytes are counted. `hand_off`: by torch's reducer."""
+
+    name: str
+    task: str
+    bundle: Bundle
+    plan: Plan
+    hand_off: bool
+
+
+def clusters() -> dict[str, ClusterSpec]:
+    """Where it is counted."""
+    return {
+        "4 hosts": emulated(*(MEGABITS,) * 4),
+        "2 hosts of 2 ranks": emulated(*(MEGABITS,) * 2, devices=2),
+        "3 hosts and a server": emulated(*(MEGABITS,) * 3, servers=(MEGABITS,)),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="TEXT", help="the cases in whose name, task or cluster this is")
+    parser.add_argument("--limit-seconds", type=float, default=1200.0, help="begin no launch after this time")
+    parser.add_argument("--rank", nargs=2, metavar=("FOLDER", "NODE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.rank:
+        return run_rank(Path(options.rank[0]), options.rank[1])
+    began = time.monotonic()
+    results: list[dict[str, Any]] = []
+    refusals: dict[str, str] = {}
+    for place, cluster in clusters().items():
+        cases = [case for case in cases_on(cluster, place, refusals) if _is_wanted(case, place, options.only)]
+        results += count_all(cases, cluster, place, began + options.limit_seconds)
+    holds = bool(results) and all(result["holds"] for result in results)
+    document = {
+        "holds": holds,
+        "num_cases": len(results),
+        "num_held": sum(result["holds"] for result in results),
+        "worst_deviation": max((result.get("deviation", 1.0) for result in results), default=None),
+        "seconds": round(time.monotonic() - began, 1),
+        "does_not_apply": refusals,
+        "cases": results,
+    }
+    print(json.dumps(document, indent=2))
+    return 0 if holds else 1
+
+
+def _is_wanted(case: Case, place: str, only: str | None) -> bool:
+    return only is None or any(only in text for text in (case.name, case.task, place))
+
+
+# ---------------------------------------------------------------------------------------------------------- cases
+
+
+def cases_on(cluster: ClusterSpec, place: str, refusals: dict[str, str]) -> Iterator[Case]:
+    """Every preset on a cluster for both tasks; a strategy that two of them come to is there once."""
+    for task_name, task in TASKS.items():
+        model = profile(task, times="computed", steps=20)
+        known: set[str] = set()
+        for preset in preset_names():
+            for options in ({}, *OPTIONS.get(preset, ())):
+                name = preset + "".join(f" {key}={value}" for key, value in options.items())
+                try:
+                    bundle = bundled(build_preset(preset, model, cluster, **options), model, cluster)
+                except DoesNotApplyError as error:
+                    refusals[f"{name}, {task_name}, {place}"] = error.problems[0].what
+                    continue
+                if bundle.strategy_id in known or not bundle.strategy.is_exact:
+                    continue
+                known.add(bundle.strategy_id)
+                plan = lower(bundle.strategy, model, cluster)
+                assert not unsupported(plan), "the engine runs every exact preset"
+                for hand_off in (False, True) if stock_buckets(plan) is not None else (False,):
+                    yield Case(name=name, task=task_name, bundle=bundle, plan=plan, hand_off=hand_off)
+
+
+def count_all(cases: Sequence[Case], cluster: ClusterSpec, place: str, deadline: float) -> list[dict[str, Any]]:
+    """Count case after case; one that fails ends its ranks, and the others go on with new ones."""
+    results: list[dict[str, Any]] = []
+    while len(results) < len(cases) and time.monotonic() < deadline:
+        first = len(results)
+        counted, failure = launch(cases[first:], cluster, deadline)
+        for case, counts in zip(cases[first:], counted, strict=False):
+            results.append({**_named(case, place), **judged(case, cluster, counts)})
+            told = f"{results[-1]['deviation']:.2%} off" + ("" if results[-1]["holds"] else ", NOT HELD")
+            print(f"{place}, {case.task}, {case.name}: {told}", file=sys.stderr, flush=True)
+        if failure is not None and len(results) < len(cases):
+            case = cases[len(results)]
+            results.append({**_named(case, place), "holds": False, "failure": failure})
+            print(f"{place}, {case.task}, {case.name}: {failure}", file=sys.stderr, flush=True)
+    left = cases[len(results) :]
+    return results + [{**_named(case, place), "holds": False, "failure": "no time was left"} for case in left]
+
+
+def _named(case: Case, place: str) -> dict[str, Any]:
+    return {"cluster": place, "task": case.task, "preset": case.name, "torchs_reducer": case.hand_off}
+
+
+Counts = Mapping[str, Sequence[float]]
+"""`sent` and `received`: bytes of each node in a step."""
+
+
+def judged(case: Case, cluster: ClusterSpec, counts: Counts) -> dict[str, Any]:
+    """What was counted against what the plan says."""
+    expected, actual = plan_traffic(case.plan, cluster), _actual_traffic(case, cluster)
+    out, into = np.array(counts["sent"]), np.array(counts["received"])
+    pairs = [(out, actual.node_out), (into, actual.node_in)]
+    deviation = 0.0
+    for counted, planned in pairs:
+        # A node that has no part in a plan sends nothing, and a ratio says nothing of it.
+        moved = planned > 0
+        deviation = max(deviation, float(np.abs(counted[moved] / planned[moved] - 1).max(initial=0.0)))
+    num_messages = sum(isinstance(operation, Transfer) for operation in case.plan.operations)
+    found = {
+        "holds": deviation <= BOUND_SHARE,
+        "deviation": round(deviation, 5),
+        "num_transfers": num_messages,
+        "sent_bytes": [round(number) for number in out],
+        "received_bytes": [round(number) for number in into],
+        "planned_out_bytes": [round(number) for number in actual.node_out],
+        "planned_in_bytes": [round(number) for number in actual.node_in],
+        "rest_bytes": round(float(max((counted - planned).max() for counted, planned in pairs))),
+    }
+    if _row_transfers(case.plan):
+        ratio = actual.node_out / np.where(expected.node_out > 0, expected.node_out, 1.0)
+        found["touched_against_expected"] = [round(float(one), 4) for one in ratio]
+    return found
+
+
+# ------------------------------------------------------------------------------------- rows that are really touched
+
+
+def _row_transfers(plan: Plan) -> dict[int, Transfer]:
+    """Transfers whose size follows from the batch, by position."""
+    return {
+        index: one
+        for index, one in enumerate(plan.operations)
+        if isinstance(one, Transfer) and plan.regions[one.regions[0]].kind in ("rows", "new_rows")
+    }
+
+
+def _actual_traffic(case: Case, cluster: ClusterSpec) -> Traffic:
+    """The plan's bytes a step with the rows that were touched in the measured steps."""
+    transfers = _row_transfers(case.plan)
+    if not transfers:
+        return plan_traffic(case.plan, cluster)
+    ranks = [_touched(case, rank) for rank in range(cluster.num_workers)]
+    steps = []
+    for step in range(NUM_STEPS):
+        rows = [touched[step] for touched in ranks]
+        contributions = {index: _contributions(case.plan, one, rows) for index, one in transfers.items()}
+        steps.append(plan_traffic(case.plan, cluster, contributions=contributions))
+    return Traffic(
+        node_out=np.mean([one.node_out for one in steps], axis=0),
+        node_in=np.mean([one.node_in for one in steps], axis=0),
+        node_within=np.mean([one.node_within for one in steps], axis=0),
+        rack_out=np.mean([one.rack_out for one in steps], axis=0),
+        rack_in=np.mean([one.rack_in for one in steps], axis=0),
+    )
+
+
+def _touched(case: Case, rank: int) -> list[Mapping[str, torch.Tensor]]:
+    """By measured step, the rows of each table that a rank touches."""
+    batches = generator_of(rank)
+    drawn = [draw_batch(TASKS[case.task], batches) for _ in range(NUM_WARMUP_STEPS + NUM_STEPS)]
+    return [touched_rows(batch) for batch in drawn[NUM_WARMUP_STEPS:]]
+
+
+def _contributions(plan: Plan, transfer: Transfer, rows: Sequence[Mapping[str, torch.Tensor]]) -> Contributions:
+    """What each member brings to a transfer of rows: its own, or the root all that anybody touched."""
+    part = plan.parts[plan.regions[transfer.regions[0]].part]
+    name = part.variable.name
+    row_elements = part.row_bytes // transfer.item_bytes
+
+    def size(touched: torch.Tensor) -> int:
+        inside = len(touched) if part.axis else int(((touched >= part.begin) & (touched < part.end)).sum())
+        return inside * row_elements
+
+    (group,) = transfer.groups
+    if transfer.collective == "broadcast":
+        return {group[0]: size(torch.cat([touched[name] for touched in rows]).unique())}
+    return {rank: size(rows[rank][name]) if rank < len(rows) else 0 for rank in group}
+
+
+def generator_of(rank: int) -> torch.Generator:
+    """What a rank draws its batches from."""
+    return torch.Generator().manual_seed(SEED * 1_000_003 + rank)
+
+
+# ------------------------------------------------------------------------------------------------- launching ranks
+
+
+def launch(cases: Sequence[Case], cluster: ClusterSpec, deadline: float) -> tuple[list[Counts], str | None]:
+    """What was counted of the cases, one after the other, and what ended the ranks before the last, if anything."""
+    with tempfile.TemporaryDirectory(prefix="autosync-bytes-") as name:
+        folder = Path(name)
+        for number, case in enumerate(cases):
+            save_bundle(folder / f"case-{number}.json", case.bundle)
+        work = [{"task": case.task, "hand_off": case.hand_off} for case in cases]
+        (folder / "work.json").write_text(json.dumps(work))
+        request = request_of(cluster, folder)
+        running = TestbedLauncher().start(request)
+        until = min(deadline, time.monotonic() + START_SECONDS + CASE_SECONDS * len(cases))
+        try:
+            while None in (codes := running.exit_codes()) and time.monotonic() < until:
+                if any(code not in (None, 0) for code in codes):
+                    break
+                time.sleep(POLL_SECONDS)
+            codes = running.exit_codes()
+        finally:
+            running.stop()
+        counted = _counted(folder, cluster)
+        if all(code == 0 for code in codes):
+            return counted, None
+        ended = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
+        if ended is None:
+            return counted, "no end in time"
+        lines = (folder / f"rank-{ended}.log").read_text().strip().splitlines()
+        return counted, f"rank {ended} ended with {codes[ended]}: {lines[-1] if lines else 'it said nothing'}"
+
+
+def request_of(cluster: ClusterSpec, folder: Path) -> TestbedRequest:
+    """All ranks of the cluster: its workers as ever, and those that only serve beside them."""
+    command = (sys.executable, __file__, "--rank", str(folder), "")
+    workers = TestbedLauncher().plan(cluster, command, folder).processes
+    places, key = find_places(), cluster_key(cluster)
+    servers = tuple(
+        Process(
+            rank=rank.index,
+            host=cluster.nodes[rank.node].host,
+            command=(
+                *places.enter(key, host_namespace(key, rank.node)),
+                *("chrt", "--batch", "0"),
+                *command[:-1],
+                cluster.nodes[rank.node].name,
+            ),
+            environment={**workers[0].environment, "RANK": str(rank.index)},
+            log=folder / f"rank-{rank.index}.log",
+        )
+        for rank in cluster.ranks
+        if rank.role == "server"
+    )
+    return TestbedRequest(cluster=cluster, processes=(*workers, *servers))
+
+
+def _counted(folder: Path, cluster: ClusterSpec) -> list[Counts]:
+    """What the first rank of each node counted, as far as all did."""
+    nodes = []
+    for node in range(len(cluster.nodes)):
+        file = folder / f"counts-{cluster.leader(node)}"
+        nodes.append([json.loads(line) for line in file.read_text().splitlines()] if file.exists() else [])
+    return [
+        {what: [counts[what] for counts in case] for what in ("sent", "received")} for case in zip(*nodes, strict=False)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ on a rank
+
+
+class Meeting:
+    """Where all ranks wait for one another: in a file, so that it leaves nothing on the links."""
+
+    def __init__(self, path: Path, rank: int, num_ranks: int) -> None:
+        self._store: Any = dist.FileStore(str(path), -1)  # type: ignore[attr-defined]
+        self._rank = rank
+        self._num_ranks = num_ranks
+        self._number = 0
+
+    def wait(self) -> None:
+        self._number += 1
+        self._store.set(f"{self._number}/{self._rank}", "here")
+        everyone = [f"{self._number}/{rank}" for rank in range(self._num_ranks)]
+        self._store.wait(everyone, dt.timedelta(seconds=CASE_SECONDS))
+
+    def read(self) -> Reading:
+        """This host's meters, while nobody sends anything."""
+        self.wait()
+        reading = read_meters(os.environ["GLOO_SOCKET_IFNAME"])
+        self.wait()
+        return reading
+
+
+def run_rank(folder: Path, node: str) -> int:
+    """Goes through all cases, as a worker or as the node's server; writes what it counted here."""
+    rank = int(os.environ["RANK"])
+    work = json.loads((folder / "work.json").read_text())
+    # Should whoever started the ranks be gone, they end themselves.
+    faulthandler.dump_traceback_later(START_SECONDS + CASE_SECONDS * len(work), exit=True)
+    cluster = load_bundle(folder / "case-0.json").cluster
+    meeting = Meeting(folder / "meeting", rank, len(cluster.ranks))
+    num_workers = cluster.num_workers
+    store: Any = dist.FileStore(str(folder / "rendezvous"), -1 if node else num_workers)  # type: ignore[attr-defined]
+    if not node:
+        timeout = dt.timedelta(seconds=TIMEOUT_SECONDS)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=num_workers, timeout=timeout)
+    with (folder / f"counts-{rank}").open("w", encoding="utf-8") as counts:
+        for number, one in enumerate(work):
+            bundle = load_bundle(folder / f"case-{number}.json")
+            if node:
+                found = serve(bundle, store, node, meeting)
+            else:
+                found = train(bundle, one["task"], rank, meeting, hand_off=one["hand_off"])
+            counts.write(json.dumps(asdict(found)) + "\n")
+            counts.flush()
+    if not node:
+        dist.destroy_process_group()
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bytes:
+    """Over this host's interface in a step."""
+
+    sent: float
+    received: float
+
+
+def train(bundle: Bundle, task_name: str, rank: int, meeting: Meeting, *, hand_off: bool) -> Bytes:
+    """Count on a worker."""
+    task = TASKS[task_name]
+    torch.manual_seed(SEED)
+    model = build_model(task)
+    optimizer = build_optimizer(task, model.parameters())
+    parallelize(model, optimizer, bundle, hand_off=hand_off, init_sync=False, timeout_seconds=TIMEOUT_SECONDS)
+    batches = generator_of(rank)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        run_backward(task, compute_loss(task, model, draw_batch(task, batches)))
+        step_optimizer(task, optimizer)
+
+    for _ in range(NUM_WARMUP_STEPS):
+        step()
+    drain(model)
+    before = meeting.read()
+    for _ in range(NUM_STEPS):
+        step()
+    drain(model)
+    after = meeting.read()
+    release(model)
+    return _between(before, after)
+
+
+def serve(bundle: Bundle, store: Any, node: str, meeting: Meeting) -> Bytes:
+    """Count on a host that only serves, which it does if the plan needs it."""
+    threads = []
+    if servers_of(lower(bundle.strategy, bundle.model, bundle.cluster)):
+        server = Server(bundle, node=node, timeout_seconds=TIMEOUT_SECONDS)
+        threads.append(threading.Thread(target=lambda: server.train(store, server.await_workers(store)), daemon=True))
+    for thread in threads:
+        thread.start()
+    before, after = meeting.read(), meeting.read()
+    for thread in threads:
+        thread.join(TIMEOUT_SECONDS)
+    return _between(before, after)
+
+
+def _between(before: Reading, after: Reading) -> Bytes:
+    told = (before.sent_bytes, before.received_bytes, after.sent_bytes, after.received_bytes)
+    sent_before, received_before, sent_after, received_after = told
+    assert sent_before is not None, "an emulated host has an interface"
+    assert received_before is not None, "of which the system tells both"
+    assert sent_after is not None, "and goes on to"
+    assert received_after is not None, "and goes on to"
+    return Bytes(sent=(sent_after - sent_before) / NUM_STEPS, received=(received_after - received_before) / NUM_STEPS)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except AutosyncError as error:
+        sys.exit(f"error: {error}")
