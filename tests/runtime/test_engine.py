@@ -176,3 +176,13 @@ def test_what_can_be_done_is_done_before_the_engine_ends(name: str, overlap: Ove
 def _users_operations(plan: Plan) -> set[int]:
     script = script_of(plan, 0, _num_variables(plan), engine_updates(plan))
     return {script.operations[item] for item in script.instant}
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("name", sorted(examples("backward")))
+def test_no_transfer_of_a_worker_begins_before_anything_has_happened(name: str, overlap: Overlap) -> None:
+    plan = examples(overlap)[name].plan()
+    for rank in range(plan.num_workers):
+        script = script_of(plan, rank, _num_variables(plan), engine_updates(plan))
+        for items in script.lanes.values():
+            assert all(script.num_waits[item] or script.earlier[item] for item in items)
