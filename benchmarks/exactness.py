@@ -45,7 +45,7 @@ from exactness_tasks import DTYPES, TASKS, task_of
 
 HERE = Path(__file__).parent
 MAX_PRINTED = 50
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 10.0
 """How long the other ranks have once one has failed: they may wait for it in vain."""
 
 

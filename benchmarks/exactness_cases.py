@@ -24,6 +24,7 @@ CLUSTERS = {
     "2 nodes": (1, 1),
     "4 nodes": (1, 1, 1, 1),
     "2 nodes x 2": (2, 2),
+    "unequal nodes": (2, 1),
     "2 nodes and a server": (1, 1, 0),
     "2 nodes x 2 and a server": (2, 2, 0),
 }

@@ -15,6 +15,9 @@ from torch.nn import functional
 
 from autosync import Task
 
+# Said at all so that Adagrad's sparse updates do not warn.
+torch.sparse.check_sparse_tensor_invariants.disable()
+
 WIDTH = 16
 NUM_WORDS = 97
 NUM_USERS = 120
