@@ -137,7 +137,7 @@ class _Writer:
             self.num_waits[item] += 1
 
     def await_iteration(self, item: int, plan: Plan, message: int) -> None:
-        """A transfer that waits for nothing on this rank goes no earlier than a gradient: its iteration may never come."""
+        """A transfer that waits for nothing here goes no earlier than a gradient: its iteration may never come."""
         if self._computes and not self.num_waits[item] and not self.earlier[item]:
             edges = (edge for one in plan.operations if one.message == message for edge in one.after)
             self.add(item, tuple(edge for edge in edges if edge.event == "grad_ready"))
