@@ -263,8 +263,6 @@ def serve_connection(connection: Connection) -> None:
 def main(descriptors: list[int]) -> None:
     """Fork the ranks and wait for them."""
     torch.set_num_threads(1)
-    # The first optimizer makes torch import what takes seconds: once here, not in every fork.
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     children = []
     for own in descriptors:
         child = os.fork()
