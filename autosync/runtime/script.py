@@ -68,8 +68,6 @@ def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates)
         operation = plan.operations[index]
         is_users = _is_users(plan, index, updates)
         writer.add(item, operation.after)
-        if isinstance(operation, Transfer):
-            writer.await_iteration(item, plan, operation.message)
         if is_users:
             instant.add(item)
             writer.await_users_update(item)
@@ -135,12 +133,6 @@ class _Writer:
         if self._computes:
             self.on_gradient[variable].append(item)
             self.num_waits[item] += 1
-
-    def await_iteration(self, item: int, plan: Plan, message: int) -> None:
-        """A transfer that waits for nothing here goes no earlier than a gradient: its iteration may never come."""
-        if self._computes and not self.num_waits[item] and not self.earlier[item]:
-            edges = (edge for one in plan.operations if one.message == message for edge in one.after)
-            self.add(item, tuple(edge for edge in edges if edge.event == "grad_ready"))
 
     def await_users_update(self, item: int) -> None:
         self.on_user_updated.append(item)
