@@ -111,6 +111,39 @@ def test_orthogonal_spans_what_the_reference_spans() -> None:
     assert torch.isfinite(orthogonal(torch.zeros(4, 2))).all()
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+@pytest.mark.parametrize("codec", [Cast, Int8, TopK, Sign])
+def test_error_feedback_adds_what_was_held_back(codec: Callable[..., Codec], *, feedback: bool) -> None:
+    made = codec(error_feedback=feedback)
+    variable = Variable(name="weight", shape=(20, 15), dtype="float64", use=0, ready=0)
+    plan = plan_of(AllReduce(), 1, 1, codec=made, variable=variable)
+    memory = Memory(plan, {"weight": torch.zeros(20, 15, dtype=torch.float64)}, contributes=True)
+    work = Locals(plan, memory, rank=0, updates={})
+    index = next(i for i, one in enumerate(plan.operations) if isinstance(one, Local) and one.kind == "encode")
+    operation = plan.operations[index]
+    assert isinstance(operation, Local)
+    residual = np.zeros(300)
+    for step in range(4):
+        gradient = values_of(300, step, 2)
+        memory.take_gradient("weight", gradient.view(20, 15).clone())
+        work.run(index, step)
+        values = gradient.numpy() + residual
+        expected = reference_decode(made, reference_encode(made, values), 300)
+        content = memory.view(operation.outputs, step)
+        found = torch.zeros(300, dtype=torch.float64)
+        if isinstance(made, Cast):
+            found.copy_(content)
+        else:
+            add_decoded(made, content, found)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+        residual = (values - found.numpy()) * feedback
+        kept = dict(work.kept())
+        assert bool(kept) == feedback
+        if feedback:
+            np.testing.assert_allclose(kept["residual weight 0:300"].numpy(), residual, rtol=0, atol=1e-13)
+            assert np.abs(residual).sum() > 0
+
+
 WORDS = "the gradient of weight has a NaN or an infinity"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from autosync.errors import OperationError
 from autosync.plan.types import Edge, Plan, Transfer
 from autosync.runtime.engine import Engine
 from autosync.runtime.script import script_of
@@ -153,6 +154,45 @@ def test_everything_comes_after_what_it_waits_for(name: str, overlap: Overlap) -
                 and (iteration + 1) % plan.operations[index].every == 0
             ]
             assert order == due
+
+
+class Blocked(Noting):
+    """Nothing of the first iteration is carried out until it may be."""
+
+    may_go: threading.Event
+
+    def transfer(self, operation: int, iteration: int) -> None:
+        if iteration == 0:
+            self.may_go.wait(20)
+        super().transfer(operation, iteration)
+
+
+@pytest.mark.parametrize("name", ["server, stale", "server"])
+def test_waits_for_no_more_and_no_less_than_what_is_due(name: str) -> None:
+    """Two iterations late what was sent is due; what comes home in time is due at once."""
+    plan = examples("forward")[name].plan()
+    work = Blocked(plan)
+    work.may_go = threading.Event()
+    num_variables = _num_variables(plan)
+    engine = Engine(plan, script_of(plan, 0, num_variables, engine_updates(plan)), work, rank=0, timeout_seconds=0.3)
+    staleness = 2 if "stale" in name else 0
+    try:
+        for iteration in range(staleness + 1):
+            engine.begin()
+            for variable in range(num_variables):
+                engine.gradient_ready(variable)
+            engine.step_called()
+            if iteration < staleness:
+                engine.wait_due()
+        engine.wait_due(iterations_back=1)
+        for wait in (engine.wait_due, engine.wait_done):
+            with pytest.raises(OperationError, match="no end within"):
+                wait()
+        work.may_go.set()
+        engine.wait_due()
+    finally:
+        work.may_go.set()
+        engine.close()
 
 
 @pytest.mark.parametrize("overlap", ["backward", "forward"])

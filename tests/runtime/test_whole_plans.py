@@ -33,7 +33,6 @@ from autosync.runtime.session import Session
 from autosync.runtime.support import unsupported
 from autosync.runtime.transfers import Mover
 from autosync.runtime.updates import engine_updates
-from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.representation import (
     AllReduce,
@@ -53,6 +52,7 @@ from autosync.strategy.representation import (
     TopK,
 )
 from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, model_of
+from autosync.testing.workload_model import WorkloadModel, workload_optimizer
 
 NUM_STEPS = 7
 LIMIT_SECONDS = 20.0
@@ -164,8 +164,8 @@ class Rank:
         self.world, self.number = world, number
         plan, spec = world.plan, world.example.model
         self.is_worker = plan.ranks[number].role == "worker"
-        self.model = Model(world.workload, number)
-        self.optimizer = self._optimizer(spec)
+        self.model = WorkloadModel(world.workload, number)
+        self.optimizer = workload_optimizer(self.model, spec)
         parameters = dict(self.model.named_parameters())
         updates = engine_updates(plan)
         names = {id(parameter): name for name, parameter in parameters.items()}
@@ -203,13 +203,6 @@ class Rank:
             self.session = Session(
                 self.model, self.optimizer, bundle, plan=plan, execution=self.execution, engine=self.engine
             )
-
-    def _optimizer(self, spec: ModelSpec) -> torch.optim.Optimizer:
-        """As the reference has it for the model's facts."""
-        parameters = list(self.model.parameters())
-        if spec.optimizer.name == "Adam":
-            return torch.optim.Adam(parameters, lr=0.05, betas=(0.9, 0.99), eps=1e-3)
-        return torch.optim.SGD(parameters, lr=0.05)
 
     def run(self, num_steps: int) -> None:
         """This rank's training."""
@@ -280,25 +273,6 @@ class NoLinks:
         return
 
 
-class Model(nn.Module):
-    """A loss whose gradients are the workload's."""
-
-    def __init__(self, workload: Workload, rank: int) -> None:
-        super().__init__()
-        self._workload, self._rank = workload, rank
-        for variable in workload.model.variables:
-            self.register_parameter(variable.name, nn.Parameter(torch.from_numpy(workload.initial(variable))))
-
-    def forward(self, step: int) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.float64)
-        for variable in self._workload.model.variables:
-            parameter = getattr(self, variable.name)
-            used = (parameter * 1.0).detach().numpy()
-            gradient = self._workload.gradient(variable, self._rank, step, used).dense
-            total = total + (parameter * torch.from_numpy(gradient)).sum()
-        return total
-
-
 def carry_out(transfer: Transfer, buffers: list[torch.Tensor]) -> None:
     """What a transfer of numbers comes to."""
     total = torch.stack(buffers).sum(0)
@@ -336,12 +310,14 @@ def reference(world: World, num_steps: int = NUM_STEPS) -> Outcome:
     return interpret(world.plan, world.workload, num_steps=num_steps, rng=random.Random(1))
 
 
-def check(example: Example, *, tolerance: float = 1e-12, seed: int = 0, hold: Hold | None = None) -> None:
+def check(
+    example: Example, *, tolerance: float = 1e-12, seed: int = 0, hold: Hold | None = None, num_steps: int = NUM_STEPS
+) -> None:
     """Every worker's parameters are the reference's, and so is what error feedback holds back."""
     world = World(example, seed=seed, hold=hold)
     assert unsupported(world.plan) == []
-    workers = world.train()
-    expected = reference(world)
+    workers = world.train(num_steps)
+    expected = reference(world, num_steps)
     for rank, values in zip(workers, expected.parameters, strict=True):
         for name, value in values.items():
             difference = (rank.values[name] - torch.from_numpy(value)).norm() / (1 + torch.from_numpy(value).norm())
@@ -499,3 +475,16 @@ def test_rows_and_a_cast_come_late_each_by_its_own_lag(overlap: Overlap) -> None
     strategy = Strategy(messages=messages, overlap=overlap)
     for seed in range(3):
         check(Example(strategy=strategy, model=model_of(optimizer=SGD), cluster=cluster_of(1, 1, 1)), seed=seed)
+
+
+def test_more_iterations_may_be_under_way_than_options_are_kept_for_otherwise() -> None:
+    def hold(world: World, transfer: Transfer, iteration: int) -> None:
+        if transfer.collective == "reduce" and iteration + 20 < 24:
+            world.wait_called(1, iteration + 20)
+
+    messages = (Message(parts=ALL, synchroniser=ParameterServer(server="n0", staleness=20)),)
+    check(
+        Example(strategy=Strategy(messages=messages), model=model_of(), cluster=cluster_of(1, 1)),
+        hold=hold,
+        num_steps=24,
+    )

@@ -1,0 +1,239 @@
+"""Codecs, late parameters and periodic averages on real ranks and real servers, held against the reference."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autosync.plan.identity import plan_id
+from autosync.plan.reference.interpreter import interpret
+from autosync.plan.reference.meaning import meaning
+from autosync.plan.reference.workload import Workload
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.representation import (
+    AllReduce,
+    Cast,
+    Int8,
+    Message,
+    OuterOptimizer,
+    ParameterServer,
+    Periodic,
+    PowerSGD,
+    Strategy,
+    TopK,
+)
+from autosync.testing.plans import ALL, Example, cluster_of, examples, model_of
+
+HERE = Path(__file__).parent
+NUM_STEPS = 7
+
+REFUSED_STATES = (
+    r"^the state has no anchor \w+: the state is not of this plan, or of another rank$",
+    r"^this plan has no more: the state is not of this plan, or of another rank$",
+    r"^anchor \w+ is torch.float64 of shape \[1(, 3)?\]; here it is torch.float64 of shape \[",
+    r"^the state is that of step 1, and parameters are averaged every 2 steps: one can go on from a step at which they",
+)
+
+
+def bundle_of(example: Example, folder: Path, name: str) -> tuple[Bundle, str]:
+    """In float64, so that equal means equal."""
+    variables = tuple(replace(variable, dtype="float64") for variable in example.model.variables)
+    example = replace(example, model=replace(example.model, variables=variables))
+    bundle = Bundle(
+        strategy=example.strategy,
+        model=example.model,
+        cluster=example.cluster,
+        strategy_id=strategy_id(example.strategy, example.model, example.cluster),
+        plan_id=plan_id(example.plan(), example.cluster),
+    )
+    path = folder / f"{name}.yaml"
+    save_bundle(path, bundle)
+    return bundle, str(path)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Path, list[str], str], subprocess.Popen[bytes]]]:
+    """Starts a process that serves bundles in turn."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path, bundles: list[str], node: str) -> subprocess.Popen[bytes]:
+        (folder / "served.json").write_text(json.dumps(bundles))
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                (sys.executable, HERE / "server_main.py", folder, node),
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def more_examples(overlap: Any) -> dict[str, Example]:
+    """What the examples have not: each with another topology, or several kinds side by side."""
+    three = cluster_of(1, 1, 1)
+    stale = ParameterServer(server="n0", staleness=1)
+    strategies = {
+        "top_k": Strategy(
+            messages=(Message(parts=ALL, synchroniser=AllReduce(topology="ring"), codec=TopK(ratio=0.2)),)
+        ),
+        "power_sgd, tree": Strategy(
+            messages=(
+                Message(parts=("table", "linear"), synchroniser=AllReduce(topology="tree"), codec=PowerSGD(rank=2)),
+                Message(parts=("bias",)),
+            )
+        ),
+        "stale and periodic": Strategy(
+            messages=(
+                Message(parts=("linear",), synchroniser=stale, codec=Int8(block=4, error_feedback=True)),
+                Message(parts=("bias",), synchroniser=Periodic(every=3, topology="ring"), lane=1),
+                Message(parts=("table",), lane=2),
+            )
+        ),
+        "far behind": Strategy(messages=(Message(parts=ALL, synchroniser=replace(stale, staleness=4)),)),
+    }
+    return {
+        name: Example(strategy=replace(strategy, overlap=overlap), model=model_of(), cluster=three)
+        for name, strategy in strategies.items()
+    }
+
+
+CHOSEN = {
+    (1, 1, 1): (
+        "int8",
+        "cast",
+        "power_sgd",
+        "server, workers update, cast",
+        "server, workers update, int8",
+        "server, stale",
+        "server, stale, int8",
+        "periodic",
+        "periodic, clipped",
+        "periodic, outer",
+        "top_k",
+        "power_sgd, tree",
+        "stale and periodic",
+        "far behind",
+    ),
+    (1, 1): ("rows at server, stale",),
+    (1, 1, 0): ("server apart, stale", "server apart, cast", "server apart, stale, int8"),
+}
+
+
+def chosen(devices: tuple[int, ...]) -> dict[str, Example]:
+    found = {}
+    for overlap in ("backward", "forward"):
+        named = {**examples(overlap), **more_examples(overlap)}
+        apart = named["server apart, stale"]
+        for name, codec, staleness in (("server apart, cast", Cast(), 0), ("server apart, stale, int8", Int8(), 2)):
+            at = ParameterServer(server="n2", staleness=staleness)
+            messages = tuple(replace(one, synchroniser=at, codec=codec) for one in apart.strategy.messages)
+            named[name] = replace(apart, strategy=replace(apart.strategy, messages=messages))
+        found.update({f"{name}, {overlap}": named[name] for name in CHOSEN[devices]})
+    return found
+
+
+@pytest.mark.parametrize("devices", list(CHOSEN))
+def test_real_ranks_mean_what_the_reference_says(
+    devices: tuple[int, ...], make_ranks: Callable[[str], Any], serve: Callable[..., Any]
+) -> None:
+    ranks = make_ranks("one node")
+    bundles = {
+        name: bundle_of(example, ranks.folder, f"bundle-{number}")
+        for number, (name, example) in enumerate(chosen(devices).items())
+    }
+    ranks.cluster = next(iter(bundles.values()))[0].cluster
+    paths = [path for _, path in bundles.values()]
+    server = serve(ranks.folder, paths, "n2") if 0 in devices else None
+    cases = [("workload_cases:trained", {"bundle": path, "num_steps": NUM_STEPS}) for path in paths]
+    answers = ranks.run(cases)
+    for number, given in enumerate(answers):
+        assert len(given) == len(paths), f"rank {number}:\n{(ranks.folder / 'log').read_text()}"
+        for (name, (bundle, _)), answer in zip(bundles.items(), given, strict=True):
+            assert isinstance(answer, dict), f"rank {number}, {name}: {answer}"
+            check(name, bundle, number, answer)
+    if server is not None:
+        server.wait(30)
+        assert json.loads((ranks.folder / "served-n2.json").read_text()) == [NUM_STEPS] * len(paths)
+
+
+def check(name: str, bundle: Bundle, rank: int, answer: dict[str, Any]) -> None:
+    """Parameters and residuals are those of the reference; for stale ones also what the strategy's words mean."""
+    example = Example(strategy=bundle.strategy, model=bundle.model, cluster=bundle.cluster)
+    plan, workload = example.plan(), Workload(model=bundle.model)
+    expected = interpret(plan, workload, num_steps=NUM_STEPS, rng=random.Random(2))
+    tolerance = 5e-2 if "cast" in name else 1e-11
+    references = [expected.parameters[rank]]
+    if "lossy" not in bundle.strategy.classes:
+        references.append(meaning(bundle.strategy, workload, num_workers=plan.num_workers, num_steps=NUM_STEPS)[rank])
+    for reference in references:
+        for variable, value in reference.items():
+            found = torch.tensor(answer["parameters"][variable], dtype=torch.float64)
+            difference = (found - torch.from_numpy(value)).norm() / (1 + torch.from_numpy(value).norm())
+            assert difference < tolerance, f"rank {rank}, {name}: {variable} by {difference:.2g}"
+    for (number, index), held in expected.residuals.items():
+        region = plan.regions[index]
+        key = f"residual {plan.parts[region.part].name} {region.start}:{region.stop}"
+        if number == rank and key in answer["kept"]:
+            residual = torch.tensor(answer["kept"][key], dtype=torch.float64)
+            assert (residual - torch.from_numpy(held)).norm() < 1e-9, f"rank {rank}, {name}: {key}"
+
+
+def test_what_else_happens_in_training(make_ranks: Callable[[str], Any]) -> None:
+    """A state that is gone on from, or is not this plan's; a NaN on one rank; a long pause; a second backward pass."""
+    ranks = make_ranks("one node")
+    ranks.cluster = cluster_of(1, 1)
+    feedback = (
+        Message(parts=("table",), codec=PowerSGD(rank=2)),
+        Message(parts=("linear",), codec=TopK(ratio=0.2)),
+        Message(parts=("bias",), codec=Cast(error_feedback=True)),
+    )
+    outer = (Message(parts=ALL, synchroniser=Periodic(every=2, outer=OuterOptimizer())),)
+    stale = (Message(parts=ALL, synchroniser=ParameterServer(server="n0", staleness=2)),)
+    int8 = (Message(parts=ALL, codec=Int8(block=7)),)
+    paths = {
+        name: bundle_of(
+            Example(strategy=Strategy(messages=messages), model=model_of(), cluster=ranks.cluster), ranks.folder, name
+        )[1]
+        for name, messages in {"feedback": feedback, "outer": outer, "stale": stale, "int8": int8}.items()
+    }
+    answers = ranks.run(
+        [
+            ("workload_cases:goes_on", {"bundle": paths["feedback"], "num_steps": 6}),
+            ("workload_cases:goes_on", {"bundle": paths["outer"], "num_steps": 8}),
+            ("workload_cases:refuses_a_state", {"bundle": paths["outer"]}),
+            ("workload_cases:idles", {"bundle": paths["stale"], "seconds": 3}),
+            ("workload_cases:accumulates_twice", {"bundle": paths["outer"]}),
+            ("workload_cases:not_a_number", {"bundle": paths["int8"]}),
+        ]
+    )
+    for rank, given in enumerate(answers):
+        assert len(given) == 6, f"rank {rank}:\n{(ranks.folder / 'log').read_text()}"
+        resumed, averaged, refused, idled, twice, no_number = given
+        assert (resumed, averaged, idled) == ("", "", "")
+        for words, told in zip(REFUSED_STATES, refused, strict=True):
+            assert re.search(words, told), told
+        assert twice.startswith("a second backward pass before optimizer.step(): the gradient of ")
+        if rank == 1:
+            assert "encode of " in no_number
+            assert "the gradient of linear has a NaN or an infinity" in no_number
+        else:
+            assert no_number.startswith("rank 0: "), no_number
