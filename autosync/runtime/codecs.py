@@ -6,7 +6,7 @@ scale), then a byte a number; top-k sends positions, then values; sign sends the
 What decoding gives is summed up where it is wanted, in the order of the group's members, so that all get the same.
 
 A NaN or an infinity is never encoded: it would come out as some number, or spoil what error feedback keeps. Each codec
-looks for it where it must show: in the half-sized numbers, the blocks' largest, what top-k kept, the mean.
+looks for it where it must show: in the half-sized numbers, the blocks' largest, the mean; top-k in all numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from autosync.plan.wires import POSITION_BYTES, SCALE_BYTES, num_kept
 from autosync.strategy.representation import Codec, Int8, Sign, TopK
 
 _LEVELS = 127
+
+# One number of so many is sampled: odd, so that rows of usual lengths are not met in the same place again and again.
+_SAMPLED = 61
 
 # The eight signs that each byte stands for, the first in its lowest bit.
 _SIGNS = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1) * 2.0 - 1
@@ -38,10 +41,9 @@ def encode(codec: Codec, values: torch.Tensor, out: torch.Tensor, *, name: str) 
         case Int8():
             _encode_int8(codec, values, out, name)
         case TopK():
-            kept = torch.topk(values.abs(), num_kept(codec, len(values)), sorted=False).indices
-            # NaNs count as the largest: if there is any, one is kept.
-            chosen = refuse_not_finite(values[kept].float(), codec, name)
-            _write(out, kept.int(), chosen)
+            magnitudes = refuse_not_finite(values.abs(), codec, name)
+            kept = _largest(magnitudes, num_kept(codec, len(values)))
+            _write(out, kept.int(), refuse_not_finite(values[kept].float(), codec, name))
         case Sign():
             scale = refuse_not_finite(values.abs().mean().float().view(1), codec, name)
             bits = values.new_zeros(math.ceil(len(values) / 8) * 8, dtype=torch.float32)
@@ -84,6 +86,22 @@ def refuse_not_finite(found: torch.Tensor, codec: Codec, name: str) -> torch.Ten
             "be encoded (clip it, lower the learning rate, or train by a strategy without a codec)"
         )
     return found
+
+
+def _largest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
+    """Positions of the largest, in any order.
+
+    To sort out a small share of many numbers takes torch long. So those go first that are smaller than what a sample
+    lets expect; if that was too many, the sample was a bad one.
+    """
+    sample = magnitudes[::_SAMPLED]
+    share = math.ceil(1.25 * count * len(sample) / len(magnitudes)) + _SAMPLED
+    if 4 * share < len(sample):
+        least = torch.topk(sample, share, sorted=False).values.min()
+        found = (magnitudes >= least).nonzero().view(-1)
+        if len(found) >= count:
+            return found[torch.topk(magnitudes[found], count, sorted=False).indices]
+    return torch.topk(magnitudes, count, sorted=False).indices
 
 
 def _encode_int8(codec: Int8, values: torch.Tensor, out: torch.Tensor, name: str) -> None:

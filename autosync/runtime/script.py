@@ -71,8 +71,6 @@ def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates)
         if is_users:
             instant.add(item)
             writer.await_users_update(item)
-        if late[operation.message] and isinstance(operation, Transfer):
-            writer.hold_back(item)
         if isinstance(operation, Transfer) and not writer.num_waits[item]:
             # It has nothing of this iteration to wait for, as the sum of a norm to which the rank adds nothing. But
             # others have, and the time until they begin, which may be long, is no transfer's.
@@ -137,15 +135,6 @@ class _Writer:
     def await_users_update(self, item: int) -> None:
         self.on_user_updated.append(item)
         self.num_waits[item] += 1
-
-    def hold_back(self, item: int) -> None:
-        """Keep a worker's receives from being posted before there is a step that they belong to.
-
-        Nobody knows when, or whether, the next one begins: what was posted would time out.
-        """
-        if self._computes and not self.num_waits[item]:
-            self.on_step_called.append(item)
-            self.num_waits[item] += 1
 
     def _add_operation(self, item: int, edge: Edge) -> None:
         target = self._item_of.get(edge.target)

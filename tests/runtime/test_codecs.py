@@ -90,6 +90,21 @@ def test_what_is_added_can_be_taken_away(codec: Codec, size: int, seed: int) -> 
     torch.testing.assert_close(left, values - there_and_back(codec, values), rtol=0, atol=rounding)
 
 
+@pytest.mark.parametrize("ratio", [0.0005, 0.01, 0.1, 0.3])
+@pytest.mark.parametrize("kind", ["random", "rising", "few", "sample is bad"])
+def test_the_largest_of_many_are_the_largest(kind: str, ratio: float) -> None:
+    values = torch.randn(50_000, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    match kind:
+        case "rising":
+            values = values.sort().values
+        case "few":
+            values[torch.arange(50_000) % 7 != 0] = 0
+        case "sample is bad":
+            values[::61] += 100
+    expected = reference_decode(TopK(ratio=ratio), reference_encode(TopK(ratio=ratio), values.numpy()), len(values))
+    np.testing.assert_array_equal(there_and_back(TopK(ratio=ratio), values).numpy(), expected)
+
+
 def test_equal_magnitudes_are_kept_in_any_choice_but_as_many() -> None:
     values = torch.tensor([1.0, -1, 1, -1, 0, 1], dtype=torch.float64)
     found = there_and_back(TopK(ratio=0.5), values)
