@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,21 +15,18 @@ from typing import Any
 
 import pytest
 
-from autosync.errors import DoesNotApplyError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
-from autosync.runtime.support import unsupported
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
-from autosync.strategy.presets import build_preset, preset_names
+from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Sharded, Strategy
-from autosync.strategy.space import Limits, Space
 
 HERE = Path(__file__).parent
-LIMIT_SECONDS = 90.0
+LIMIT_SECONDS = 150.0
 
 CLUSTERS = {"one node": (2,), "two nodes": (2, 2), "four nodes": (1, 1, 1, 1), "unequal": (2, 1)}
 
@@ -62,36 +58,6 @@ def write_bundle(path: Path, strategy: Strategy, task: str, cluster: ClusterSpec
     return str(path)
 
 
-def runs(strategy: Strategy, task: str, cluster: ClusterSpec) -> bool:
-    return strategy.is_exact and not unsupported(lower(strategy, model(task), cluster))
-
-
-def presets(task: str, cluster: ClusterSpec) -> Iterator[tuple[str, Strategy]]:
-    """Every preset that applies and that the engine runs."""
-    for name in preset_names():
-        try:
-            strategy = build_preset(name, model(task), cluster)
-        except DoesNotApplyError:
-            continue
-        if runs(strategy, task, cluster):
-            yield f"preset:{name}", strategy
-
-
-def samples(task: str, cluster: ClusterSpec, count: int) -> Iterator[tuple[str, Strategy]]:
-    """As many different sampled strategies that the engine runs."""
-    space = Space(model=model(task), cluster=cluster, limits=Limits(overlaps=("backward",)))
-    rng = random.Random(0)
-    seen: set[str] = set()
-    for draw in range(60 * count):
-        strategy = space.sample(rng)
-        identity = strategy_id(strategy, model(task), cluster)
-        if identity not in seen and runs(strategy, task, cluster):
-            seen.add(identity)
-            yield f"sample {draw}", strategy
-        if len(seen) == count:
-            return
-
-
 class Ranks:
     """Runs cases on the ranks of a cluster: all in one launch, for processes take seconds to start."""
 
@@ -110,14 +76,6 @@ class Ranks:
         second = Message(parts=("2.weight", "2.bias"), synchroniser=Sharded())
         strategy = Strategy(messages=(Message(parts=("0.weight", "0.bias")), second))
         return write_bundle(self.folder / "mixed.yaml", strategy, "small", self.cluster)
-
-    def bundles(self, task: str, num_samples: int) -> dict[str, str]:
-        """The paths of bundles that the engine runs: of every preset that applies, and of samples of the space."""
-        named = [*presets(task, self.cluster), *samples(task, self.cluster, num_samples)]
-        return {
-            f"{task}, {name}": write_bundle(self.folder / f"{task}-{i}.yaml", strategy, task, self.cluster)
-            for i, (name, strategy) in enumerate(named)
-        }
 
     def run(self, cases: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
         """Each rank's answers, as many as it gave."""
