@@ -142,6 +142,7 @@ def model() -> Any:
     return importlib.import_module("conftest").model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", ["backward", "forward"])
 def test_training_with_a_server_is_that_of_stock_ddp(
     overlap: str, make_served: Callable[[ClusterSpec], Served], model: Any
@@ -175,6 +176,7 @@ def _small(served: Served, model: Any, **options: Any) -> str:
     return served.bundle(f"small-{len(options)}", strategy, "small")
 
 
+@pytest.mark.slow
 def test_time_between_steps_is_no_failure(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     """The server here waits 20 s for others within a step; workers 6 s, and 12 s pass."""
     served = make_served(cluster(num_servers=2))
@@ -187,6 +189,7 @@ def test_time_between_steps_is_no_failure(make_served: Callable[[ClusterSpec], S
     assert served.answers("s1") == [3, 3]
 
 
+@pytest.mark.slow
 def test_time_between_steps_is_no_failure_where_a_worker_has_no_share_of_the_norm(
     make_served: Callable[[ClusterSpec], Served], model: Any
 ) -> None:
