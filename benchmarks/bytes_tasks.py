@@ -14,20 +14,22 @@ from torch.nn import functional
 from autosync import Task
 
 WIDTH, NUM_LAYERS, NUM_EXAMPLES = 640, 10, 64
+NUM_SHIFTS = 1200
 NUM_USERS, NUM_ITEMS, NUM_FEATURES, NUM_PAIRS = 40_000, 20_000, 32, 4096
 
 
 class Layers(nn.Module):
-    """Wide linear layers: 16 MB in all."""
+    """Wide linear layers, 16 MB in all, and 3 MB that have no factors."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.shifts = nn.Parameter(torch.zeros(NUM_SHIFTS, WIDTH))
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS))
 
     def forward(self, numbers: Tensor) -> Tensor:
         for layer in self.layers:
             numbers = functional.relu(layer(numbers))
-        return numbers
+        return numbers + self.shifts.mean(0)
 
 
 class Ratings(nn.Module):

@@ -169,17 +169,18 @@ def convnet_strategies(model: ModelSpec, cluster: ClusterSpec) -> list[tuple[str
     """Exact strategies by name: what a message is, who sums it, in how many lanes."""
     ring, native = AllReduce(topology="ring"), AllReduce()
     servers = [ParameterServer(server=node.name) for node in cluster.nodes]
-    kilobyte, megabyte = 1000, 1_000_000
+    megabyte = 1_000_000
+    scattered = [Sharded(topology="ring")]
     return [
         (
-            "ring, slices of 1 MB, 2 lanes",
-            merged(model, [ring], merge_bytes=megabyte, slice_bytes=megabyte, num_lanes=2),
+            "ring, slices of 1 MB, 2 bands",
+            merged(model, [ring], merge_bytes=megabyte, slice_bytes=megabyte, num_bands=2),
         ),
-        ("ring, 2 MB, 2 lanes", merged(model, [ring], merge_bytes=2 * megabyte, num_lanes=2)),
-        ("ring, 2 MB, 4 lanes", merged(model, [ring], merge_bytes=2 * megabyte, num_lanes=4)),
-        ("native, 1 MB, 2 lanes", merged(model, [native], merge_bytes=megabyte, num_lanes=2)),
-        ("sharded, 1 MB, 2 lanes", merged(model, [Sharded(topology="ring")], merge_bytes=megabyte, num_lanes=2)),
-        ("servers, 500 kB, 2 lanes", merged(model, servers, merge_bytes=500 * kilobyte, num_lanes=2)),
+        ("ring, 2 MB, 4 bands", merged(model, [ring], merge_bytes=2 * megabyte, num_bands=4)),
+        ("ring, 2 MB, 6 bands", merged(model, [ring], merge_bytes=2 * megabyte, num_bands=6)),
+        ("native, 2 MB, 4 bands", merged(model, [native], merge_bytes=2 * megabyte, num_bands=4)),
+        ("sharded, 2 MB, 4 bands", merged(model, scattered, merge_bytes=2 * megabyte, num_bands=4)),
+        ("servers, 2 MB, 8 lanes", merged(model, servers, merge_bytes=2 * megabyte, num_bands=4, num_lanes=8)),
         ("bytescheduler", build_preset("bytescheduler", model, cluster)),
     ]
 
@@ -203,7 +204,7 @@ STUDIES: dict[str, Callable[[argparse.Namespace, float], dict[str, Any]]] = {
     "repeats": study_repeats,
 }
 
-SHARDS = ((500_000, 4), (250_000, 7), (1_000_000, 4))
+SHARDS = ((500_000, 4), (250_000, 4), (1_000_000, 4))
 """The shards of the servers' contestants: their bytes, and in how many lanes they travel."""
 
 

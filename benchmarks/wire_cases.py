@@ -125,13 +125,14 @@ def merged(
     *,
     merge_bytes: int,
     slice_bytes: int | None = None,
-    num_lanes: int = 1,
+    num_bands: int = 1,
+    num_lanes: int | None = None,
     overlap: Overlap = "forward",
 ) -> Strategy:
     """Gradients merged, in the order in which they come, to messages of that size or just above it.
 
-    Synchronisers take turns. Lanes are bands of use with about equal bytes and priorities the order of use, so that
-    what the next forward pass needs first goes first.
+    Synchronisers take turns. Bands have about equal bytes each and priorities in the order of use, so that what the
+    next forward pass needs first goes first. Every band is a lane, unless messages are dealt to so many lanes in turn.
     """
     ready = sorted(model.variables, key=lambda variable: variable.ready)
     groups = assign_by_size(ready, (merge_bytes,), lambda _: False)
@@ -139,15 +140,15 @@ def merged(
     num_after = 0
     for number, group in enumerate(groups):
         num_bytes = sum(variable.num_bytes for variable in group)
-        # What comes last is used first, and is in lane 0.
+        # What comes last is used first, and is in band 0.
         middle = 2 * (model.num_bytes - num_after) - num_bytes
-        lane = min(num_lanes - 1, num_lanes * middle // (2 * model.num_bytes))
+        band = min(num_bands - 1, num_bands * middle // (2 * model.num_bytes))
         messages.append(
             Message(
                 parts=tuple(variable.name for variable in group),
                 synchroniser=synchronisers[number % len(synchronisers)],
-                priority=lane,
-                lane=lane,
+                priority=band,
+                lane=band if num_lanes is None else number % num_lanes,
                 slice_bytes=slice_bytes if slice_bytes is not None and num_bytes > slice_bytes else None,
             )
         )
