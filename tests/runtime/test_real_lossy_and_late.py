@@ -31,6 +31,8 @@ from autosync.strategy.representation import (
     ParameterServer,
     Periodic,
     PowerSGD,
+    Sharded,
+    Sign,
     Strategy,
     TopK,
 )
@@ -95,6 +97,13 @@ def more_examples(overlap: Any) -> dict[str, Example]:
         "top_k": Strategy(
             messages=(Message(parts=ALL, synchroniser=AllReduce(topology="ring"), codec=TopK(ratio=0.2)),)
         ),
+        "cast, native": Strategy(
+            messages=(
+                Message(parts=("table",), codec=Cast()),
+                Message(parts=("linear",), codec=Cast(dtype="float16")),
+                Message(parts=("bias",), synchroniser=Sharded(), codec=Cast()),
+            )
+        ),
         "power_sgd, tree": Strategy(
             messages=(
                 Message(parts=("table", "linear"), synchroniser=AllReduce(topology="tree"), codec=PowerSGD(rank=2)),
@@ -129,11 +138,13 @@ CHOSEN = {
         "periodic, clipped",
         "periodic, outer",
         "top_k",
+        "cast, native",
         "power_sgd, tree",
         "stale and periodic",
         "far behind",
     ),
     (1, 1): ("rows at server, stale",),
+    (2, 2): ("cast, hierarchical", "proxies, cast, stale", "sign"),
     (1, 1, 0): ("server apart, stale", "server apart, cast", "server apart, stale, int8"),
 }
 
@@ -147,6 +158,17 @@ def chosen(devices: tuple[int, ...]) -> dict[str, Example]:
             at = ParameterServer(server="n2", staleness=staleness)
             messages = tuple(replace(one, synchroniser=at, codec=codec) for one in apart.strategy.messages)
             named[name] = replace(apart, strategy=replace(apart.strategy, messages=messages))
+        four = cluster_of(2, 2)
+        ways = {
+            "cast, hierarchical": Message(parts=ALL, synchroniser=AllReduce(hierarchical=True), codec=Cast()),
+            "proxies, cast, stale": Message(
+                parts=ALL, synchroniser=ParameterServer(server="n1", local_proxy=True, staleness=1), codec=Cast()
+            ),
+            "sign": Message(parts=ALL, codec=Sign()),
+        }
+        for name, message in ways.items():
+            strategy = Strategy(messages=(message,), overlap=overlap)
+            named[name] = Example(strategy=strategy, model=model_of(), cluster=four)
         found.update({f"{name}, {overlap}": named[name] for name in CHOSEN[devices]})
     return found
 
