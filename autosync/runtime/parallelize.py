@@ -23,6 +23,7 @@ def parallelize(
     *,
     timeout_seconds: float = 300.0,
     init_sync: bool = True,
+    broadcast_buffers: bool = True,
     hand_off: bool = True,
     checks: bool = False,
     trace: Path | str | None = None,
@@ -36,10 +37,13 @@ def parallelize(
 
     A plan that stock DDP can express is handed to torch's own reducer, unless `hand_off` is false. `checks` has every
     message say which transfer it belongs to: that finds ranks whose transfers are misordered, which gloo would mix up
-    in silence, and costs a message each. With `trace` every rank writes a timeline to a file of its own, the path with
-    the rank's number in its name, which Perfetto opens; of what torch's reducer does it knows nothing.
+    in silence, and costs a message each. In training every forward pass begins with the buffers of rank 0, as under
+    DDP: what that costs is a broadcast of all of them, which waits; `broadcast_buffers=False` spares it. With `trace`
+    every rank writes a timeline to a file of its own, the path with the rank's number in its name, which Perfetto
+    opens; of what torch's reducer does it knows nothing.
     """
-    if model in _SESSIONS:
+    bare = _bare(model)
+    if bare in _SESSIONS:
         raise OperationError("the model is parallelized already: release(model) comes first")
     group = process_group or (dist.group.WORLD if dist.is_initialized() else None)
     if group is None:
@@ -49,11 +53,12 @@ def parallelize(
     settings = Settings(
         timeout_seconds=timeout_seconds,
         init_sync=init_sync,
+        broadcast_buffers=broadcast_buffers,
         hand_off=hand_off,
         checks=checks,
         trace=None if trace is None else Path(trace),
     )
-    _SESSIONS[model] = start(model, optimizer, bundle, group, settings)
+    _SESSIONS[bare] = start(bare, optimizer, bundle, group, settings)
     return model, optimizer
 
 
@@ -78,17 +83,28 @@ def where(model: torch.nn.Module) -> str:
     return _session(model).where()
 
 
+def describe(model: torch.nn.Module) -> str:
+    """What trains a model: whether torch's reducer or the engine, how many messages, lanes, what overlaps."""
+    return _session(model).describe()
+
+
 def release(model: torch.nn.Module) -> None:
     """End a model's parallel training: no hooks and no engine are left, and the parameters are as they were trained.
 
     So is the optimizer's state; but that of parameters that were updated on a server or in shards is not brought home.
     """
-    _session(model).close()
-    del _SESSIONS[model]
+    session = _session(model)
+    del _SESSIONS[_bare(model)]
+    session.close()
+
+
+def _bare(model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself, where `torch.compile` has put a wrapper around it."""
+    return getattr(model, "_orig_mod", model)
 
 
 def _session(model: torch.nn.Module) -> Synchronisation:
-    session = _SESSIONS.get(model)
+    session = _SESSIONS.get(_bare(model))
     if session is None:
         raise OperationError("the model is not parallelized: parallelize(model, optimizer, bundle) comes first")
     return session

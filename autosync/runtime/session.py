@@ -4,7 +4,8 @@ Where every worker updates everything for itself after backward has returned, gr
 the same on all ranks, to be clipped, skipped or added to as under DDP. Variables that the engine updates (at a server,
 in shards, and all of them when transfers overlap the next forward pass) are the engine's from their gradient to their
 update. Meanwhile nobody can see their gradients: where the task was declared to clip they are None, so that the user's
-clipping, which the engine does instead, finds nothing to do; else they refuse to be used (see `sealed`).
+clipping, which the engine does instead, finds nothing to do; else they refuse to be used (see `sealed`). From the step
+to `zero_grad` they are there, sealed, for DDP would add to them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ import torch
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
+from autosync.runtime.buffers import Buffers
+from autosync.runtime.description import described
 from autosync.runtime.engine import Engine
 from autosync.runtime.execution import Execution
-from autosync.runtime.sealed import sealed
+from autosync.runtime.expected import Expected
+from autosync.runtime.hooks import drained_by
+from autosync.runtime.passes import Passes
+from autosync.runtime.sealed import Seals
 from autosync.runtime.trace import Compute
 from autosync.runtime.updates import engine_updates, follows_users_updates, is_by_every_worker
 from autosync.runtime.uses import Uses
@@ -38,6 +44,7 @@ class Session:
         plan: Plan,
         execution: Execution,
         engine: Engine,
+        buffers: Buffers | None = None,
         compute: Compute | None = None,
     ) -> None:
         self.syncs = True
@@ -45,6 +52,7 @@ class Session:
         self._optimizer = optimizer
         self._execution = execution
         self._engine = engine
+        self._buffers = buffers
         self._compute = compute
         self._parameters = parameters_of(model, bundle)
         updates = engine_updates(plan)
@@ -55,14 +63,19 @@ class Session:
         self._returned = [name for name in execution.memory.staged_variables() if name not in kept]
         apart = _updated_apart(plan)
         self._kept_apart = [name for name in self._parameters if name in apart]
+        self._seals = Seals(self._engines, optimizer, are_hidden=plan.clip_norm is not None)
+        self._expected = Expected(model, optimizer, bundle, are_engines=bool(self._engines))
         self._came: set[str] = set()
-        self._callback_is_queued = False
+        self._has_failed = False
         self._synchronised = False
         self._overlaps_forward = plan.overlap == "forward"
         self._ends_with_backward = not self._engines and not follows_users_updates(plan)
         self._uses = Uses(model, self._parameters, self._before_use) if self._overlaps_forward else None
         execution.factors.attach(model)
+        self._passes = Passes(model, begins=self._backward_begins, ends=self._backward_ends)
         self._hooks = self._make_hooks(model, optimizer, bundle)
+        if buffers is not None:
+            buffers.begin(lambda: self.syncs)
         engine.begin()
 
     def _make_hooks(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, bundle: Bundle) -> list[Any]:
@@ -77,16 +90,22 @@ class Session:
         hooks.append(optimizer.register_step_pre_hook(self._before_step))
         hooks.append(optimizer.register_step_post_hook(self._after_step))
         hooks.append(optimizer.register_state_dict_pre_hook(self._before_optimizer_state))
-        hooks.append(model.register_state_dict_pre_hook(lambda *_: self.drain()))  # type: ignore[no-untyped-call]
+        hooks.append(optimizer.register_load_state_dict_pre_hook(lambda *_: self.drain()))
+        if self._overlaps_forward:
+            hooks += [one for module in model.modules() for one in drained_by(module, self.drain)]
         return hooks
 
     def close(self) -> None:
         """Bring the updates under way to their end, then take the hooks away and end the engine."""
         if self._uses is not None:
             self._uses.close()
+        if self._buffers is not None:
+            self._buffers.close()
+        self._passes.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._seals.clear()
         try:
             if not self._engine.has_failed:
                 self.drain()
@@ -134,6 +153,15 @@ class Session:
         """The operations under way."""
         return self._engine.where()
 
+    def describe(self) -> str:
+        """The engine, the plan that it carries out, and who updates."""
+        names = list(self._engines)
+        updates = "the user's optimizer updates everything"
+        if names:
+            whose = "everything" if len(names) == len(self._parameters) else f"{names[0]} and {len(names) - 1} more"
+            updates = f"the engine updates {whose}"
+        return described(self._plan, "autosync's engine", [updates], self._buffers)
+
     # The backward pass.
 
     def _gradient_hook(self, name: str) -> Any:
@@ -141,13 +169,14 @@ class Session:
 
         def ready(parameter: torch.nn.Parameter) -> None:
             if not self.syncs:
+                self._seals.refuse_lifted()
                 self._synchronised = False
                 self._execution.forget(name)
                 return
             if self._synchronised:
                 self._refuse_second_backward(name)
-            if not self._callback_is_queued:
-                self._begin_backward()
+            if not self._came:
+                self._first_gradient()
             self._came.add(name)
             self._take(name, number, parameter)
 
@@ -160,9 +189,20 @@ class Session:
                 "(accumulate under no_sync; the last backward pass goes outside)"
             )
 
-    def _begin_backward(self) -> None:
-        self._callback_is_queued = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # noqa: SLF001 - DDP's own way to hear of the end of backward
+    def _backward_begins(self) -> None:
+        # What came in an earlier pass, and is here still, came in one that has raised an error.
+        self._has_failed = self._has_failed or bool(self._came)
+        self._came.clear()
+        self._seals.lift()
+
+    def _first_gradient(self) -> None:
+        self._passes.gradient_came()
+        self._seals.refuse_lifted()
+        if self._has_failed:
+            raise OperationError(
+                "a backward pass has ended with an error when some gradients were on their way already, to which "
+                "nothing can be added (release(model) and parallelize again to go on)"
+            )
         # What earlier iterations still read must not be overwritten.
         self._engine.wait_due(iterations_back=1)
 
@@ -175,7 +215,9 @@ class Session:
         self._engine.gradient_ready(number)
 
     def _backward_ends(self) -> None:
-        self._callback_is_queued = False
+        if not self._came:
+            self._seals.restore()
+            return
         if self._compute is not None:
             self._compute.backward_ends()
         for name, parameter in self._parameters.items():
@@ -194,8 +236,7 @@ class Session:
             self._execution.memory.return_gradient(name, gradient)
         for name in self._sparse:
             self._parameters[name].grad = self._execution.sparse.give_back(name, self._engine.iteration)
-        for name, parameter in self._engines.items():
-            parameter.grad = None if self._plan.clip_norm is not None else sealed(name, parameter)
+        self._seals.seal()
         self._synchronised = True
         if self._ends_with_backward:
             self._engine.step_called()
@@ -209,11 +250,10 @@ class Session:
             raise OperationError("optimizer.step(closure): a closure's backward passes cannot be synchronised")
         if not self._synchronised:
             raise OperationError("optimizer.step() was called without a synchronised backward pass before it")
+        self._expected.check()
         if self._ends_with_backward:
             return
-        for parameter in self._engines.values():
-            # The user's optimizer skips a parameter without a gradient: this one is the engine's to update.
-            parameter.grad = None
+        self._seals.remove()
         self._note_options()
         self._engine.step_called()
 
@@ -225,6 +265,7 @@ class Session:
         self._synchronised = False
         if self._ends_with_backward:
             return
+        self._seals.put_back()
         self._engine.user_updated()
         if self._overlaps_forward and self._uses is not None and self._uses.is_known:
             self._engine.begin()

@@ -15,6 +15,7 @@ from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan, Transfer
 from autosync.runtime.agreement import agree, check_optimizer, facts_of_rank, parameters_of, send_state
+from autosync.runtime.buffers import Buffers
 from autosync.runtime.collectives import is_native
 from autosync.runtime.engine import Engine
 from autosync.runtime.engine_optimizer import EngineOptimizer
@@ -38,6 +39,7 @@ class Settings:
 
     timeout_seconds: float
     init_sync: bool
+    broadcast_buffers: bool
     hand_off: bool
     checks: bool
     trace: Path | None
@@ -53,6 +55,9 @@ class Synchronisation(Protocol):
 
     def where(self) -> str:
         """What is under way, in words."""
+
+    def describe(self) -> str:
+        """What carries out the plan, in words."""
 
     def close(self) -> None:
         """End it: the model is an ordinary one again."""
@@ -98,9 +103,20 @@ def start(
         hand_over(links, plan, optimizer, parameters, admitted)
         trace = _trace(settings.trace, rank, bundle)
         compute = None if trace is None else Compute(trace, model, optimizer)
+        buffers = Buffers(model, links, num_workers=num_ranks) if settings.broadcast_buffers else None
         stock = stock_buckets(plan) if settings.hand_off else None
         if stock is not None:
-            return StockSession(model, optimizer, bundle, stock, links=links, store=store, compute=compute)
+            return StockSession(
+                model,
+                optimizer,
+                bundle,
+                stock,
+                plan=plan,
+                links=links,
+                store=store,
+                buffers=buffers,
+                compute=compute,
+            )
         links.make_native(native_groups(plan))
         execution = _execution(plan, parameters, optimizer, links, checks=settings.checks)
         script = script_of(plan, rank, len(parameters), engine_updates(plan))
@@ -116,7 +132,16 @@ def start(
             )
         else:
             engine = Engine(plan, script, execution, rank=rank, timeout_seconds=settings.timeout_seconds, trace=trace)
-        return Session(model, optimizer, bundle, plan=plan, execution=execution, engine=engine, compute=compute)
+        return Session(
+            model,
+            optimizer,
+            bundle,
+            plan=plan,
+            execution=execution,
+            engine=engine,
+            buffers=buffers,
+            compute=compute,
+        )
     except BaseException:
         links.close()
         raise

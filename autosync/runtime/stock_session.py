@@ -7,7 +7,11 @@ from typing import Any
 import torch
 
 from autosync.errors import OperationError
+from autosync.plan.types import Plan
 from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
+from autosync.runtime.buffers import Buffers
+from autosync.runtime.description import described
+from autosync.runtime.expected import Expected
 from autosync.runtime.links import Links
 from autosync.runtime.stock import StockBuckets, StockReducer, as_process_group
 from autosync.runtime.trace import Compute
@@ -25,10 +29,15 @@ class StockSession:
         stock: StockBuckets,
         *,
         links: Links,
+        plan: Plan,
         store: Any,
+        buffers: Buffers | None = None,
         compute: Compute | None = None,
     ) -> None:
+        self._plan = plan
         self._links = links
+        self._buffers = buffers
+        self._expected = Expected(model, optimizer, bundle, are_engines=False)
         self._compute = compute
         members = tuple(range(links.num_ranks))
         # torch's own groups have two threads: a small bucket then does not wait for a large one.
@@ -48,6 +57,8 @@ class StockSession:
         ]
         self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
         self._hooks.append(optimizer.register_step_post_hook(self._after_step))
+        if buffers is not None:
+            buffers.begin(lambda: self.syncs)
 
     @property
     def syncs(self) -> bool:
@@ -68,6 +79,7 @@ class StockSession:
             raise OperationError("optimizer.step(closure): a closure's backward passes cannot be synchronised")
         if not self._synchronised:
             raise OperationError("optimizer.step() was called without a synchronised backward pass before it")
+        self._expected.check()
 
     def _after_step(self, *_: Any) -> None:
         self._synchronised = False
@@ -79,7 +91,13 @@ class StockSession:
         """The reducer says nothing of what it does."""
         return "in torch's reducer"
 
+    def describe(self) -> str:
+        """The reducer, and the plan that it carries out."""
+        return described(self._plan, "torch's reducer", ["the user's optimizer updates everything"], self._buffers)
+
     def close(self) -> None:
+        if self._buffers is not None:
+            self._buffers.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

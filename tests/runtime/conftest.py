@@ -77,7 +77,9 @@ class Ranks:
         strategy = Strategy(messages=(Message(parts=("0.weight", "0.bias")), second))
         return write_bundle(self.folder / "mixed.yaml", strategy, "small", self.cluster)
 
-    def run(self, cases: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
+    def run(
+        self, cases: Sequence[tuple[str, dict[str, Any]]], *, limit_seconds: float = LIMIT_SECONDS
+    ) -> list[list[Any]]:
         """Each rank's answers, as many as it gave."""
         (self.folder / "cases.json").write_text(json.dumps(cases))
         num_ranks = self.cluster.num_workers
@@ -91,7 +93,7 @@ class Ranks:
                 start_new_session=True,
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(LIMIT_SECONDS)
+            self._process.wait(limit_seconds)
         self.stop()
         return [self._answers(rank) for rank in range(num_ranks)]
 

@@ -133,6 +133,7 @@ def refusals(bundle: str) -> dict[str, str]:
         made.step()
         found["step twice"] = raised(made.optimizer.step)
         found["closure"] = raised(lambda: made.optimizer.step(lambda: 0.0))
+        made.optimizer.zero_grad()
         with no_sync(made.model):
             made.backward()
         found["step without sync"] = raised(made.optimizer.step)

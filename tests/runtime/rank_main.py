@@ -1,8 +1,8 @@
 """The ranks of a test: `python rank_main.py FOLDER NUM_RANKS` runs the cases in FOLDER/cases.json on each of them.
 
 The ranks are forks of this process, for to import torch takes each of them seconds. What came of the cases goes to
-FOLDER/answers-RANK.json. A case is a function of `rank_cases.py` with its arguments. Its answer is what it returned,
-or what it raised.
+FOLDER/answers-RANK.json. A case is a function of `rank_cases.py`, or `FILE:FUNCTION` for one of another file here, with
+its arguments. Its answer is what it returned, or what it raised.
 """
 
 import datetime as dt
@@ -32,11 +32,16 @@ def load(path: Path) -> ModuleType:
 def run_rank(folder: Path, rank: int, num_ranks: int) -> None:
     store = dist.FileStore(str(folder / "rendezvous"), num_ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=dt.timedelta(seconds=60))
-    cases = load(Path(__file__).with_name("rank_cases.py"))
+    # Cases are made of one another.
+    sys.path.insert(0, str(Path(__file__).parent))
+    load(Path(__file__).with_name("rank_cases.py"))
     answers: list[Any] = []
     for name, arguments in json.loads((folder / "cases.json").read_text()):
+        file, _, function = name.rpartition(":")
+        file = file or "rank_cases"
+        cases = sys.modules.get(file) or load(Path(__file__).with_name(f"{file}.py"))
         try:
-            answer = getattr(cases, name)(**arguments)
+            answer = getattr(cases, function)(**arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, the test must hear of it
             answer = f"{type(error).__name__}: {error}"
         left = [thread.name for thread in threading.enumerate() if thread.name == "autosync-engine"]

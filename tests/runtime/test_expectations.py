@@ -1,0 +1,181 @@
+"""What DDP's users expect of a training script: it comes out as under stock DDP, or it is refused by name.
+
+Every script of `expectation_cases.py` runs under each way in which training is carried out, on real ranks.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model_file import model_of
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.presets import build_preset
+
+Overlap: TypeAlias = Literal["backward", "forward"]
+
+LIMIT_SECONDS = 400.0
+
+TASKS = Path(__file__).with_name("expectation_tasks.py")
+
+# Each way: the preset, what it overlaps, and whether torch's reducer may have it.
+WAYS: dict[str, tuple[str, Overlap, bool]] = {
+    "reducer": ("ddp", "backward", True),
+    "backward": ("ddp", "backward", False),
+    "forward": ("all_reduce_per_variable", "forward", False),
+    "shards": ("sharded", "backward", False),
+    "shards forward": ("sharded", "forward", False),
+    "server": ("ps_load_balanced", "backward", False),
+}
+EVERYWHERE = tuple(WAYS)
+USERS = ("reducer", "backward")
+"""Ways in which gradients are the users' when backward has returned."""
+WORKERS = ("reducer", "backward", "forward")
+"""Ways in which every worker has the whole state of the optimizer."""
+APART = ("shards", "shards forward", "server")
+"""Ways in which none has."""
+ENGINE = ("backward", "forward", "shards", "shards forward", "server")
+"""Ways in which our engine runs."""
+ENGINES = ("forward", "shards", "shards forward", "server")
+"""Ways in which the engine updates."""
+
+# Script, task, and the ways in which it comes out as under DDP.
+SAME = [
+    ("plain", "everything", EVERYWHERE),
+    ("accumulates", "everything", EVERYWHERE),
+    ("clips", "layers", USERS),
+    ("clips", "clipped", EVERYWHERE),
+    ("autocasts", "single", EVERYWHERE),
+    ("scales", "single", USERS),
+    ("scales", "scaled", USERS),
+    ("scales_and_clips", "single", USERS),
+    ("scales_and_clips", "scaled_and_clipped", USERS),
+    ("schedules", "everything", EVERYWHERE),
+    ("several_forwards", "everything", EVERYWHERE),
+    ("uneven", "everything", EVERYWHERE),
+    ("compiled_after", "everything", EVERYWHERE),
+    ("compiled_before", "everything", EVERYWHERE),
+    ("compiled_by_aot", "everything", EVERYWHERE),
+    ("compiled_model_is_given", "everything", EVERYWHERE),
+    ("compiled_in_place", "layers", EVERYWHERE),
+    ("checkpoints", "layers", EVERYWHERE),
+    ("checkpoints_reentrant", "layers", EVERYWHERE),
+    ("state_dict_is_bare", "everything", EVERYWHERE),
+    ("state_dict_of_layers", "everything", EVERYWHERE),
+    ("adds_a_group", "layers", USERS),
+    ("resumes", "everything", WORKERS),
+    ("resumes_in_a_new_model", "everything", WORKERS),
+    ("loads_a_model", "everything", EVERYWHERE),
+    ("averages", "everything", EVERYWHERE),
+    ("copies", "everything", EVERYWHERE),
+    ("fails_in_forward", "layers", EVERYWHERE),
+    ("fails_before_gradients", "layers", EVERYWHERE),
+    ("never_zeroes", "layers", USERS),
+    ("zeroes_in_place", "layers", EVERYWHERE),
+    ("zeroes_after_backward", "layers", USERS),
+    ("sets_a_gradient", "layers", USERS),
+    ("two_at_once", "layers", EVERYWHERE),
+    ("again", "everything", WORKERS),
+    ("buffers", "normed", EVERYWHERE),
+    ("buffers_of_all", "normed", EVERYWHERE),
+]
+
+# Script, task, ways, and how the refusal begins.
+REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
+    ("clips", "layers", ENGINES, "OperationError: the gradient of 0.weight belongs to the engine"),
+    ("scales", "scaled", ENGINES, "OperationError: the gradient of 0.weight belongs to the engine"),
+    ("scales", "single", ENGINES, "OperationError: the gradient of 0.weight belongs to the engine"),
+    ("never_zeroes", "layers", ENGINES, "OperationError: the gradient of 0.weight is that of the last step"),
+    ("never_zeroes", "clipped", ENGINES, "OperationError: the gradient of 0.weight is that of the last step"),
+    ("zeroes_after_backward", "layers", ENGINES, "OperationError: the gradient of 0.weight was thrown away"),
+    ("sets_a_gradient", "layers", ENGINES, "OperationError: the gradient of 0.weight was replaced"),
+    ("uses_a_closure", "layers", EVERYWHERE, "OperationError: optimizer.step(closure)"),
+    ("adds_a_group", "layers", ENGINES, "OperationError: the optimizer has 4 parameters in 2 groups, and had 2 in 1"),
+    ("thaws", "everything", EVERYWHERE, "OperationError: frozen.weight is trainable now; in the bundle it is frozen"),
+    ("fails_among_gradients", "layers", ENGINE, "OperationError: a backward pass has ended with an error"),
+    ("fails_among_gradients", "layers", ("reducer",), "OperationError: 0.weight"),
+    ("resumes", "everything", APART, "OperationError: the optimizer's state of "),
+]
+
+
+def write(folder: Path, task: str, way: str, cluster: ClusterSpec) -> str:
+    """The path of the bundle by which a task is trained in some way."""
+    preset, overlap, _ = WAYS[way]
+    path = folder / f"{task}-{preset}-{overlap}.yaml"
+    if not path.exists():
+        model = model_of(f"{TASKS}:{task}")
+        strategy = replace(build_preset(preset, model, cluster), overlap=overlap)
+        bundle = Bundle(
+            strategy=strategy,
+            model=model,
+            cluster=cluster,
+            strategy_id=strategy_id(strategy, model, cluster),
+            plan_id=plan_id(lower(strategy, model, cluster), cluster),
+        )
+        save_bundle(path, bundle)
+    return str(path)
+
+
+DESCRIPTIONS = {
+    "reducer": """torch's reducer: 2 workers
+1 message of 3 parts, 1 transfer in 1 lane, overlap backward
+all_reduce (native)
+the user's optimizer updates everything
+buffers of 48 bytes come from the first worker in every step""",
+    "forward": """autosync's engine: 2 workers
+3 messages of 3 parts, 3 transfers in 1 lane, overlap forward
+all_reduce (native)
+the engine updates everything
+buffers of 48 bytes come from the first worker in every step""",
+}
+
+
+def test_what_is_no_comparison(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+
+    def arguments(task: str, way: str) -> dict[str, Any]:
+        return {"bundle": write(ranks.folder, task, way, ranks.cluster), "hand_off": WAYS[way][2]}
+
+    cases = [("expectation_cases:described", arguments("everything", way)) for way in DESCRIPTIONS]
+    cases += [("expectation_cases:first_rank_evaluates", arguments("normed", way)) for way in EVERYWHERE]
+    cases += [("expectation_cases:keeps_own_buffers", arguments("normed", way)) for way in EVERYWHERE]
+    for answers in ranks.run(cases):
+        assert answers == [*DESCRIPTIONS.values(), *[""] * 2 * len(EVERYWHERE)]
+
+
+def test_groups_of_a_larger_world(make_ranks: Callable[[str], Any]) -> None:
+    """Two data-parallel groups of two ranks each, as where the others of a rank's node split its model."""
+    ranks, pair = make_ranks("four nodes"), make_ranks("one node")
+    ways = ("reducer", "backward", "forward", "shards")
+    cases = [
+        (
+            "expectation_cases:two_groups_at_once",
+            {"bundle": write(pair.folder, "everything", way, pair.cluster), "hand_off": WAYS[way][2]},
+        )
+        for way in ways
+    ]
+    assert ranks.run(cases) == [[""] * len(ways)] * 4
+
+
+def test_a_script_comes_out_as_under_ddp(make_ranks: Callable[[str], Any]) -> None:
+    ranks = make_ranks("one node")
+
+    def arguments(script: str, task: str, way: str) -> dict[str, Any]:
+        bundle = write(ranks.folder, task, way, ranks.cluster)
+        return {"script": script, "task": task, "bundle": bundle, "hand_off": WAYS[way][2]}
+
+    same = [(script, task, way) for script, task, ways in SAME for way in ways]
+    refusals = [(script, task, way, words) for script, task, ways, words in REFUSED for way in ways]
+    cases = [("expectation_cases:compared", arguments(*one)) for one in same]
+    cases += [("expectation_cases:refused", arguments(*one[:3])) for one in refusals]
+    answers = ranks.run(cases, limit_seconds=LIMIT_SECONDS)
+    for rank, given in enumerate(answers):
+        found = {one: answer for one, answer in zip(same, given, strict=False) if answer}
+        assert found == {}, f"rank {rank}"
+        for (*one, words), answer in zip(refusals, given[len(same) :], strict=False):
+            assert answer.startswith(words), (rank, one)
+        assert len(given) == len(cases), f"rank {rank} did not come to its end"
