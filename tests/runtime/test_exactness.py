@@ -31,7 +31,7 @@ def run(*arguments: str, limit_seconds: float) -> dict[str, Any]:
 
 def test_cases_that_once_failed() -> None:
     cases = HERE / "exact_cases.json"
-    found = run("--only", str(cases), limit_seconds=100)
+    found = run("--only", str(cases), limit_seconds=200)
     assert found["failures"] == []
     assert found["trained"] == len(json.loads(cases.read_text())["failures"])
 
@@ -45,7 +45,7 @@ def test_cases_that_once_failed() -> None:
     ],
 )
 def test_every_preset_and_random_strategies(count: int, options: tuple[str, ...]) -> None:
-    found = run("--count", str(count), "--seed", str(count), *options, limit_seconds=110 if count == 80 else 900)
+    found = run("--count", str(count), "--seed", str(count), *options, limit_seconds=240 if count == 80 else 900)
     assert found["failures"] == []
     assert found["trained"] == count
     assert len(found["by_origin"]) == 12, "all presets, and samples"
