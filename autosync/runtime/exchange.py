@@ -75,12 +75,14 @@ class Flow:
         """How many pieces a transfer may have asked for that receives from `breadth` members at a time.
 
         Two would keep a link busy on idle machines: one arrives while the other is added and sent on. More make up for
-        threads that are late. All sources of a round get one, for one of them may have a slower link than this rank.
+        threads that are late. All sources of a round get one, for one of them may have a slower link than this rank;
+        no more than that where something more urgent is under way.
         """
         # The list is never empty when an active transfer asks, and to look at its ends takes no lock.
         priorities = self._priorities
         if priorities[0] < priority:
-            return 1
+            # Of one piece at a time all sources but one would wait, with their links idle.
+            return max(1, breadth)
         return breadth + _NUM_AHEAD + (_NUM_FAVOURED if priorities[-1] > priority else 0)
 
 
