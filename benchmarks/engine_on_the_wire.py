@@ -180,7 +180,7 @@ def convnet_strategies(model: ModelSpec, cluster: ClusterSpec) -> list[tuple[str
         ("ring, 2 MB, 6 bands", merged(model, [ring], merge_bytes=2 * megabyte, num_bands=6)),
         ("native, 2 MB, 4 bands", merged(model, [native], merge_bytes=2 * megabyte, num_bands=4)),
         ("sharded, 2 MB, 4 bands", merged(model, scattered, merge_bytes=2 * megabyte, num_bands=4)),
-        ("servers, 2 MB, 8 lanes", merged(model, servers, merge_bytes=2 * megabyte, num_bands=4, num_lanes=8)),
+        ("servers, 1 MB, 8 lanes", merged(model, servers, merge_bytes=megabyte, num_lanes=8)),
         ("bytescheduler", build_preset("bytescheduler", model, cluster)),
     ]
 
