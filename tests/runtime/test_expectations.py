@@ -87,7 +87,8 @@ SAME = [
 # Script, task, ways, and how the refusal begins.
 REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
     ("clips", "layers", ENGINES, "OperationError: the gradient of 0.weight belongs to the engine"),
-    ("scales", "scaled", ENGINES, "OperationError: the gradient of 0.weight belongs to the engine"),
+    ("scales", "scaled", ENGINES, "OperationError: the task scales its loss, and the engine cannot undo that"),
+    ("scales_and_clips", "scaled_and_clipped", ENGINES, "OperationError: the task scales its loss"),
     ("scales", "single", ENGINES, "OperationError: the gradient of 0.weight belongs to the engine"),
     ("never_zeroes", "layers", ENGINES, "OperationError: the gradient of 0.weight is that of the last step"),
     ("never_zeroes", "clipped", ENGINES, "OperationError: the gradient of 0.weight is that of the last step"),
@@ -97,7 +98,7 @@ REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
     ("adds_a_group", "layers", ENGINES, "OperationError: the optimizer has 4 parameters in 2 groups, and had 2 in 1"),
     ("thaws", "everything", EVERYWHERE, "OperationError: frozen.weight is trainable now; in the bundle it is frozen"),
     ("fails_among_gradients", "layers", ENGINE, "OperationError: a backward pass has ended with an error"),
-    ("fails_among_gradients", "layers", ("reducer",), "OperationError: 0.weight"),
+    ("fails_among_gradients", "layers", ("reducer",), "OperationError: 0.bias, 0.weight got no gradient"),
     ("resumes", "everything", APART, "OperationError: the optimizer's state of "),
 ]
 
