@@ -36,7 +36,7 @@ from autosync.strategy.representation import (
     Strategy,
     TopK,
 )
-from autosync.testing.plans import ALL, Example, cluster_of, examples, model_of
+from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, model_of
 
 HERE = Path(__file__).parent
 NUM_STEPS = 7
@@ -157,7 +157,9 @@ def chosen(devices: tuple[int, ...]) -> dict[str, Example]:
         for name, codec, staleness in (("server apart, cast", Cast(), 0), ("server apart, stale, int8", Int8(), 2)):
             at = ParameterServer(server="n2", staleness=staleness)
             messages = tuple(replace(one, synchroniser=at, codec=codec) for one in apart.strategy.messages)
-            named[name] = replace(apart, strategy=replace(apart.strategy, messages=messages))
+            strategy = replace(apart.strategy, messages=messages)
+            # By plain SGD, under which gradients that are too long show.
+            named[name] = replace(apart, strategy=strategy, model=model_of(optimizer=SGD))
         four = cluster_of(2, 2)
         ways = {
             "cast, hierarchical": Message(parts=ALL, synchroniser=AllReduce(hierarchical=True), codec=Cast()),
@@ -202,7 +204,7 @@ def check(name: str, bundle: Bundle, rank: int, answer: dict[str, Any]) -> None:
     example = Example(strategy=bundle.strategy, model=bundle.model, cluster=bundle.cluster)
     plan, workload = example.plan(), Workload(model=bundle.model)
     expected = interpret(plan, workload, num_steps=NUM_STEPS, rng=random.Random(2))
-    tolerance = 5e-2 if "cast" in name else 1e-11
+    tolerance = 1e-2 if "cast" in name else 1e-11
     references = [expected.parameters[rank]]
     if "lossy" not in bundle.strategy.classes:
         references.append(meaning(bundle.strategy, workload, num_workers=plan.num_workers, num_steps=NUM_STEPS)[rank])
