@@ -125,12 +125,14 @@ def idles(bundle: str, seconds: float) -> str:
     model = WorkloadModel(Workload(model=made.model), dist.get_rank())
     optimizer = workload_optimizer(model, made.model)
     parallelize(model, optimizer, made, timeout_seconds=seconds / 2, hand_off=False)
-    for step in range(4):
-        time.sleep(seconds if step == 2 else 0)
-        optimizer.zero_grad()
-        model(step).backward()
-        optimizer.step()
-    release(model)
+    try:
+        for step in range(4):
+            time.sleep(seconds if step == 2 else 0)
+            optimizer.zero_grad()
+            model(step).backward()
+            optimizer.step()
+    finally:
+        release(model)
     return ""
 
 
