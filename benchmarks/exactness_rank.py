@@ -249,6 +249,9 @@ def _digest(value: torch.Tensor) -> str:
 
 def serve_connection(connection: Connection) -> None:
     """One rank: cases until the other end closes."""
+    # After the fork, while there is one thread: of a pool that a parent had, the first threads that ask make a new one,
+    # all of them at once.
+    torch.set_num_threads(1)
     join: Join = connection.recv()
     store = dist.TCPStore("127.0.0.1", join.port, is_master=False, wait_for_workers=False)
     rank = Server(join, store) if join.serves else Worker(join, store)
@@ -262,7 +265,6 @@ def serve_connection(connection: Connection) -> None:
 
 def main(descriptors: list[int]) -> None:
     """Fork the ranks and wait for them."""
-    torch.set_num_threads(1)
     children = []
     for own in descriptors:
         child = os.fork()

@@ -477,12 +477,13 @@ def run_rank(folder: Path, rank: int, num_ranks: int) -> None:
 
 
 def main(folder: Path, num_ranks: int) -> None:
-    torch.set_num_threads(1)
     children = []
     for rank in range(num_ranks):
         child = os.fork()
         if not child:
             try:
+                # Before the fork it would leave a pool of threads behind that is made anew by whoever comes first.
+                torch.set_num_threads(1)
                 run_rank(folder, rank, num_ranks)
             finally:
                 sys.stdout.flush()

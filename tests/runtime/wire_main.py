@@ -416,12 +416,13 @@ def run_rank(folder: Path, rank: int, num_ranks: int, cases: list[str]) -> None:
 
 
 def main(folder: Path, num_ranks: int, cases: list[str]) -> None:
-    torch.set_num_threads(1)
     children = []
     for rank in range(num_ranks):
         child = os.fork()
         if not child:
             try:
+                # Before the fork it would leave a pool of threads behind that is made anew by whoever comes first.
+                torch.set_num_threads(1)
                 run_rank(folder, rank, num_ranks, cases)
             finally:
                 sys.stdout.flush()

@@ -1,7 +1,6 @@
 """What step times say, held against what must be so for any of them."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
