@@ -145,6 +145,7 @@ def zeroes_in_place(script: Script) -> Values:
     script.start()
     for number in range(NUM_STEPS):
         loss = script.loss()
+        script.optimizer.defaults["foreach"] = number == 1
         if number % 2:
             script.optimizer.zero_grad(set_to_none=False)
         else:
@@ -249,15 +250,22 @@ def buffers(script: Script) -> dict[str, Tensor]:
 
 
 def buffers_of_all(script: Script) -> dict[str, Tensor]:
-    """What all ranks have when a pass has begun: seen from a layer within."""
+    """What each rank has when a pass has begun, seen from a layer within: its own after a pass that is not synchronised."""
     script.start()
     found: dict[str, Tensor] = {}
 
     def look(module: nn.Module, _: Any) -> None:
-        if module.training:
-            found[f"{len(found)}"] = module.running_mean.clone()  # type: ignore[union-attr,operator]
+        mean: Any = module.running_mean
+        everyones = [torch.empty_like(mean) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, mean)
+        found[f"{len(found)}"] = torch.stack(everyones)
 
     hook = script.model[1].register_forward_pre_hook(look)  # type: ignore[index,union-attr]
-    script.steps()
+    for _ in range(NUM_STEPS):
+        script.optimizer.zero_grad()
+        with script.no_sync():
+            script.loss().backward()
+        script.loss().backward()
+        script.optimizer.step()
     hook.remove()
     return found
