@@ -250,7 +250,7 @@ def buffers(script: Script) -> dict[str, Tensor]:
 
 
 def buffers_of_all(script: Script) -> dict[str, Tensor]:
-    """What each rank has when a pass has begun, seen from a layer within: its own after a pass that is not synchronised."""
+    """What each rank has when a pass has begun, seen from a layer within: its own after one without synchronisation."""
     script.start()
     found: dict[str, Tensor] = {}
 
