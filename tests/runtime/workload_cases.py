@@ -76,6 +76,7 @@ def refuses_a_state(bundle: str) -> list[str]:
     optimizer = workload_optimizer(model, made.model)
     parallelize(model, optimizer, made, timeout_seconds=20, hand_off=False)
     session = session_of(model)
+    dist.barrier()
     found = []
     state = session.engine_state()
     name = next(one for one in state if one != "clock")
@@ -141,6 +142,8 @@ def accumulates_twice(bundle: str) -> str:
     made = load_bundle(bundle)
     model = WorkloadModel(Workload(model=made.model), dist.get_rank())
     parallelize(model, workload_optimizer(model, made.model), made, timeout_seconds=20, hand_off=False)
+    # Who ends at once would else be gone before the other has connected.
+    dist.barrier()
     try:
         model(0).backward()
         model(0).backward()
