@@ -141,6 +141,10 @@ class Factors:
             hook.remove()
         self._hooks.clear()
 
+    def keep(self, name: str, pair: Pair) -> None:
+        """The backward pass went through a call of its layer."""
+        self._pairs[name].append(pair)
+
     def take(self, name: str, gradient: torch.Tensor, iteration: int) -> None:
         """A variable's gradient is complete: bring its factors to where their transfer finds them."""
         pairs = self._pairs[name]
@@ -172,7 +176,7 @@ class Factors:
 
     def _backward(self, name: str, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
         outputs = gradient.detach()
-        self._pairs[name].append(Pair(outputs.reshape(-1, outputs.shape[-1]), inputs.reshape(-1, inputs.shape[-1])))
+        self.keep(name, Pair(outputs.reshape(-1, outputs.shape[-1]), inputs.reshape(-1, inputs.shape[-1])))
 
     def _check(self, name: str, pair: Pair, gradient: torch.Tensor) -> None:
         """All rows of the gradient in the first step, and some at random in every other."""
