@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -101,6 +101,16 @@ def _unit_roundoff(gradient: torch.Tensor) -> float:
 # One rank's factors.
 
 
+@runtime_checkable
+class KnowsFactors(Protocol):
+    """A layer that is no `torch.nn.Linear` and tells its factors by itself, as a replayed one does.
+
+    In each backward pass it calls the hook with inputs and outputs' gradients before its weight's gradient is complete.
+    """
+
+    def register_factors_hook(self, hook: Callable[[torch.Tensor, torch.Tensor], None]) -> Any: ...
+
+
 class Factors:
     """Takes down the factors of one rank's gradients. `variables` are the names of those that travel as factors.
 
@@ -129,6 +139,9 @@ class Factors:
         for name in self._regions:
             weight = self._memory.parameter(name)
             owners = [m for m in model.modules() if any(p is weight for p in m.parameters(recurse=False))]
+            if len(owners) == 1 and isinstance(owners[0], KnowsFactors):
+                self._hooks.append(owners[0].register_factors_hook(functools.partial(self._backward, name)))
+                continue
             if len(owners) != 1 or not isinstance(owners[0], torch.nn.Linear) or owners[0].weight is not weight:
                 kinds = " and a ".join(type(owner).__name__ for owner in owners)
                 raise OperationError(f"{name} belongs to a {kinds}, not to one Linear layer {_INSTEAD}")

@@ -25,8 +25,9 @@ Load = Callable[[float], float]
 class FakeSteps:
     """How long a contestant's steps take, and when it fails.
 
-    The first `num_warmup_steps` after `prepare` take `warmup_factor` as long. `noise` is the standard deviation of
-    a step as a share of it. `fails_at` is the step after `prepare` that fails, 0 for `prepare` itself.
+    The first `num_warmup_steps` after `prepare` take `warmup_factor` as long. Without `settle` the next contestant's
+    steps have to share the links for `leaves_seconds`. `noise` is the standard deviation of a step as a share of it.
+    `fails_at` is the step after `prepare` that fails, 0 for `prepare` itself.
     """
 
     seconds: float
@@ -37,6 +38,7 @@ class FakeSteps:
     cpu_share: float = 0.25
     peak_memory_bytes: int = 100_000_000
     fails_at: int | None = None
+    leaves_seconds: float = 0.0
 
 
 class FakeService:
@@ -66,6 +68,7 @@ class FakeService:
         self._load = load
         self._state = self._random.gauss(0, 1)
         self._taken: dict[str, int] = {}
+        self._left: tuple[str, float] = ("", 0.0)
 
     def __enter__(self) -> Self:
         return self
@@ -88,8 +91,8 @@ class FakeService:
             self._fail(name)
         self._taken[name] = 0
 
-    def run(self, name: str, num_steps: int) -> StepSamples:
-        self.calls.append(("run", name, num_steps))
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
+        self.calls.append(("run and settle" if settle else "run", name, num_steps))
         if name not in self._taken:
             raise OperationError(f"{name} is not prepared")
         steps = self._steps[name]
@@ -99,6 +102,7 @@ class FakeService:
             # The ranks take turns in being the slowest.
             for rank, times in enumerate(ranks):
                 times.append(seconds if (self._taken[name] + rank) % self._num_ranks == 0 else seconds * 0.99)
+        self._left = (name, 0.0 if settle else steps.leaves_seconds)
         return StepSamples(
             step_seconds=tuple(map(tuple, ranks)),
             cpu_share=steps.cpu_share,
@@ -123,8 +127,11 @@ class FakeService:
         seconds = steps.seconds * max(1 + steps.noise * self._state, 0.01) * self._load(self.now_seconds)
         if self._taken[name] <= steps.num_warmup_steps:
             seconds *= steps.warmup_factor
-        self.now_seconds += seconds
-        return seconds
+        whose, left = self._left
+        shared = min(left, seconds) if whose != name else 0.0
+        self._left = (whose, left - shared)
+        self.now_seconds += seconds + shared
+        return seconds + shared
 
     def _fail(self, name: str) -> None:
         self._taken.clear()

@@ -267,8 +267,9 @@ class _Field:
         taken = {}
         for name in order:
             try:
-                # The step that starts a block, on idle links, is not counted.
-                taken[name] = self._service.run(name, num_steps + 1)
+                # A block begins and ends on idle links. The step that starts it is not counted: where transfers go on
+                # into the next forward pass, it finds none, and those of the last step are nobody else's burden.
+                taken[name] = self._service.run(name, num_steps + 1, settle=True)
             except TrialFailed as error:
                 self._leave_out(name, error)
                 self.prepare()

@@ -40,11 +40,12 @@ class Service(Protocol):
     """What measuring needs of a trial service, which nobody else may use meanwhile.
 
     `prepare` and `run` raise `TrialFailed`. Several contestants may be prepared at once. `run` takes that many steps of
-    one of them and returns all of them; `release` forgets one, prepared or not, and never fails.
+    one of them and returns all of them; with `settle`, what the last of them has left to be done during the next one is
+    done by then, so that whoever comes next finds idle links. `release` forgets one, prepared or not, and never fails.
     """
 
     def prepare(self, contestant: Contestant) -> None: ...
-    def run(self, name: str, num_steps: int) -> Samples: ...
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples: ...
     def release(self, name: str) -> None: ...
 
 

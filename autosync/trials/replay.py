@@ -1,19 +1,22 @@
 """Replay: a model spec as a task. Compute takes the recorded time by sleeping; everything on the wire is real.
 
 The replayed model has the spec's parameters by name and shape. Its forward pass goes through the recorded segments, its
-backward pass gives out gradients of the real sizes (rows for sparse ones) in the recorded order, its optimizer takes
-the recorded time for whatever share of the elements it updates. Sleeping leaves the cores to the network, which on an
+backward pass gives out gradients of the real sizes (rows for sparse ones, with their factors for those of linear
+layers) in the recorded order, its optimizer takes the recorded time for whatever share of the elements it updates.
+Sleeping leaves the cores to the network, which on an
 emulated cluster is what one wants to measure. Numbers in gradients and parameters mean nothing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from autosync.runtime.optimizer_facts import known_optimizer
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Variable
@@ -62,7 +65,38 @@ def replay_task(model: ModelSpec) -> Task:
     )
 
 
-class ReplayedModel(nn.Module):
+class _Owner(nn.Module):
+    """A module that owns parameters; where one is a linear layer's weight, it tells the factors of its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._factors: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._factors_hooks: OrderedDict[int, Callable[[torch.Tensor, torch.Tensor], None]] = OrderedDict()
+
+    def begin_factors(self, weight: torch.Tensor, num_rows: int) -> None:
+        width, depth = weight.shape
+        self._factors = weight.detach().new_zeros((num_rows, depth)), weight.detach().new_zeros((num_rows, width))
+
+    def register_factors_hook(self, hook: Callable[[torch.Tensor, torch.Tensor], None]) -> RemovableHandle:
+        handle = RemovableHandle(self._factors_hooks)
+        self._factors_hooks[handle.id] = hook
+        return handle
+
+    def give_factors(self) -> None:
+        """The backward pass is here."""
+        if self._factors is not None:
+            for hook in self._factors_hooks.values():
+                hook(*self._factors)
+
+
+class _Stage(_Owner):
+    """A module of the replayed model; its time is spent by the model."""
+
+    def forward(self) -> None:
+        return
+
+
+class ReplayedModel(_Owner):
     """The spec's parameters, in modules named as the original's, behind passes that take their time."""
 
     def __init__(self, model: ModelSpec) -> None:
@@ -71,22 +105,30 @@ class ReplayedModel(nn.Module):
         self._pace = Pace()
         self._variables = {variable.name: variable for variable in model.variables}
         self._gradients: dict[str, torch.Tensor] = {}
+        self._owners: dict[str, _Owner] = {}
         for variable in model.variables:
-            owner, _, leaf = variable.name.rpartition(".")
+            name, _, leaf = variable.name.rpartition(".")
+            owner = self._module(name)
             parameter = nn.Parameter(torch.zeros(variable.shape, dtype=getattr(torch, variable.dtype)))
-            self._module(owner).register_parameter(leaf, parameter)
-            if not variable.sparse:
+            owner.register_parameter(leaf, parameter)
+            self._owners[variable.name] = owner
+            if variable.factor_rows is not None:
+                # Zero, so that it is the product of its factors whatever synchronising makes of either.
+                self._gradients[variable.name] = torch.zeros_like(parameter, requires_grad=False)
+                owner.begin_factors(parameter, variable.factor_rows)
+            elif not variable.sparse:
                 self._gradients[variable.name] = torch.ones_like(parameter, requires_grad=False)
         self._by_name = dict(self.named_parameters())
 
-    def _module(self, name: str) -> nn.Module:
+    def _module(self, name: str) -> _Owner:
         """The module of that name, made where it is missing."""
-        module: nn.Module = self
+        module: _Owner = self
         for step in name.split(".") if name else ():
             child = dict(module.named_children()).get(step)
             if child is None:
                 child = _Stage()
                 module.add_module(step, child)
+            assert isinstance(child, _Owner), "all modules here are"
             module = child
         return module
 
@@ -116,6 +158,8 @@ class ReplayedModel(nn.Module):
         microstep's gradient is added to an earlier one's, which lies in the same memory, it is zero.
         """
         variable = self._variables[name]
+        if variable.factor_rows is not None:
+            self._owners[name].give_factors()
         if not variable.sparse:
             kept = self._gradients[name]
             if self._by_name[name].grad is None:
@@ -130,13 +174,6 @@ class ReplayedModel(nn.Module):
     @property
     def pace(self) -> Pace:
         return self._pace
-
-
-class _Stage(nn.Module):
-    """A module that owns parameters; its time is spent by the model."""
-
-    def forward(self) -> None:
-        return
 
 
 class _BackwardSegment(torch.autograd.Function):

@@ -143,6 +143,9 @@ class Servant:
         for number in range(request["num_steps"]):
             self.doing = f"in step {number + 1} of {request['num_steps']}"
             seconds.append(training.step())
+        if request["settle"]:
+            self.doing = "waiting for what its steps have left under way"
+            training.settle()
         self._running = None
         self.doing = "waiting for the other ranks to end their steps"
         dist.barrier()

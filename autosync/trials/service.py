@@ -118,10 +118,10 @@ class TrialService:
         self._prepared.add(contestant.name)
         self._ended_by.pop(contestant.name, None)
 
-    def run(self, name: str, num_steps: int) -> StepSamples:
-        """That many steps of a prepared contestant, on all ranks together."""
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
+        """That many steps of a prepared contestant, on all ranks together; with `settle` until all is at rest."""
         self._check_prepared(name)
-        all_answers = self._ask("run", {"name": name, "num_steps": num_steps})
+        all_answers = self._ask("run", {"name": name, "num_steps": num_steps, "settle": settle})
         answers, servers = all_answers[: self.cluster.num_workers], all_answers[self.cluster.num_workers :]
         return StepSamples(
             step_seconds=tuple(tuple(answer["step_seconds"]) for answer in answers),

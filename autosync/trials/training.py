@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from autosync.errors import AutosyncError
-from autosync.runtime.parallelize import no_sync, parallelize, release, where
+from autosync.runtime.parallelize import drain, no_sync, parallelize, release, where
 from autosync.specs.task import Task
 from autosync.specs.task_run import (
     build_model,
@@ -87,6 +87,11 @@ class Training:
         step_optimizer(task, self._optimizer)
         self._doing = None
         return time.perf_counter() - start
+
+    def settle(self) -> None:
+        """Wait for the transfers and updates that the last step has left to be done during the next one."""
+        if not self._is_stock_ddp:
+            drain(self._bare)
 
     def _pass_through(self, batch: Any) -> None:
         self._doing = "in the forward pass"

@@ -147,6 +147,13 @@ def test_the_seed_draws_the_same_orders_again() -> None:
     assert calls(1) != calls(2)
 
 
+def test_what_one_leaves_under_way_is_not_the_next_ones_burden() -> None:
+    leaving, other = FakeSteps(seconds=0.1, leaves_seconds=0.15), FakeSteps(seconds=0.1)
+    comparison = _compared(FakeService({"leaving": leaving, "other": other}), "leaving", "other")
+    assert comparison.measurements["other"].median_seconds == pytest.approx(0.1)
+    assert comparison.ratios[0].verdict == "no difference found"
+
+
 def test_one_that_fails_is_left_out_and_the_others_go_on() -> None:
     steps = {
         "a": FakeSteps(seconds=0.2),

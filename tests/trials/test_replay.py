@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from autosync.runtime.factors import KnowsFactors
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.model_file import load_model
 from autosync.specs.profile_optimizer import optimizer_spec
@@ -131,3 +132,29 @@ def test_the_optimizer_stands_for_the_specs_and_takes_its_share_of_the_time() ->
     share = 32 / (7 * 4 + 32 + 8 + 1)
     assert time.perf_counter() - start > 0.9 * share * 0.004
     assert not parameters[0].any()
+
+
+def test_a_linear_layers_weight_has_factors_that_make_up_its_gradient() -> None:
+    weight = Variable(name="head.weight", shape=(5, 3), kind="linear", factor_rows=4, use=3, ready=0)
+    spec = _small()
+    variables = tuple(replace(variable, ready=variable.ready + 1) for variable in spec.variables)
+    first = Segment(module="head", seconds=0.0, variables=("head.weight",))
+    timeline = replace(
+        spec.timeline, forward=(*spec.timeline.forward, first), backward=(first, *spec.timeline.backward)
+    )
+    task = replay_task(replace(spec, variables=(*variables, weight), timeline=timeline))
+    model = build_model(task)
+    layer = model.get_submodule("head")
+    assert isinstance(layer, KnowsFactors)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    hook = layer.register_factors_hook(lambda inputs, outputs: seen.append((inputs, outputs)))
+    batch = draw_batch(task, torch.Generator().manual_seed(0))
+    run_backward(task, compute_loss(task, model, batch))
+    gradient = model.get_parameter("head.weight").grad
+    ((inputs, outputs),) = seen
+    assert inputs.shape == (4, 3)
+    assert gradient is not None
+    assert torch.equal(outputs.t() @ inputs, gradient)
+    hook.remove()
+    run_backward(task, compute_loss(task, model, batch))
+    assert len(seen) == 1
