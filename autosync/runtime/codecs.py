@@ -61,14 +61,19 @@ def add_decoded(codec: Codec, content: torch.Tensor, total: torch.Tensor, *, sig
             _add_int8(codec, content, total, sign)
         case TopK():
             split = POSITION_BYTES * num_kept(codec, len(total))
-            positions, values = _read(content[:split], torch.int32), _read(content[split:], torch.float32)
-            total.index_add_(0, positions, values.to(total.dtype), alpha=sign)
+            values = _read(content[split:], torch.float32)
+            total.index_add_(0, sent_positions(codec, content, len(total)), values.to(total.dtype), alpha=sign)
         case Sign():
             scale = float(_read(content[:SCALE_BYTES], torch.float32))
             signs = _SIGNS.index_select(0, content[SCALE_BYTES:].int()).view(-1)[: len(total)]
             total.add_(signs, alpha=sign * scale)
         case _:
             raise ValueError(f"{codec.kind} does not make bytes")
+
+
+def sent_positions(codec: TopK, content: torch.Tensor, num_elements: int) -> torch.Tensor:
+    """Where in a region the numbers are that its bytes have."""
+    return _read(content[: POSITION_BYTES * num_kept(codec, num_elements)], torch.int32)
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:

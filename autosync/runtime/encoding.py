@@ -1,8 +1,9 @@
 """Encode, project, decode: what codecs do on one rank, and what they keep from step to step.
 
 With error feedback what a codec took off a gradient is added to the next one. What it keeps (`residual`) becomes the
-sum of both, is encoded, and has what was encoded subtracted again, so that no further copy is made. PowerSGD keeps the
-last right factor as well, for one power iteration a step is enough only where it begins near its end.
+sum of both, is encoded, and has what was encoded subtracted again, so that no further copy is made. Top-k with momentum
+adds a velocity instead of the gradient, and clears it where it was sent. PowerSGD keeps the last right factor as well,
+for one power iteration a step is enough only where it begins near its end.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import torch
 
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan
-from autosync.runtime.codecs import add_decoded, encode, orthogonal, refuse_not_finite, wide
+from autosync.runtime.codecs import add_decoded, encode, orthogonal, refuse_not_finite, sent_positions, wide
 from autosync.runtime.memory import Memory
-from autosync.strategy.representation import Cast, Codec, OuterOptimizer, PowerSGD
+from autosync.strategy.representation import Cast, Codec, OuterOptimizer, PowerSGD, TopK
 
 
 class Encoding:
@@ -27,6 +28,7 @@ class Encoding:
         self._memory = memory
         self._rank = rank
         self._residuals: dict[tuple[int, ...], torch.Tensor] = {}
+        self._velocities: dict[tuple[int, ...], torch.Tensor] = {}
         self._rights: dict[int, torch.Tensor] = {}
         for operation in plan.operations:
             is_mine = any(rank in group for group in operation.groups)
@@ -37,8 +39,9 @@ class Encoding:
         """Nothing is held back at first, and right factors are random: the same on all ranks."""
         codec, plan = _codec(operation), self._plan
         if codec.error_feedback:
-            num_elements = sum(plan.regions[index].num_elements for index in operation.inputs)
-            self._residuals[operation.inputs] = torch.zeros(num_elements, dtype=self._wide(operation.inputs[0]))
+            self._residuals[operation.inputs] = self._zeros(operation)
+        if isinstance(codec, TopK) and codec.momentum:
+            self._velocities[operation.inputs] = self._zeros(operation)
         if isinstance(codec, PowerSGD):
             for index in operation.inputs:
                 part = plan.regions[index].part
@@ -46,12 +49,17 @@ class Encoding:
                 drawn = np.random.default_rng(part).standard_normal((columns, codec.rank))
                 self._rights[part] = torch.from_numpy(drawn).to(self._wide(index))
 
+    def _zeros(self, operation: Local) -> torch.Tensor:
+        num_elements = sum(self._plan.regions[index].num_elements for index in operation.inputs)
+        return torch.zeros(num_elements, dtype=self._wide(operation.inputs[0]))
+
     def kept(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What is kept from step to step, by name: the very tensors."""
-        for regions, residual in self._residuals.items():
-            for index, values in zip(regions, self._split(regions, residual), strict=True):
-                region = self._plan.regions[index]
-                yield f"residual {self._plan.parts[region.part].name} {region.start}:{region.stop}", values
+        for what, kept in (("residual", self._residuals), ("velocity", self._velocities)):
+            for regions, whole in kept.items():
+                for index, values in zip(regions, self._split(regions, whole), strict=True):
+                    region = self._plan.regions[index]
+                    yield f"{what} {self._plan.parts[region.part].name} {region.start}:{region.stop}", values
         for part, right in self._rights.items():
             yield f"right {self._plan.parts[part].name}", right
 
@@ -61,6 +69,8 @@ class Encoding:
             self._begin_factors(operation, codec, iteration)
             return
         gradients = memory.view(operation.inputs, iteration)
+        if isinstance(codec, TopK) and codec.momentum:
+            gradients = self._velocities[operation.inputs].mul_(codec.momentum).add_(gradients)
         residual = self._residuals.get(operation.inputs)
         values = gradients.to(self._wide(operation.inputs[0])) if residual is None else residual.add_(gradients)
         if isinstance(codec, Cast):
@@ -76,6 +86,15 @@ class Encoding:
             encode(codec, numbers, content, name=self._variable(index))
             if residual is not None:
                 add_decoded(codec, content, numbers, sign=-1)
+        if isinstance(codec, TopK) and codec.momentum:
+            self._clear_sent(operation, codec, iteration)
+
+    def _clear_sent(self, operation: Local, codec: TopK, iteration: int) -> None:
+        """Clear the velocity where it was sent: what is left there would push on in an old direction."""
+        velocities = self._split(operation.inputs, self._velocities[operation.inputs])
+        for target, velocity in zip(operation.outputs, velocities, strict=True):
+            content = self._memory.view((target,), iteration)
+            velocity.index_fill_(0, sent_positions(codec, content, len(velocity)).long(), 0)
 
     def decode(self, operation: Local, iteration: int) -> None:
         codec = _codec(operation)

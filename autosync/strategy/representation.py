@@ -171,17 +171,27 @@ class Int8:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK:
-    """The share `ratio` of the numbers that are largest in magnitude, each with its position."""
+    """The share `ratio` of the numbers that are largest in magnitude, each with its position.
+
+    With `momentum` each worker sends from a velocity of its own (`momentum` times the last one, plus the gradient)
+    instead of the gradient, and what was sent is cleared from the velocity: the momentum correction and the factor
+    masking of Deep Gradient Compression. It takes the place of the optimizer's momentum.
+    """
 
     __pydantic_config__ = STRICT
 
     kind: Literal["top_k"] = "top_k"
     ratio: float = 0.01
     error_feedback: bool = True
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
             raise ValueError(f"a ratio of {self.ratio} sends nothing or more than all (0 < ratio <= 1)")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"{self.momentum} is no momentum (0 <= momentum < 1)")
+        if self.momentum and not self.error_feedback:
+            raise ValueError("a velocity that is not kept until it is sent (momentum needs error_feedback: true)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

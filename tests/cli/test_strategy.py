@@ -67,7 +67,7 @@ def test_build_takes_options_and_writes_a_file(shell: Shell, build: Build) -> No
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("dpd",), "error: unknown preset 'dpd' (known: all_reduce_per_variable, bytescheduler, ddp, "),
+        (("dpd",), "error: unknown preset 'dpd' (known: all_reduce_chunks, all_reduce_per_variable, "),
         (("ddp_cap", "--option", "cap=1"), "error: unknown option of preset ddp_cap 'cap' (known: cap_bytes)"),
         (("ddp_cap", "--option", "cap_bytes"), "error: 'cap_bytes' is no option (NAME=VALUE, such as "),
         (

@@ -159,6 +159,35 @@ def test_error_feedback_adds_what_was_held_back(codec: Callable[..., Codec], *, 
             assert np.abs(residual).sum() > 0
 
 
+def test_momentum_is_corrected_and_masked_as_worked_out_by_hand() -> None:
+    """u = m u + g; v = v + u; the largest of v is sent, and both are cleared there."""
+    variable = Variable(name="weight", shape=(3,), dtype="float64", use=0, ready=0)
+    plan = plan_of(AllReduce(), 1, 1, codec=TopK(ratio=0.3, momentum=0.5), variable=variable)
+    memory = Memory(plan, {"weight": torch.zeros(3, dtype=torch.float64)}, contributes=True)
+    work = Locals(plan, memory, rank=0, updates={})
+    index = next(i for i, one in enumerate(plan.operations) if isinstance(one, Local) and one.kind == "encode")
+    operation = plan.operations[index]
+    assert isinstance(operation, Local)
+    steps = (
+        # gradient, what is sent, u afterwards, v afterwards
+        ((4.0, 2.0, 1.0), (4.0, 0.0, 0.0), (0.0, 2.0, 1.0), (0.0, 2.0, 1.0)),
+        # u = (1, 2, 1.5), v = (1, 4, 2.5)
+        ((1.0, 1.0, 1.0), (0.0, 4.0, 0.0), (1.0, 0.0, 1.5), (1.0, 0.0, 2.5)),
+        # u = (1.5, 1, -0.25), v = (2.5, 1, 2.25)
+        ((1.0, 1.0, -1.0), (2.5, 0.0, 0.0), (0.0, 1.0, -0.25), (0.0, 1.0, 2.25)),
+        # u = (0, 0.5, -0.125), v = (0, 1.5, 2.125): without new gradients the velocities go on by themselves
+        ((0.0, 0.0, 0.0), (0.0, 0.0, 2.125), (0.0, 0.5, 0.0), (0.0, 1.5, 0.0)),
+    )
+    for step, (gradient, sent, velocity, residual) in enumerate(steps):
+        memory.take_gradient("weight", torch.tensor(gradient, dtype=torch.float64))
+        work.run(index, step)
+        found = torch.zeros(3, dtype=torch.float64)
+        add_decoded(TopK(ratio=0.3), memory.view(operation.outputs, step), found)
+        assert found.tolist() == list(sent)
+        kept = {name: values.tolist() for name, values in work.kept()}
+        assert kept == {"residual weight 0:3": list(residual), "velocity weight 0:3": list(velocity)}
+
+
 WORDS = "the gradient of weight has a NaN or an infinity"
 
 

@@ -97,6 +97,7 @@ def more_examples(overlap: Any) -> dict[str, Example]:
         "top_k": Strategy(
             messages=(Message(parts=ALL, synchroniser=AllReduce(topology="ring"), codec=TopK(ratio=0.2)),)
         ),
+        "top_k, momentum": Strategy(messages=(Message(parts=ALL, codec=TopK(ratio=0.2, momentum=0.9)),)),
         "cast, native": Strategy(
             messages=(
                 Message(parts=("table",), codec=Cast()),
@@ -138,6 +139,7 @@ CHOSEN = {
         "periodic, clipped",
         "periodic, outer",
         "top_k",
+        "top_k, momentum",
         "cast, native",
         "power_sgd, tree",
         "stale and periodic",
@@ -227,7 +229,7 @@ def test_what_else_happens_in_training(make_ranks: Callable[[str], Any]) -> None
     ranks.cluster = cluster_of(1, 1)
     feedback = (
         Message(parts=("table",), codec=PowerSGD(rank=2)),
-        Message(parts=("linear",), codec=TopK(ratio=0.2)),
+        Message(parts=("linear",), codec=TopK(ratio=0.2, momentum=0.9)),
         Message(parts=("bias",), codec=Cast(error_feedback=True)),
     )
     outer = (Message(parts=ALL, synchroniser=Periodic(every=2, outer=OuterOptimizer())),)

@@ -48,6 +48,7 @@ CODECS: dict[str, Codec] = {
     "int8 with feedback": Int8(block=4, error_feedback=True),
     "top_k": TopK(ratio=0.3, error_feedback=False),
     "top_k with feedback": TopK(ratio=0.2),
+    "top_k with momentum": TopK(ratio=0.2, momentum=0.9),
     "sign": Sign(error_feedback=False),
     "sign with feedback": Sign(),
     "power_sgd": PowerSGD(rank=1, error_feedback=False),

@@ -14,11 +14,11 @@ from autosync.plan.reference.progress import Progress
 from autosync.plan.reference.store import Store
 from autosync.plan.reference.workload import Array
 from autosync.plan.types import Local, Plan
-from autosync.strategy.representation import Cast, OuterOptimizer, PowerSGD
+from autosync.strategy.representation import Cast, OuterOptimizer, PowerSGD, TopK
 
 
 class Worker:
-    """Does local operations; keeps what outlives a step: optimizer states, residuals, right factors."""
+    """Does local operations; keeps what outlives a step: optimizer states, residuals, velocities, right factors."""
 
     def __init__(self, plan: Plan, store: Store, progress: Progress, optimizer: ReferenceOptimizer) -> None:
         self._plan = plan
@@ -27,6 +27,7 @@ class Worker:
         self._optimizer = optimizer
         self._states: dict[tuple[str, int, int], State] = {}
         self.residuals: dict[tuple[int, int], Array] = {}
+        self._velocities: dict[tuple[int, int], Array] = {}
         self._rights: dict[tuple[int, int], Array] = {}
         self._momenta: dict[tuple[int, int], Array] = {}
         self._shown: dict[tuple[int, int, int], Any] = {}
@@ -88,6 +89,10 @@ class Worker:
             region = self._plan.regions[source]
             values = self._store.dense(region, rank, step).copy()
             residual = self._residual(source, rank, len(values))
+            if isinstance(codec, TopK) and codec.momentum:
+                velocity = self._velocities.setdefault((rank, source), np.zeros(len(values)))
+                velocity[...] = codec.momentum * velocity + values
+                values = velocity.copy()
             if codec.error_feedback:
                 values += residual
             if isinstance(codec, PowerSGD):
@@ -97,6 +102,9 @@ class Worker:
                 continue
             content = encode(codec, values)
             residual[...] = values - decode(codec, content, len(values))
+            if isinstance(codec, TopK) and codec.momentum:
+                # Where it was sent, the velocity has done its work.
+                self._velocities[rank, source][content[0]] = 0
             if isinstance(codec, Cast):
                 self._store.dense(self._plan.regions[target], rank, step)[...] = content
             else:

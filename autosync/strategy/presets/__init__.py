@@ -24,16 +24,27 @@ _HERE = "autosync.strategy.presets"
 PRESETS = Registry(
     "preset",
     {
+        "all_reduce_chunks": f"{_HERE}.chunks:all_reduce_chunks",
         "all_reduce_per_variable": f"{_HERE}.all_reduce:all_reduce_per_variable",
+        "byteps": f"{_HERE}.byteps:byteps",
         "bytescheduler": f"{_HERE}.bytescheduler:bytescheduler",
+        "caramel": f"{_HERE}.caramel:caramel",
         "ddp": f"{_HERE}.ddp:ddp",
         "ddp_cap": f"{_HERE}.ddp:ddp_cap",
+        "fsdp": f"{_HERE}.fsdp:fsdp",
         "hierarchical": f"{_HERE}.all_reduce:hierarchical",
+        "horovod_fusion": f"{_HERE}.horovod:horovod_fusion",
+        "p3": f"{_HERE}.p3:p3",
         "parallax": f"{_HERE}.parallax:parallax",
+        "partitioned_all_reduce": f"{_HERE}.chunks:partitioned_all_reduce",
         "poseidon": f"{_HERE}.poseidon:poseidon",
+        "ps": f"{_HERE}.parameter_server:ps",
         "ps_load_balanced": f"{_HERE}.parameter_server:ps_load_balanced",
         "ps_partitioned": f"{_HERE}.parameter_server:ps_partitioned",
+        "ps_uneven_partitioned": f"{_HERE}.parameter_server:ps_uneven_partitioned",
+        "random_axis_partitioned_all_reduce": f"{_HERE}.chunks:random_axis_partitioned_all_reduce",
         "sharded": f"{_HERE}.sharded:sharded",
+        "tictac": f"{_HERE}.tictac:tictac",
     },
 )
 

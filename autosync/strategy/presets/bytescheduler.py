@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
-from autosync.strategy.backends import BACKENDS
 from autosync.strategy.presets.common import in_ready_order, rows_message, travels_as_rows
 from autosync.strategy.presets.options import count_option, size_option
+from autosync.strategy.presets.scheduling import bands_of_use, need_overtaking, use_levels
 from autosync.strategy.representation import AllReduce, Message, Strategy
 
 # 1,000,000 parameters of four bytes in one piece, 4,000,000 under way: ByteScheduler's defaults.
@@ -29,17 +28,14 @@ def bytescheduler(
     (`BYTESCHEDULER_PARTITION` of 1,000,000 parameters, `BYTESCHEDULER_CREDIT` of 4,000,000, so four pieces under
     way).
     """
-    backend = BACKENDS[cluster.backend]
-    if not backend.overtakes:
-        rule = "priorities need a backend on which a later transfer can go first"
-        raise DoesNotApplyError(f"{backend.name} runs transfers in one static order", rule=rule)
+    need_overtaking(cluster)
     size = size_option("slice_bytes", slice_bytes, minimum=1024)
-    lanes = _bands(model, count_option("num_lanes", num_lanes))
-    levels = {use: level for level, use in enumerate(sorted({variable.use for variable in model.variables}))}
+    lanes = bands_of_use(model, count_option("num_lanes", num_lanes))
+    levels = use_levels(model)
     return Strategy(
         overlap="forward",
         messages=tuple(
-            _message(variable, model, slice_bytes=size, priority=levels[variable.use], lane=lanes[variable.name])
+            _message(variable, model, slice_bytes=size, priority=levels[variable.name], lane=lanes[variable.name])
             for variable in in_ready_order(model.variables)
         ),
     )
@@ -51,15 +47,3 @@ def _message(variable: Variable, model: ModelSpec, *, slice_bytes: int, priority
     return Message(
         parts=(variable.name,), synchroniser=AllReduce(), priority=priority, lane=lane, slice_bytes=slice_bytes
     )
-
-
-def _bands(model: ModelSpec, num_lanes: int) -> dict[str, int]:
-    """The lane of each variable: those used first in lane 0, and about as many bytes in each."""
-    lanes: dict[str, int] = {}
-    num_before = 0
-    for variable in sorted(model.variables, key=lambda variable: variable.use):
-        # By its middle, so that one large variable lies in the band that holds most of it.
-        middle = 2 * num_before + variable.num_bytes
-        lanes[variable.name] = min(num_lanes - 1, num_lanes * middle // (2 * model.num_bytes))
-        num_before += variable.num_bytes
-    return lanes

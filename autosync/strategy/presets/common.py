@@ -61,15 +61,21 @@ class Servers:
         rows = travels_as_rows(part.variable, self._model)
         # A table takes a server's memory, but what is balanced here is the wire: rows count as rows.
         num_bytes = part.touched_rows()[0] * part.row_bytes if rows else part.num_bytes
-        node = min(self.nodes, key=lambda node: (self._load_bytes[node.name] + num_bytes) / _rate(node))
+        node = min(self.nodes, key=lambda node: (self._load_bytes[node.name] + num_bytes) / interface_rate(node))
         self._load_bytes[node.name] += num_bytes
+        return self.message_at(node.name, part)
+
+    def message_at(self, server: str, part: Part) -> Message:
+        """A message for the part, on that server."""
+        rows = travels_as_rows(part.variable, self._model)
         # A server sees parts; an optimizer that must see whole parameters stays with the workers.
         update: Literal["server", "worker"] = "server" if self._model.optimizer.elementwise else "worker"
-        server = ParameterServer(
-            server=node.name, update=update, local_proxy=self._local_proxy and not rows, sparse=rows
+        synchroniser = ParameterServer(
+            server=server, update=update, local_proxy=self._local_proxy and not rows, sparse=rows
         )
-        return Message(parts=(str(part.name),), synchroniser=server)
+        return Message(parts=(str(part.name),), synchroniser=synchroniser)
 
 
-def _rate(node: Node) -> float:
+def interface_rate(node: Node) -> float:
+    """What passes a node both ways at once, in bytes per second: the slower direction of its interface."""
     return min(node.bandwidth_in, node.bandwidth_out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autosync.errors import InputError, Problem, did_you_mean
-from autosync.units import parse_size
+from autosync.units import parse_size, parse_time
 
 
 def size_option(name: str, value: object, *, minimum: int = 1) -> int:
@@ -20,6 +20,17 @@ def size_option(name: str, value: object, *, minimum: int = 1) -> int:
     if size < minimum:
         raise _wrong(name, value, rule)
     return size
+
+
+def time_option(name: str, value: object) -> float:
+    """Seconds of a time in words; 0 s is one."""
+    rule = "a time such as '2.5 ms'"
+    if not isinstance(value, str):
+        raise _wrong(name, value, rule)
+    try:
+        return parse_time(value)
+    except ValueError as error:
+        raise _wrong(name, value, rule) from error
 
 
 def count_option(name: str, value: object, *, minimum: int = 1) -> int:

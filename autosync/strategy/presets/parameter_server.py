@@ -1,13 +1,16 @@
-"""Parameter servers: whole variables on one server each, or cut over all of them."""
+"""Parameter servers: all at one of them, whole variables on one each, or cut over all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec, Variable
+from autosync.specs.model import ModelSpec
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import parts_of
 from autosync.strategy.presets.common import Servers, need_elementwise
+from autosync.strategy.presets.cuts import even_sizes, smallest_divisor, smallest_non_divisor
 from autosync.strategy.presets.options import flag_option, word_option
 from autosync.strategy.representation import Partition, Strategy
 
@@ -40,13 +43,55 @@ def ps_partitioned(
     with the Parameter Server", OSDI 2014.
     """
     need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
-    rule = word_option("parts", parts, ("per_server", "smallest_divisor"))
+    by_servers = word_option("parts", parts, ("per_server", "smallest_divisor")) == "per_server"
     servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+
+    def num_parts_of(num_rows: int) -> int:
+        return min(num_rows, len(servers.nodes)) if by_servers else smallest_divisor(num_rows)
+
+    rule = f"at most {MAX_PARTS} parts; parts=per_server cuts it evenly"
+    return _partitioned(model, servers, num_parts_of, rule=rule)
+
+
+def ps(model: ModelSpec, cluster: ClusterSpec, *, server: str | None = None, local_proxy: bool = False) -> Strategy:
+    """All variables at one server: the first node that serves, or the one asked for.
+
+    Servers are the nodes without devices, or all nodes where there are none. Embeddings send their rows. An optimizer
+    that is not elementwise stays with the workers.
+
+    Source: petuum/autodist, autodist/strategy/ps_strategy.py (`PS`: the first CPU of the resource file).
+    """
+    servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    node = (
+        servers.nodes[0].name
+        if server is None
+        else word_option("server", server, [node.name for node in cluster.nodes])
+    )
+    return Strategy(messages=tuple(servers.message_at(node, parts_of(v, None)[0]) for v in model.variables))
+
+
+def ps_uneven_partitioned(model: ModelSpec, cluster: ClusterSpec, *, local_proxy: bool = False) -> Strategy:
+    """Each variable cut along its first axis in parts that differ by a row, each on the server done first with it.
+
+    There are as many parts as the smallest number above 1 that does *not* divide the number of rows: 3 parts of 8
+    rows, 2 of 7; 2 of 2 for want of one. Longer parts go first. Scalars are not cut. Embeddings send rows.
+
+    Source: petuum/autodist, autodist/strategy/uneven_partition_ps_strategy.py (`UnevenPartitionedPS.get_num_shards`);
+    the sizes are those of TensorFlow's partitioned variables.
+    """
+    need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
+    servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    return _partitioned(model, servers, smallest_non_divisor, rule=f"at most {MAX_PARTS} parts")
+
+
+def _partitioned(model: ModelSpec, servers: Servers, num_parts_of: Callable[[int], int], *, rule: str) -> Strategy:
+    """Variables cut into as many even parts as their number of rows asks for, placed one by one."""
     partitions: dict[str, Partition] = {}
     for variable in model.variables:
         num_rows = variable.shape[0] if variable.shape else 1
-        num_parts = min(num_rows, len(servers.nodes)) if rule == "per_server" else _smallest_divisor(num_rows)
-        _refuse_too_many(variable, num_parts)
+        num_parts = num_parts_of(num_rows)
+        if num_parts > MAX_PARTS:
+            raise DoesNotApplyError(f"{variable.name} would be cut into {num_parts} parts", rule=rule)
         if num_parts > 1:
             partitions[variable.name] = Partition(sizes=even_sizes(num_rows, num_parts))
     return Strategy(
@@ -57,19 +102,3 @@ def ps_partitioned(
             for part in parts_of(variable, partitions.get(variable.name))
         ),
     )
-
-
-def even_sizes(total: int, num_parts: int) -> tuple[int, ...]:
-    """A number in parts that differ by one at most, larger ones first."""
-    size, rest = divmod(total, num_parts)
-    return (size + 1,) * rest + (size,) * (num_parts - rest)
-
-
-def _smallest_divisor(number: int) -> int:
-    return next((divisor for divisor in range(2, number) if number % divisor == 0), number)
-
-
-def _refuse_too_many(variable: Variable, num_parts: int) -> None:
-    if num_parts > MAX_PARTS:
-        rule = f"at most {MAX_PARTS} parts; parts=per_server cuts it evenly"
-        raise DoesNotApplyError(f"{variable.name} would be cut into {num_parts} parts", rule=rule)

@@ -1,5 +1,6 @@
 """Every preset on every shipped model and cluster, as it ships and on NCCL, is all that a strategy must be."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -8,8 +9,11 @@ import pytest
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster, shipped_clusters
+from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model, shipped_models
+from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.presets import preset_names
+from autosync.strategy.presets.cuts import smallest_divisor
 from autosync.testing.presets import check_preset
 
 # Rows, convolutions, and an encoder with both tied and untied embeddings; the others take a minute together.
@@ -22,11 +26,15 @@ def _clusters() -> Iterator[ClusterSpec]:
         yield from (replace(cluster, backend="gloo"), replace(cluster, backend="nccl"))
 
 
-def _refusal(preset: str, cluster: ClusterSpec) -> str:
+def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
     """Why a preset does not apply on a shipped cluster, as docs/presets.md has it; empty where it does."""
     sizes = {len(group) for group in cluster.worker_groups()}
-    if preset == "bytescheduler" and cluster.backend == "nccl":
+    if preset in ("byteps", "bytescheduler", "p3") and cluster.backend == "nccl":
         return "nccl runs transfers in one static order"
+    if preset in ("partitioned_all_reduce", "random_axis_partitioned_all_reduce"):
+        # Cut by its smallest divisor, a table of a large prime of rows has as many parts.
+        primes = (v.name for v in model.variables if v.shape and smallest_divisor(v.shape[0]) > MAX_PARTS)
+        return next((f"{name} would be cut into" for name in primes), "")
     if preset == "hierarchical" and len(cluster.worker_groups()) == 1:
         return "has one node"
     if preset == "hierarchical" and sizes == {1}:
@@ -41,7 +49,7 @@ def _refusal(preset: str, cluster: ClusterSpec) -> str:
 def test_legal_the_same_from_a_file_and_lowered_or_refused_with_the_reason(preset: str, name: str) -> None:
     model = load_model(name)
     for cluster in _clusters():
-        reason = _refusal(preset, cluster)
+        reason = _refusal(preset, model, cluster)
         if reason:
             with pytest.raises(DoesNotApplyError, match=reason):
                 check_preset(preset, model, cluster)
@@ -50,8 +58,8 @@ def test_legal_the_same_from_a_file_and_lowered_or_refused_with_the_reason(prese
 
 
 def test_each_preset_applies_somewhere_and_the_quick_models_ship() -> None:
-    clusters = list(_clusters())
-    assert all(any(not _refusal(preset, cluster) for cluster in clusters) for preset in preset_names())
+    cases = list(itertools.product(map(load_model, QUICK), _clusters()))
+    assert all(any(not _refusal(preset, *case) for case in cases) for preset in preset_names())
     assert set(QUICK) <= shipped_models().keys()
 
 

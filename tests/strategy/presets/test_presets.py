@@ -17,25 +17,45 @@ from autosync.strategy.presets import build_preset, preset_names, preset_options
 from autosync.testing.generate import clusters, models, random_cluster, random_model
 
 NAMES = (
+    "all_reduce_chunks",
     "all_reduce_per_variable",
+    "byteps",
     "bytescheduler",
+    "caramel",
     "ddp",
     "ddp_cap",
+    "fsdp",
     "hierarchical",
+    "horovod_fusion",
+    "p3",
     "parallax",
+    "partitioned_all_reduce",
     "poseidon",
+    "ps",
     "ps_load_balanced",
     "ps_partitioned",
+    "ps_uneven_partitioned",
+    "random_axis_partitioned_all_reduce",
     "sharded",
+    "tictac",
+)
+
+CUTTING = (
+    "fsdp",
+    "partitioned_all_reduce",
+    "ps_partitioned",
+    "ps_uneven_partitioned",
+    "random_axis_partitioned_all_reduce",
+    "sharded",
+    "tictac",
 )
 
 # What a refusal may say; anything else would be a preset that builds what is not legal.
 REASONS = {
-    "bytescheduler": ("static order",),
+    **dict.fromkeys(("byteps", "bytescheduler", "p3"), ("static order",)),
     "hierarchical": ("one node", "one rank on every node"),
     "poseidon": ("no linear variable", "accumulates"),
-    "ps_partitioned": ("no elementwise optimizer",),
-    "sharded": ("no elementwise optimizer",),
+    **dict.fromkeys(CUTTING, ("no elementwise optimizer",)),
 }
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -50,6 +70,17 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("parallax", {"chunk_size": 1}),
     ("poseidon", {"pair_bytes": 64}),
     ("bytescheduler", {"slice_bytes": "1 KiB", "num_lanes": 7}),
+    ("all_reduce_chunks", {"chunk_size": 2}),
+    ("byteps", {"partition_bytes": "1 KiB", "num_lanes": 3}),
+    ("caramel", {"round_time": "1 us", "num_lanes": 2}),
+    ("fsdp", {"min_parameters": 20}),
+    ("horovod_fusion", {"threshold_bytes": 700, "cycle_time": "10 ms"}),
+    ("p3", {"slice_parameters": 1024, "num_lanes": 5}),
+    ("partitioned_all_reduce", {"chunk_size": 1}),
+    ("ps", {"local_proxy": True}),
+    ("ps_uneven_partitioned", {"local_proxy": True}),
+    ("random_axis_partitioned_all_reduce", {"chunk_size": 1, "seed": 5}),
+    ("tictac", {"num_lanes": 1}),
 ]
 
 
@@ -147,7 +178,7 @@ def test_the_name_tells_the_options(
 def test_an_unknown_preset_lists_the_known(
     model: Callable[..., ModelSpec], variable: Callable[..., dict[str, Any]], cluster: Callable[..., ClusterSpec]
 ) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown preset 'dpp' \(known: all_reduce_per.*did you mean 'ddp'"):
+    with pytest.raises(UnknownNameError, match=r"unknown preset 'dpp' \(known: all_reduce_chunks.*did you mean 'ddp'"):
         build_preset("dpp", model(variable("w", 2)), cluster([1, 1]))
 
 

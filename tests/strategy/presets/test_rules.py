@@ -9,7 +9,7 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.presets import build_preset
-from autosync.strategy.presets.parameter_server import even_sizes
+from autosync.strategy.presets.cuts import even_sizes
 from autosync.strategy.presets.poseidon import factors_are_fewer
 from autosync.strategy.representation import (
     AllReduce,

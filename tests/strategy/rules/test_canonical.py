@@ -32,6 +32,7 @@ from autosync.strategy.representation import (
     Strategy,
     SufficientFactors,
     Synchroniser,
+    TopK,
 )
 from autosync.strategy.space import Limits, Space
 from autosync.testing.generate import random_cluster, random_model
@@ -263,3 +264,14 @@ def test_ids_of_different_strategies_differ(
     assert all(legality.problems(strategy, model, cluster) == [] for strategy in strategies)
     ids = [strategy_id(strategy, model, cluster) for strategy in strategies]
     assert len(set(ids)) == len(ids)
+
+
+def test_no_momentum_is_none_and_any_other_is_another_strategy(
+    model: ModelSpec, cluster: ClusterSpec, make_strategy: MakeStrategy
+) -> None:
+    plain, written, other = (
+        strategy_id(make_strategy(Message(parts=("fc.weight",), codec=codec)), model, cluster)
+        for codec in (TopK(ratio=0.5), TopK(ratio=0.5, momentum=-0.0), TopK(ratio=0.5, momentum=0.9))
+    )
+    assert plain == written
+    assert plain != other
