@@ -48,4 +48,4 @@ def test_every_preset_and_random_strategies(count: int, options: tuple[str, ...]
     found = run("--count", str(count), "--seed", str(count), *options, limit_seconds=240 if count == 80 else 900)
     assert found["failures"] == []
     assert found["trained"] == count
-    assert len(found["by_origin"]) == 12, "all presets, and samples"
+    assert len(found["by_origin"]) == 23, "all exact presets, averages of every step, and samples"
