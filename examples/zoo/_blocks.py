@@ -13,11 +13,11 @@ from torch.nn import functional
 ImageBatch = tuple[Tensor, Tensor]
 
 
-def random_images(num_images: int, side: int, generator: torch.Generator) -> ImageBatch:
-    """Images and labels of ImageNet's shape; what they show does not change how long a step takes."""
+def random_images(num_images: int, side: int, generator: torch.Generator, *, num_classes: int = 1000) -> ImageBatch:
+    """Square images and their labels; what they show does not change how long a step takes."""
     device = generator.device
     images = torch.randn(num_images, 3, side, side, generator=generator, device=device)
-    labels = torch.randint(1000, (num_images,), generator=generator, device=device)
+    labels = torch.randint(num_classes, (num_images,), generator=generator, device=device)
     return images, labels
 
 

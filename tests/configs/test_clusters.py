@@ -10,7 +10,7 @@ from autosync.specs.cluster_file import load_cluster, shipped_clusters
 GIGABIT = 1e9 / 8
 
 SHAPES = {
-    # name: (worker ranks of each node, rates in Gbit/s, server-only nodes, classes)
+    # name: (worker ranks of each node, rates out in Gbit/s, server-only nodes, classes)
     "local-2": ([2], [10], 0, 1),
     "2-hosts": ([1] * 2, [1] * 2, 0, 1),
     "4-hosts": ([1] * 4, [0.5] * 4, 0, 1),
@@ -18,6 +18,13 @@ SHAPES = {
     "8-hosts-one-slow": ([1] * 8, [1] * 7 + [0.3], 0, 2),
     "4-hosts-2-ranks": ([2] * 4, [1] * 4, 0, 1),
     "4-hosts-2-servers": ([1] * 4, [0.5] * 4 + [1] * 2, 2, 2),
+    "2-hosts-2-ranks": ([2] * 2, [0.5] * 2, 0, 1),
+    "3-hosts-3-speeds": ([1] * 3, [1, 0.6, 0.4], 0, 3),
+    "4-hosts-one-slow": ([1] * 4, [1] * 3 + [0.4], 0, 2),
+    "4-hosts-2-racks": ([1] * 4, [1] * 4, 0, 2),
+    "4-hosts-asymmetric": ([1] * 4, [0.5, 0.5, 1, 1], 0, 2),
+    "6-hosts-2-speeds": ([1] * 6, [1] * 3 + [0.5] * 3, 0, 2),
+    "8-hosts-slow-links": ([1] * 8, [0.5] * 8, 0, 1),
     "6-hosts-3-speeds": ([1] * 6, [1, 1, 0.5, 0.5, 0.25, 0.25], 0, 3),
     "16-hosts-2-racks": ([1] * 16, [1] * 16, 0, 2),
 }
@@ -34,19 +41,21 @@ def test_shipped_clusters_are_what_they_say(name: str) -> None:
     assert cluster.name == name
     assert [len(group) for group in cluster.worker_groups()] == ranks
     assert [node.bandwidth_out / GIGABIT for node in cluster.nodes] == pytest.approx(rates)
-    assert [node.bandwidth_in for node in cluster.nodes] == [node.bandwidth_out for node in cluster.nodes]
+    sends_as_it_receives = [node.bandwidth_in == node.bandwidth_out for node in cluster.nodes]
+    assert not any(sends_as_it_receives) if name == "4-hosts-asymmetric" else all(sends_as_it_receives)
     assert sum(node.role == "server" for node in cluster.nodes) == num_servers
     assert len(symmetry_classes(cluster)) == num_classes
     assert cluster.launcher == ("local" if name == "local-2" else "testbed")
     assert cluster.backend == "gloo"
 
 
-def test_the_uplinks_are_slower_than_the_hosts_behind_them() -> None:
-    cluster: ClusterSpec = load_cluster("16-hosts-2-racks")
+@pytest.mark.parametrize(("name", "num_hosts"), [("16-hosts-2-racks", 8), ("4-hosts-2-racks", 2)])
+def test_the_uplinks_are_slower_than_the_hosts_behind_them(name: str, num_hosts: int) -> None:
+    cluster: ClusterSpec = load_cluster(name)
     assert len(cluster.racks) == 2
     for rack in cluster.racks:
         hosts = [node for node in cluster.nodes if node.rack == rack.name]
-        assert len(hosts) == 8
+        assert len(hosts) == num_hosts
         assert rack.uplink_out < sum(node.bandwidth_out for node in hosts)
         assert rack.uplink_in < sum(node.bandwidth_in for node in hosts)
 

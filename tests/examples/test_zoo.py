@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,10 +40,20 @@ def transformer() -> int:
     return 37_000 * 512 + 6 * (encoder_layer + decoder_layer)
 
 
-def ncf() -> int:
-    embeddings = (138_493 + 26_744) * (64 + 128)
-    perceptron = linear(256, 256) + linear(256, 128) + linear(128, 64)
+def ncf(num_users: int, num_items: int, *widths: int) -> int:
+    embeddings = (num_users + num_items) * (64 + widths[0] // 2)
+    perceptron = sum(linear(inputs, outputs) for inputs, outputs in pairwise(widths))
     return embeddings + perceptron + linear(64 + 64, 1)
+
+
+def encoder_layer(width: int) -> int:
+    """Attention and a feed-forward network four times as wide, all with biases, and two norms."""
+    return 4 * linear(width, width) + linear(width, 4 * width) + linear(4 * width, width) + 4 * width
+
+
+def vit_mini() -> int:
+    tokens = linear(3 * 4 * 4, 192) + 192 + (8 * 8 + 1) * 192
+    return tokens + 4 * encoder_layer(192) + 2 * 192 + linear(192, 100)
 
 
 def dlrm() -> int:
@@ -67,8 +78,17 @@ NUM_PARAMETERS = {
     "bert_large": 335_141_888 + bert_heads(1024),
     "bert_small": 28_763_648 + bert_heads(512),
     "transformer": transformer(),
-    "ncf": ncf(),
+    "ncf": ncf(138_493, 26_744, 256, 256, 128, 64),
     "dlrm": dlrm(),
+    "resnet20": 269_722,
+    "squeezenet": 1_235_496,
+    "bert_tiny": 4_385_920 + bert_heads(128),
+    "gpt_mini": (4096 + 256) * 256 + 2 * encoder_layer(256) + 2 * 256,
+    "vit_mini": vit_mini(),
+    "lstm_ptb": 10_000 * 200 + 2 * (linear(200, 800) + 200 * 800) + linear(200, 10_000),
+    "acoustic_mlp": linear(440, 640) + 4 * linear(640, 640) + linear(640, 1500),
+    "moe": linear(64, 256) + linear(256, 8) + 8 * (linear(256, 512) + linear(512, 256)) + linear(256, 10),
+    "ncf_small": ncf(6040, 3706, 256, 128, 64),
 }
 
 # Billions of multiply-accumulates of one image's forward pass, as torchvision's documentation lists them.
@@ -80,7 +100,10 @@ GIGA_MACS = {
     "densenet121": 2.834,
     "inception_v3": 5.713,
     "mobilenet_v2": 0.301,
+    "squeezenet": 0.349,
 }
+
+SPARSE = {"ncf": 4, "ncf_small": 4, "dlrm": 26, "lstm_ptb": 1}
 
 SMALL_EXAMPLES = ("transformer", "convnet", "recommender")
 
@@ -102,7 +125,7 @@ def load(path: Path) -> ModuleType:
 @pytest.fixture(autouse=True)
 def _forget_neighbours() -> Iterator[None]:
     yield
-    for name in ("_blocks", "_bert", "_resnet"):
+    for name in ("_blocks", "_bert", "_gpt", "_ncf", "_resnet"):
         sys.modules.pop(name, None)
 
 
@@ -155,16 +178,16 @@ def test_a_step_on_the_meta_device_reaches_every_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
-def test_only_the_recommenders_embeddings_have_sparse_gradients(name: str) -> None:
+def test_sparse_gradients_are_those_of_the_models_that_ask_for_them(name: str) -> None:
     task = zoo_task(name)
     model, batch = on_meta(task)
     task.loss(model, batch).backward()  # type: ignore[no-untyped-call]
     sparse = sum(p.grad is not None and p.grad.is_sparse for p in model.parameters())
-    assert sparse == {"ncf": 4, "dlrm": 26}.get(name, 0)
+    assert sparse == SPARSE.get(name, 0)
 
 
-@pytest.mark.parametrize("name", ["ncf", "dlrm"])
-def test_optimizers_of_the_recommenders_take_sparse_gradients(name: str) -> None:
+@pytest.mark.parametrize("name", SPARSE)
+def test_optimizers_take_the_sparse_gradients(name: str) -> None:
     task = zoo_task(name)
     torch.manual_seed(0)
     model = task.model()
