@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 FailureKind = Literal["refused", "raised", "timeout", "lost_rank", "launch"]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
-Flag = Literal["busy_cpu", "not_steady", "drift", "noisy", "stopped_early"]
+Flag = Literal["busy_cpu", "not_steady", "drift", "noisy", "stopped_early", "busy_machine", "drifting_machine"]
 FLAGS: tuple[Flag, ...] = get_args(Flag)
 
 _MAX_COUNT = 2**63 - 1
@@ -40,9 +40,12 @@ class Measurement:
 
     What older records do not have: `cpu_share` is the share of the machine's processor time that was used,
     `bytes_sent` and `bytes_received` are of each rank in a step on average, `exposed_seconds` is what of the median
-    the model's compute alone does not explain. `flags` say what makes the figures doubtful: the processors were busy
+    the model's compute alone does not explain, `other_cpu_share` is the share of processor time that other programs
+    used. `flags` say what makes the figures doubtful: the processors were busy
     (`busy_cpu`), the steps were `not_steady` after the longest warm-up, they `drift`, the interval is `noisy` (wider
-    than wanted), or the trial was `stopped_early` because it was clearly worse than another.
+    than wanted), the trial was `stopped_early` because it was clearly worse than another, other programs had more than
+    a little of the processors (`busy_machine`), or a strategy that is measured again and again took another time than
+    usual around it (`drifting_machine`).
     """
 
     __pydantic_config__ = STRICT
@@ -57,6 +60,7 @@ class Measurement:
     bytes_sent: tuple[int, ...] | None = None
     bytes_received: tuple[int, ...] | None = None
     exposed_seconds: float | None = None
+    other_cpu_share: float | None = None
     flags: tuple[Flag, ...] = ()
 
     def __post_init__(self) -> None:
@@ -88,8 +92,9 @@ class Measurement:
                 raise ValueError(
                     f"{name} {list(counts)} of {self.num_ranks} ranks (a number of bytes, 0 or more, for each rank)"
                 )
-        if self.cpu_share is not None and not 0 <= self.cpu_share <= 1:
-            raise ValueError(f"a CPU share of {self.cpu_share} cannot be (0 to 1)")
+        for share in (self.cpu_share, self.other_cpu_share):
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"a CPU share of {share} cannot be (0 to 1)")
         if self.exposed_seconds is not None and not (math.isfinite(self.exposed_seconds) and self.exposed_seconds >= 0):
             raise ValueError(f"{self.exposed_seconds} exposed seconds cannot be (finite, 0 or more)")
         if len(set(self.flags)) != len(self.flags):
@@ -102,6 +107,32 @@ class Measurement:
     @property
     def num_steps(self) -> int:
         return len(self.step_seconds[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What a strategy's plan comes to, in a step on average.
+
+    `num_sends` are the messages from one rank to another that its transfers take, of all ranks together, `sent_bytes`
+    what leaves all nodes. `wire_seconds` is how long the busiest link, of a node or a rack, needs for its share of
+    that; no step can be faster, and other things may make it slower.
+    """
+
+    __pydantic_config__ = STRICT
+
+    num_messages: int
+    num_transfers: int
+    num_locals: int
+    num_lanes: int
+    num_sends: float
+    sent_bytes: float
+    wire_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            number = getattr(self, name)
+            if not (math.isfinite(number) and 0 <= number <= _MAX_COUNT):
+                raise ValueError(f"{name} is {number} (finite, 0 or more)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +160,10 @@ class Record:
 
     `origin` says where the strategy came from: `preset:ddp`, `baseline:torch_ddp`, `sampled`. A stock baseline runs
     without a strategy of ours: `strategy`, `strategy_id` and `plan_id` are None. `plan_id` is None as well where a
-    strategy was refused before it was lowered. `strategy` holds the fields of a strategy file. `compute` is `replayed`
-    where the model spec's times were waited for, `network` is `emulated` on a testbed. `started` is in UTC.
+    strategy was refused before it was lowered. `strategy` holds the fields of a strategy file, `plan` what its plan
+    comes to. `model_spec` and `cluster_spec` are the hashes of the whole specs, times and all, by which stores keep
+    them: a fingerprint is of what plans depend on alone. `compute` is `replayed` where the model spec's times were
+    waited for, `dilation` times as long; `network` is `emulated` on a testbed. `started` is in UTC.
     """
 
     __pydantic_config__ = STRICT
@@ -148,9 +181,13 @@ class Record:
     classes: tuple[StrategyClass, ...]
     measurement: Measurement | None = None
     failure: Failure | None = None
+    plan: PlanFacts | None = None
+    model_spec: str | None = None
+    cluster_spec: str | None = None
     environment: Mapping[str, str]
     compute: Literal["real", "replayed"]
     network: Literal["real", "emulated"]
+    dilation: float = 1.0
     started: str
 
     def __post_init__(self) -> None:
@@ -161,6 +198,8 @@ class Record:
             raise ValueError(f"{self.trial} is no number of a trial (0 or more)")
         if not self.classes or len(set(self.classes)) != len(self.classes):
             raise ValueError(f"the classes {list(self.classes)} (one or more, each once)")
+        if not (math.isfinite(self.dilation) and self.dilation > 0):
+            raise ValueError(f"a dilation of {self.dilation} cannot be (above 0)")
         self._check_texts()
         self._check_strategy()
         if not _is_utc_time(self.started):
@@ -168,7 +207,7 @@ class Record:
 
     def _check_texts(self) -> None:
         names = ("study", "origin", "model_name", "model_fingerprint", "cluster_name", "cluster_fingerprint")
-        for name in (*names, "strategy_id", "plan_id"):
+        for name in (*names, "strategy_id", "plan_id", "model_spec", "cluster_spec"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} is empty (text)")
         texts = (*(getattr(self, name) for name in names), *self.environment, *self.environment.values())
@@ -178,8 +217,8 @@ class Record:
     def _check_strategy(self) -> None:
         if (self.strategy is None) != (self.strategy_id is None):
             raise ValueError("strategy and strategy_id go together (both, or neither for a stock baseline)")
-        if self.plan_id is not None and self.strategy is None:
-            raise ValueError("a plan_id without a strategy (plans are made of strategies)")
+        if (self.plan_id is not None or self.plan is not None) and self.strategy is None:
+            raise ValueError("a plan or plan_id without a strategy (plans are made of strategies)")
         if self.strategy is not None and not _is_plain(self.strategy):
             raise ValueError("the strategy holds something else than plain values (as a strategy file does)")
 

@@ -21,6 +21,7 @@ from autosync.datasets.schema import (
     FLAGS,
     Failure,
     Measurement,
+    PlanFacts,
     Record,
     record_from_plain,
     record_to_plain,
@@ -35,6 +36,16 @@ NASTY = 'a, "b"; c\nd\r\ne\tf\r'
 _names = st.text(min_size=1)
 _seconds = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 _counts = st.integers(0, 2**63 - 1)
+_plans = st.builds(
+    PlanFacts,
+    num_messages=_counts,
+    num_transfers=_counts,
+    num_locals=_counts,
+    num_lanes=_counts,
+    num_sends=st.floats(0, 1e15),
+    sent_bytes=st.floats(0, 1e15),
+    wire_seconds=st.floats(0, 1e15),
+)
 _plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -58,6 +69,7 @@ def _measurements(draw: st.DrawFn) -> Measurement:
         bytes_sent=draw(st.none() | st.just((7,) * num_ranks)),
         bytes_received=draw(st.none() | st.just((2**40,) * num_ranks)),
         exposed_seconds=draw(st.none() | st.floats(0, 1e6)),
+        other_cpu_share=draw(st.none() | st.floats(0, 1)),
         flags=tuple(draw(st.lists(st.sampled_from(FLAGS), unique=True))),
     )
 
@@ -78,12 +90,16 @@ def _records(draw: st.DrawFn) -> Record:
         strategy=draw(st.dictionaries(st.text(), _plain, max_size=3)) if has_strategy else None,
         strategy_id=draw(_names) if has_strategy else None,
         plan_id=draw(st.none() | _names) if has_strategy else None,
+        plan=draw(st.none() | _plans) if has_strategy else None,
+        model_spec=draw(st.none() | _names),
+        cluster_spec=draw(st.none() | _names),
         classes=tuple(draw(classes)),
         measurement=draw(_measurements()) if is_measured else None,
         failure=None if is_measured else draw(failures),
         environment=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
         compute=draw(st.sampled_from(("real", "replayed"))),
         network=draw(st.sampled_from(("real", "emulated"))),
+        dilation=draw(st.just(1.0) | st.floats(0.01, 100)),
         started=draw(st.datetimes(timezones=st.just(dt.UTC))).isoformat(),
     )
 
@@ -164,12 +180,13 @@ def test_the_first_lines_of_a_csv(tmp_path: Path, make_failed: MakeRecord) -> No
     export([make_failed(strategy=None, strategy_id=None, plan_id=None, environment={"cpu": "x"})], path)
     header = (
         "schema,study,trial,origin,model_name,cluster_name,classes,median_seconds,low_seconds,high_seconds,"
-        "num_warmup_steps,exposed_seconds,cpu_share,flags,failure_kind,failure_message,compute,network,started,"
-        "model_fingerprint,cluster_fingerprint,strategy_id,plan_id,bytes_sent,bytes_received,peak_memory_bytes,step_seconds,environment,strategy"
+        "num_warmup_steps,exposed_seconds,cpu_share,other_cpu_share,flags,failure_kind,failure_message,compute,network,"
+        "dilation,started,model_fingerprint,cluster_fingerprint,model_spec,cluster_spec,strategy_id,plan_id,"
+        "bytes_sent,bytes_received,peak_memory_bytes,step_seconds,plan,environment,strategy"
     )
     row = (
-        'autosync.record/1,nightly,0,preset:ddp,resnet50,4-hosts,"[""exact""]",,,,,,,,timeout,no answer,real,emulated,'
-        '2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,,,"{""cpu"":""x""}",'
+        'autosync.record/1,nightly,0,preset:ddp,resnet50,4-hosts,"[""exact""]",,,,,,,,,timeout,no answer,real,emulated,'
+        ',2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,,,,,,"{""cpu"":""x""}",'
     )
     assert path.read_bytes().decode().split("\r\n") == [header, row, ""]
 
@@ -274,7 +291,7 @@ def test_a_file_that_breaks_off_is_refused(file_format: str, tmp_path: Path, mak
             r"csv:3: schema: version 9 of autosync.record",
         ),
         (b"nightly,1,", b"nightly,one,", r"csv:3: trial: cannot be understood \(numbers"),
-        (b"nightly,1,", b"nightly,1,,", r"csv:3: 30 cells \(a row has 29 cells\)"),
+        (b"nightly,1,", b"nightly,1,,", r"csv:3: 35 cells \(a row has 34 cells\)"),
         (b"nightly,1,", b"nightly,,", r"csv:3: trial: is missing"),
         (b"0.13,0.11,0.3", b"0.13,0.2,0.3", r"csv:2: measurement: the median 0.13 is not within"),
         (b"origin,", b"origen,", r"csv:2: (origin: is missing|origen: unknown key)"),

@@ -6,10 +6,28 @@ from typing import Any
 
 import pytest
 
-from autosync.datasets.schema import FAILURE_KINDS, Failure, Measurement, Record, record_from_plain, record_to_plain
+from autosync.datasets.schema import (
+    FAILURE_KINDS,
+    Failure,
+    Measurement,
+    PlanFacts,
+    Record,
+    record_from_plain,
+    record_to_plain,
+)
 from autosync.errors import DocumentError
 
 MakeRecord = Callable[..., Record]
+
+PLAN = PlanFacts(
+    num_messages=2,
+    num_transfers=4,
+    num_locals=2,
+    num_lanes=1,
+    num_sends=24.0,
+    sent_bytes=1e6,
+    wire_seconds=0.01,
+)
 
 PLAIN = {
     "schema": "autosync.record/1",
@@ -79,6 +97,7 @@ def test_a_measurement_counts_its_ranks_and_steps(make_record: MakeRecord) -> No
         ({"bytes_received": (1, -1)}, r"bytes_received \[1, -1\] of 2 ranks"),
         ({"cpu_share": 1.1}, "a CPU share of 1.1"),
         ({"cpu_share": float("nan")}, "a CPU share of nan"),
+        ({"other_cpu_share": -0.1}, "a CPU share of -0.1"),
         ({"exposed_seconds": -0.1}, "-0.1 exposed seconds"),
         ({"exposed_seconds": float("inf")}, "inf exposed seconds"),
         ({"flags": ("drift", "drift")}, "the flags"),
@@ -99,12 +118,19 @@ def test_circumstances_are_kept_and_records_without_them_are_read(make_record: M
         "bytes_sent": (10, 11),
         "bytes_received": (12, 13),
         "exposed_seconds": 0.02,
+        "other_cpu_share": 0.01,
         "flags": ("drift", "noisy"),
     }
     fuller = replace(record, measurement=replace(record.measurement, **known))
     plain = record_to_plain(fuller)
     assert plain["measurement"].keys() - record_to_plain(record)["measurement"].keys() == known.keys()
     assert record_from_plain(plain) == fuller
+
+
+@pytest.mark.parametrize("name", PLAN.__dataclass_fields__)
+def test_a_plan_comes_to_no_less_than_nothing(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is -1"):
+        replace(PLAN, **{name: -1})
 
 
 def test_the_ends_of_the_interval_may_be_the_median(make_record: MakeRecord) -> None:
@@ -129,7 +155,14 @@ def test_the_ends_of_the_interval_may_be_the_median(make_record: MakeRecord) -> 
         ({"environment": {"cpu": "\udc80"}}, "cannot be written"),
         ({"strategy_id": None}, "strategy and strategy_id go together"),
         ({"strategy": None}, "strategy and strategy_id go together"),
-        ({"strategy": None, "strategy_id": None}, "a plan_id without a strategy"),
+        ({"strategy": None, "strategy_id": None}, "a plan or plan_id without a strategy"),
+        (
+            {"strategy": None, "strategy_id": None, "plan_id": None, "plan": PLAN},
+            "a plan or plan_id without a strategy",
+        ),
+        ({"dilation": 0.0}, "a dilation of 0.0"),
+        ({"dilation": float("nan")}, "a dilation of nan"),
+        ({"model_spec": ""}, "model_spec is empty"),
         ({"strategy": {"ratio": float("nan")}}, "plain values"),
         ({"strategy": {"sizes": (1, 2)}}, "plain values"),
         ({"strategy": {1: "a"}}, "plain values"),

@@ -1,0 +1,295 @@
+"""A campaign under way: combination after combination, round after round, every trial on the disk before the next.
+
+A round gives each combination a visit of some trials, so that early on there is a little of everything. A visit begins
+and ends with the reference. Whatever ends a campaign, what was measured stays, and the next one goes on behind it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from campaign_plan import Campaign, Combination
+from campaign_proposals import Proposal, Proposals
+
+from autosync.datasets.drift import REFERENCE_ORIGIN, combination_of, is_reference
+from autosync.datasets.facts import cluster_spec, model_spec
+from autosync.datasets.schema import Flag, Measurement, Record
+from autosync.datasets.store import Store
+from autosync.errors import OperationError
+from autosync.search.effort import Effort
+from autosync.search.trial import Trials
+from autosync.trials.policy import Service
+
+MAX_LAUNCH_FAILURES = 3
+MAX_FAILURES_IN_A_ROW = 8
+RATE_TRIALS = 200
+"""Over how many of the last trials the rate is told."""
+
+OpenService = Callable[[Combination, Path], AbstractContextManager[Service]]
+Tell = Callable[[str], None]
+
+
+class Watch(Protocol):
+    """What a campaign must know of the machine (see campaign_machine)."""
+
+    max_other_cpu: float
+
+    def others_share(self) -> float: ...
+    def await_quiet(self, tell: Tell) -> None: ...
+
+
+def to_stderr(text: str) -> None:
+    """Tell on stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@dataclass(slots=True)
+class _State:
+    """The records of one combination, references apart, and how often in a row nothing new was found."""
+
+    records: list[Record] = field(default_factory=list)
+    references: list[Record] = field(default_factory=list)
+    is_exhausted: bool = False
+
+    def add(self, record: Record) -> None:
+        (self.references if record.origin == REFERENCE_ORIGIN else self.records).append(record)
+
+
+class Collector:
+    """Collects the records of a campaign into a store, which nobody else may write to meanwhile."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        combinations: Sequence[Combination],
+        store: Store,
+        *,
+        open_service: OpenService,
+        machine: Watch,
+        waits: bool = True,
+        limit_seconds: float | None = None,
+        tell: Tell = to_stderr,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.campaign = campaign
+        self._combinations = combinations
+        self._store = store
+        self._open_service = open_service
+        self.machine = machine
+        self._waits = waits
+        self._tell = tell
+        self.clock = clock
+        self._started = clock()
+        self._limit_seconds = limit_seconds
+        self._ends: list[float] = []
+        self._longest_seconds = 0.0
+        self._num_launch_failures = 0
+        self._states = {combination.key: _State() for combination in combinations}
+        self._num_trials = 0
+        self.counts: Counter[str] = Counter()
+        self._read()
+
+    def _read(self) -> None:
+        """Take up what is in the store; what is of other plans counts for the numbers of trials only."""
+        for record in self._store.records(report=lambda problem: self._tell(f"left out: {problem}")):
+            self._num_trials = max(self._num_trials, record.trial + 1)
+            state = self._states.get(combination_of(record))
+            if state is not None and record.study == self.campaign.name:
+                state.add(record)
+
+    @property
+    def num_wanted(self) -> int:
+        return sum(combination.num_records for combination in self._combinations)
+
+    @property
+    def num_done(self) -> int:
+        return sum(min(len(self._state(one).records), one.num_records) for one in self._combinations)
+
+    def done_of_each(self) -> dict[str, list[int]]:
+        """By combination, how many records there are and are to be."""
+        return {one.name: [len(self._state(one).records), one.num_records] for one in self._combinations}
+
+    @property
+    def is_late(self) -> bool:
+        """Whether another trial may not end in time."""
+        if self._limit_seconds is None:
+            return False
+        return self.clock() - self._started + self._longest_seconds > self._limit_seconds
+
+    def collect(self) -> bool:
+        """Measure until all is there, or the time is over; whether all is there."""
+        for combination, num_wanted in self.visits():
+            if self.is_late:
+                break
+            self._visit(combination, num_wanted)
+        return self.num_done >= self.num_wanted or all(self._is_done(one) for one in self._combinations)
+
+    def visits(self) -> Iterator[tuple[Combination, int]]:
+        """Which combination has its turn, until it has how many records; each round in an order of its own."""
+        most = max(combination.num_records for combination in self._combinations)
+        for end in range(self.campaign.visit_trials, most + self.campaign.visit_trials, self.campaign.visit_trials):
+            lots = random.Random(f"{self.campaign.seed}/{end}")
+            for combination in lots.sample(list(self._combinations), len(self._combinations)):
+                num_wanted = min(end, combination.num_records)
+                if len(self._state(combination).records) < num_wanted and not self._state(combination).is_exhausted:
+                    yield combination, num_wanted
+
+    def _state(self, combination: Combination) -> _State:
+        return self._states[combination.key]
+
+    def _is_done(self, combination: Combination) -> bool:
+        state = self._state(combination)
+        return state.is_exhausted or len(state.records) >= combination.num_records
+
+    def _visit(self, combination: Combination, num_wanted: int) -> None:
+        state, proposals = self._state(combination), Proposals(self.campaign, combination)
+        for spec in (model_spec(combination.model), cluster_spec(combination.cluster)):
+            self._store.add_spec(spec)
+        self._await_quiet()
+        folder = self._store.logs / f"{combination.name.replace(':', '-')}"
+        with self._open_service(combination, folder) as service:
+            visit = _Visit(self, combination, service)
+            if not visit.measure(proposals.reference):
+                return
+            while len(state.records) < num_wanted and not self.is_late:
+                proposal = proposals.next(state.records)
+                if proposal is None:
+                    state.is_exhausted = True
+                    self._tell(f"{combination.name}: nothing new is found after {len(state.records)} records")
+                    break
+                if not visit.measure(proposal):
+                    return
+                if visit.num_since_reference >= self.campaign.reference_every:
+                    visit.measure(proposals.reference)
+            if visit.num_since_reference:
+                visit.measure(proposals.reference)
+
+    def _await_quiet(self) -> None:
+        if self._waits:
+            self.machine.await_quiet(self._tell)
+
+    def before_trial(self) -> None:
+        """Look at the machine once more where it was busy during the last trial; begin to count what others use."""
+        if self.machine.others_share() > self.machine.max_other_cpu:
+            self._await_quiet()
+        self.machine.others_share()
+
+    def next_number(self) -> int:
+        self._num_trials += 1
+        return self._num_trials - 1
+
+    def keep(self, combination: Combination, record: Record, seconds: float) -> bool:
+        """Write a record down; whether the visit goes on. A launch that failed is no trial."""
+        if record.failure is not None and record.failure.kind == "launch":
+            self._num_launch_failures += 1
+            self._tell(f"{combination.name}: {record.failure.message}")
+            if self._num_launch_failures >= MAX_LAUNCH_FAILURES:
+                raise OperationError(f"ranks cannot be started: {record.failure.message}")
+            return False
+        self._num_launch_failures = 0
+        self._store.append(record)
+        state = self._state(combination)
+        state.add(record)
+        self._longest_seconds = max(0.9 * self._longest_seconds, seconds)
+        self._ends.append(self.clock())
+        self.counts["failed" if record.measurement is None else "measured"] += 1
+        self.counts.update(f"flag:{flag}" for flag in (record.measurement.flags if record.measurement else ()))
+        self._tell(self._line(combination, record))
+        failures = [one.failure is not None for one in state.records[-MAX_FAILURES_IN_A_ROW:]]
+        if len(failures) == MAX_FAILURES_IN_A_ROW and all(failures):
+            self._tell(f"{combination.name}: {MAX_FAILURES_IN_A_ROW} failures in a row; left for later")
+            return False
+        return True
+
+    def _line(self, combination: Combination, record: Record) -> str:
+        told = [f"{self.num_done}/{self.num_wanted}", combination.name, record.origin, outcome(record)]
+        rate = self.records_per_hour
+        if rate:
+            told.append(f"| {rate:.0f} records/h, {(self.num_wanted - self.num_done) / rate:.1f} h left")
+        if is_reference(record):
+            told.append(f"({self._drift(combination):+.1%} from usual)")
+        return " ".join(told)
+
+    def _drift(self, combination: Combination) -> float:
+        seconds = [one.measurement.median_seconds for one in self._state(combination).references if one.measurement]
+        usual = sorted(seconds)[len(seconds) // 2]
+        return seconds[-1] / usual - 1
+
+    @property
+    def records_per_hour(self) -> float | None:
+        """Over the last trials; None before there are two."""
+        ends = self._ends[-RATE_TRIALS:]
+        return None if len(ends) < 2 or ends[-1] <= ends[0] else 3600 * (len(ends) - 1) / (ends[-1] - ends[0])
+
+
+class _Visit:
+    """One combination's turn on a service."""
+
+    def __init__(self, collector: Collector, combination: Combination, service: Service) -> None:
+        self.num_since_reference = 0
+        self._collector = collector
+        self._combination = combination
+        self._slow_seconds: float | None = None
+        self._trials = Trials(
+            study=collector.campaign.name,
+            service=service,
+            model=combination.model,
+            cluster=combination.cluster,
+            is_replayed=True,
+            effort=Effort(trial=collector.campaign.steps.policy()),
+        )
+
+    def measure(self, proposal: Proposal) -> bool:
+        """One trial, written down; whether the visit goes on."""
+        collector = self._collector
+        collector.before_trial()
+        began = collector.clock()
+        record = self._trials.run(proposal.candidate, collector.next_number(), best_seconds=self._slow_seconds)
+        others = collector.machine.others_share()
+        complete = _completed(record, proposal, self._combination, others, collector.machine.max_other_cpu)
+        is_repeated = record.origin == REFERENCE_ORIGIN
+        if is_repeated and record.measurement is not None:
+            self._slow_seconds = record.measurement.median_seconds
+        self.num_since_reference = 0 if is_repeated else self.num_since_reference + 1
+        goes_on = collector.keep(self._combination, complete, collector.clock() - began)
+        return goes_on and not (is_repeated and record.measurement is None)
+
+
+def _completed(
+    record: Record, proposal: Proposal, combination: Combination, others: float, max_other_cpu: float
+) -> Record:
+    """The record with what the campaign knows beside the measurement."""
+    measurement = record.measurement
+    if measurement is not None:
+        busy: tuple[Flag, ...] = ("busy_machine",) if others > max_other_cpu else ()
+        measurement = replace(measurement, other_cpu_share=round(others, 4), flags=(*measurement.flags, *busy))
+    model, cluster = combination.key
+    return replace(
+        record,
+        measurement=measurement,
+        plan=proposal.facts,
+        model_spec=model,
+        cluster_spec=cluster,
+        dilation=combination.dilation,
+    )
+
+
+def outcome(record: Record) -> str:
+    """What came of a trial, in words."""
+    if record.failure is not None:
+        return f"{record.failure.kind}: {record.failure.message[:120]}"
+    measured: Measurement | None = record.measurement
+    assert measured is not None, "a record has a measurement or a failure"
+    flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
+    share = 0.0 if measured.cpu_share is None else measured.cpu_share
+    half = (measured.high_seconds - measured.low_seconds) / 2 / measured.median_seconds
+    return f"{measured.median_seconds * 1e3:.1f} ms ±{half:.1%}, {measured.num_steps} steps, CPU {share:.0%}{flags}"

@@ -1,0 +1,155 @@
+"""Collects records for the dataset: random and other strategies of many models on many emulated clusters.
+
+    python benchmarks/collect_dataset.py configs/campaigns/first.yaml --minutes 120    measure for two hours
+    python benchmarks/collect_dataset.py configs/campaigns/first.yaml --status         what is there and what is not
+    python benchmarks/collect_dataset.py configs/campaigns/first.yaml --pack           write datasets/records/*.parquet
+
+What is measured is on the disk at once, in a store (`--store`, else autosync-campaigns/NAME): stop it with Ctrl-C or
+pull the plug, and start it again; it goes on where it was. It measures nothing while other programs use the processors.
+The last thing it prints, on stdout, is one JSON document. Ends with 0 where all is measured, 1 where it gave up, 3 if
+the time was over first, 130 where it was interrupted. docs/dataset.md says how to write a plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autosync.datasets.drift import REFERENCE_ORIGIN, flag_drift
+from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, pack
+from autosync.datasets.store import Store
+from autosync.errors import AutosyncError, InputError
+from autosync.trials.service import TrialService
+
+sys.path.insert(0, str(Path(__file__).parent))
+from campaign_machine import Machine
+from campaign_plan import Campaign, Combination, load_campaign
+from campaign_run import Collector, to_stderr
+
+ROOT = Path(__file__).resolve().parent.parent
+STORES = Path("autosync-campaigns")
+EXIT_TIME_OVER = 3
+EXIT_INTERRUPTED = 130
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", help="the plan file of the campaign")
+    parser.add_argument("--store", type=Path, help=f"the folder of its records (default: {STORES}/NAME)")
+    parser.add_argument("--minutes", type=float, help="begin no trial that may end after this time")
+    parser.add_argument("--only", action="append", metavar="MODEL:CLUSTER", help="this combination (may be repeated)")
+    parser.add_argument("--busy-anyway", action="store_true", help="measure while the machine is busy (and flag it)")
+    task = parser.add_mutually_exclusive_group()
+    task.add_argument("--status", action="store_true", help="measure nothing; say what is there")
+    task.add_argument("--pack", action="store_true", help="measure nothing; write what is there as Parquet")
+    parser.add_argument("--output", type=Path, default=ROOT / "datasets" / "records", help="where --pack writes")
+    parser.add_argument("--force", action="store_true", help="let --pack replace files")
+    options = parser.parse_args()
+    campaign, combinations = load_campaign(options.plan)
+    store = Store(options.store or STORES / campaign.name)
+    if options.pack:
+        document = packed(campaign, store, options.output, force=options.force)
+        code = 0
+    else:
+        code, document = collected(campaign, chosen(combinations, options.only), store, options)
+    print(json.dumps(document, indent=2))
+    return code
+
+
+def chosen(combinations: Sequence[Combination], names: Sequence[str] | None) -> list[Combination]:
+    """The combinations of these names, or all."""
+    known = {combination.name: combination for combination in combinations}
+    for name in names or ():
+        if name not in known:
+            raise InputError(
+                f"{name} is no combination of this plan", rule=f"MODEL:CLUSTER, such as {next(iter(known))}"
+            )
+    return [known[name] for name in dict.fromkeys(names or known)]
+
+
+def collected(
+    campaign: Campaign, combinations: Sequence[Combination], store: Store, options: argparse.Namespace
+) -> tuple[int, dict[str, Any]]:
+    """Measure, unless only the status is wanted; the exit code and what to print."""
+
+    def open_service(combination: Combination, folder: Path) -> TrialService:
+        return TrialService(
+            target=combination.target,
+            model=combination.model,
+            cluster=combination.cluster,
+            folder=folder,
+            seed=campaign.seed,
+            timeout_seconds=campaign.timeout_seconds,
+        )
+
+    machine = Machine(max_other_cpu=campaign.quiet.max_other_cpu, patience_seconds=campaign.quiet.patience_seconds)
+    began = time.monotonic()
+    collector = Collector(
+        campaign,
+        combinations,
+        store,
+        open_service=open_service,
+        machine=machine,
+        waits=not options.busy_anyway,
+        limit_seconds=None if options.minutes is None else 60 * options.minutes,
+    )
+    code, reason = 0, ""
+    if not options.status:
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            with store.held():
+                code = 0 if collector.collect() else EXIT_TIME_OVER
+        except KeyboardInterrupt:
+            code, reason = EXIT_INTERRUPTED, "interrupted"
+        except AutosyncError as error:
+            code, reason = 1, str(error)
+        to_stderr(f"{reason or 'stopped'}: {collector.num_done} of {collector.num_wanted} records in {store.path}")
+    return code, {
+        "campaign": campaign.name,
+        "store": str(store.path),
+        "num_wanted": collector.num_wanted,
+        "num_done": collector.num_done,
+        "seconds": round(time.monotonic() - began, 1),
+        "records_per_hour": None if collector.records_per_hour is None else round(collector.records_per_hour),
+        "this_run": dict(sorted(collector.counts.items())),
+        "combinations": collector.done_of_each(),
+        **({"error": reason} if reason else {}),
+    }
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def packed(campaign: Campaign, store: Store, output: Path, *, force: bool) -> dict[str, Any]:
+    """Write the store's records as Parquet, flagged where the machine drifted."""
+    problems: list[str] = []
+    found = list(store.records(report=lambda problem: problems.append(str(problem))))
+    for problem in problems:
+        to_stderr(f"left out: {problem}")
+    records = flag_drift(found, share=campaign.quiet.max_drift)
+    count = pack(records, store.specs(), output, force=force)
+    measured = [record.measurement for record in records if record.measurement is not None]
+    return {
+        "campaign": campaign.name,
+        "output": str(output),
+        "num_records": count,
+        "num_measured": len(measured),
+        "num_references": sum(record.origin == REFERENCE_ORIGIN for record in records),
+        "num_flagged": sum(bool(one.flags) for one in measured),
+        "num_left_out": len(problems),
+        "num_bytes": {name: (output / name).stat().st_size for name in (RECORDS_FILE, SPECS_FILE)},
+    }
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except AutosyncError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,90 @@
+"""What records hold beside what was measured: what a plan comes to, and which specs they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from autosync import jsonio
+from autosync.datasets.schema import PlanFacts
+from autosync.plan.expansion import expand
+from autosync.plan.traffic import Traffic, amortised_traffic
+from autosync.plan.types import Plan, Transfer
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import dump_cluster
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import dump_model
+
+SpecKind = Literal["model", "cluster"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A model spec or a cluster spec as a store has it: the fields of its file, and their hash.
+
+    The fingerprint is of what plans depend on alone, so specs that differ in their times have one in common.
+    """
+
+    kind: SpecKind
+    spec_id: str
+    fingerprint: str
+    name: str
+    fields: Mapping[str, Any]
+
+
+def model_spec(model: ModelSpec) -> Spec:
+    """A model as a store has it."""
+    fields = dump_model(model)
+    return Spec(
+        kind="model",
+        spec_id=jsonio.content_hash(fields),
+        fingerprint=model.fingerprint(),
+        name=model.name,
+        fields=fields,
+    )
+
+
+def cluster_spec(cluster: ClusterSpec) -> Spec:
+    """A cluster as a store has it."""
+    fields = dump_cluster(cluster)
+    return Spec(
+        kind="cluster",
+        spec_id=jsonio.content_hash(fields),
+        fingerprint=cluster.fingerprint(),
+        name=cluster.name,
+        fields=fields,
+    )
+
+
+def plan_facts(plan: Plan, cluster: ClusterSpec) -> PlanFacts:
+    """What a plan comes to in a step on average."""
+    transfers = [operation for operation in plan.operations if isinstance(operation, Transfer)]
+    traffic = amortised_traffic(plan, cluster)
+    return PlanFacts(
+        num_messages=len(plan.messages),
+        num_transfers=len(transfers),
+        num_locals=len(plan.operations) - len(transfers),
+        num_lanes=plan.num_lanes,
+        num_sends=float(sum(_num_sends(transfer) / transfer.every for transfer in transfers)),
+        sent_bytes=float(traffic.node_out.sum()),
+        wire_seconds=_wire_seconds(traffic, cluster),
+    )
+
+
+def _num_sends(transfer: Transfer) -> int:
+    return sum(len(expand(transfer.collective, transfer.algorithm, len(group))) for group in transfer.groups)
+
+
+def _wire_seconds(traffic: Traffic, cluster: ClusterSpec) -> float:
+    """How long the busiest interface or uplink needs for what passes it."""
+    rates = [
+        *(node.bandwidth_out for node in cluster.nodes),
+        *(node.bandwidth_in for node in cluster.nodes),
+        *(rack.uplink_out for rack in cluster.racks),
+        *(rack.uplink_in for rack in cluster.racks),
+    ]
+    num_bytes = np.concatenate((traffic.node_out, traffic.node_in, traffic.rack_out, traffic.rack_in))
+    return float(np.max(num_bytes / np.array(rates)))

@@ -1,0 +1,109 @@
+"""A dataset in few files: `records.parquet` with a row a record, and `specs.parquet` with each model and cluster once.
+
+This is the form in which records ship. Any tool that reads Parquet reads it; records that are alike stand next to one
+another, which makes the file small.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from autosync import jsonio
+from autosync.datasets.export import export, import_records
+from autosync.datasets.facts import Spec
+from autosync.datasets.files import replacing
+from autosync.datasets.schema import Record, record_to_plain
+from autosync.datasets.store import parse_spec
+from autosync.documents import Document
+from autosync.errors import DocumentError, InputError, Problem
+
+RECORDS_FILE = "records.parquet"
+SPECS_FILE = "specs.parquet"
+
+
+def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *, force: bool = False) -> int:
+    """Write records and the specs that they name; how many records there were. Each record and each spec comes once.
+
+    A record of a model or a cluster that is not among the specs is refused.
+    """
+    chosen = sorted(distinct(records), key=_place)
+    known = {spec.spec_id: spec for spec in specs}
+    named = {name for record in chosen for name in (record.model_spec, record.cluster_spec) if name is not None}
+    missing = sorted(named - known.keys())
+    if missing:
+        what = f"{len(missing)} specs that records name are missing, {missing[0]} the first"
+        raise InputError(what, rule="a dataset holds the models and clusters of its records")
+    with replacing(Path(folder) / SPECS_FILE, force=force) as file:
+        _write_specs(
+            [known[name] for name in sorted(named, key=lambda name: (known[name].kind, known[name].name))], file
+        )
+    return export(chosen, Path(folder) / RECORDS_FILE, force=force)
+
+
+def read_packed(folder: Path | str) -> Iterator[Record]:
+    """The records of a dataset."""
+    return import_records(Path(folder) / RECORDS_FILE)
+
+
+def read_specs(folder: Path | str) -> Iterator[Spec]:
+    """The models and clusters of a dataset."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(folder) / SPECS_FILE
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        problem = Problem(what="no specs in Parquet, or broken off", rule="written by pack", file=str(path), line=1)
+        raise DocumentError([problem]) from error
+    for number, row in enumerate(rows, start=1):
+        yield _spec_of(row, str(path), number)
+
+
+def distinct(records: Iterable[Record]) -> Iterator[Record]:
+    """Each record once, however often it is there."""
+    seen: set[str] = set()
+    for record in records:
+        content = jsonio.content_hash(record_to_plain(record), length=32)
+        if content not in seen:
+            seen.add(content)
+            yield record
+
+
+def _place(record: Record) -> tuple[str, str, str, int]:
+    return record.model_name, record.cluster_name, record.study, record.trial
+
+
+def _write_specs(specs: Sequence[Spec], file: BinaryIO) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Callable[[Spec], str]] = {
+        "kind": lambda spec: spec.kind,
+        "spec": lambda spec: spec.spec_id,
+        "fingerprint": lambda spec: spec.fingerprint,
+        "name": lambda spec: spec.name,
+        "fields": lambda spec: json.dumps(spec.fields, separators=(",", ":"), allow_nan=False),
+    }
+    schema = pa.schema([pa.field(name, pa.string()) for name in columns])
+    table = pa.table([[value(spec) for spec in specs] for value in columns.values()], schema=schema)
+    pq.write_table(table, file, compression="zstd")
+
+
+def _spec_of(row: dict[str, Any], file: str, line: int) -> Spec:
+    """The spec of a row, which must be what its other columns say."""
+
+    def problem(what: str) -> DocumentError:
+        return DocumentError([Problem(what=what, rule="a row holds a model or a cluster", file=file, line=line)])
+
+    try:
+        fields = json.loads(row["fields"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise problem("the fields cannot be understood") from error
+    spec = parse_spec(Document(file=file, value=fields, lines={(): line}), kind=str(row.get("kind")))
+    if (spec.spec_id, spec.fingerprint, spec.name) != (row.get("spec"), row.get("fingerprint"), row.get("name")):
+        raise problem(f"the row says it is {row.get('name')!r}, its fields are of {spec.name!r}")
+    return spec

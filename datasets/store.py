@@ -1,0 +1,124 @@
+"""A store of records that grows while it is measured: a folder that a crash at any moment leaves whole.
+
+`records.jsonl` has a record a line, each on the disk before the next trial begins. `specs/` has each model and cluster
+once, under the hash that records call it by. One process at a time writes; whoever reads sees what is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autosync import documents, jsonio
+from autosync.datasets.facts import Spec, cluster_spec, model_spec
+from autosync.datasets.schema import Record, record_from_plain, record_to_plain
+from autosync.errors import DocumentError, InputError, OperationError, Problem, first_problems
+from autosync.specs.cluster_file import parse_cluster
+from autosync.specs.model import SCHEMA_KIND as MODEL_KIND
+from autosync.specs.model import SCHEMA_VERSION as MODEL_VERSION
+from autosync.specs.model import ModelSpec
+
+Report = Callable[[Problem], None]
+
+
+class Store:
+    """Every file of a store."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def records_file(self) -> Path:
+        return self.path / "records.jsonl"
+
+    @property
+    def specs_folder(self) -> Path:
+        return self.path / "specs"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from writing; refused while one does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise OperationError(f"{self.path}: another process writes to this store") from error
+            yield
+
+    def add_spec(self, spec: Spec) -> None:
+        """Keep a spec, unless it is here already."""
+        path = self.specs_folder / f"{spec.kind}-{spec.spec_id}.json"
+        if not path.is_file():
+            jsonio.write_json(path, spec.fields)
+
+    def append(self, record: Record) -> None:
+        """Add a record; when this returns it is on the disk."""
+        jsonio.append_json_line(self.records_file, record_to_plain(record))
+
+    def records(self, *, report: Report | None = None) -> Iterator[Record]:
+        """The records in their order. Lines that hold none go to `report`; without it they are raised at the end."""
+        problems: list[Problem] = []
+        tell = problems.append if report is None else report
+        if self.records_file.exists():
+            yield from read_lines(self.records_file, tell)
+        if problems:
+            raise DocumentError(first_problems(problems))
+
+    def specs(self) -> Iterator[Spec]:
+        """The models, then the clusters."""
+        files = sorted(self.specs_folder.glob("*.json")) if self.specs_folder.is_dir() else []
+        yield from (read_spec(path) for path in sorted(files, key=lambda path: not path.name.startswith("model-")))
+
+
+def find_store(path: Path | str) -> Store:
+    """The store in a folder, which must be one."""
+    store = Store(path)
+    if not store.records_file.is_file():
+        rule = "a store is a folder with records.jsonl in it"
+        raise InputError(f"{path} is no store of records", rule=rule)
+    return store
+
+
+def read_lines(path: Path, report: Report) -> Iterator[Record]:
+    """The records of a file of JSON lines; each line that is none is reported with its number."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                plain = json.loads(line)
+            except (ValueError, RecursionError):
+                what = "no JSON" if line.endswith(b"\n") else "the last line breaks off"
+                report(Problem(what=what, rule="one record a line", file=str(path), line=number))
+                continue
+            try:
+                yield record_from_plain(plain, file=str(path), line=number)
+            except DocumentError as error:
+                for problem in error.problems:
+                    report(dataclasses.replace(problem, line=number))
+
+
+def read_spec(path: Path) -> Spec:
+    """The spec of a file in a store, which must be what its name says."""
+    document = documents.read_document(path)
+    spec = parse_spec(document, kind="model" if path.name.startswith("model-") else "cluster")
+    if path.stem != f"{spec.kind}-{spec.spec_id}":
+        what = f"the file holds the {spec.kind} {spec.spec_id}"
+        raise DocumentError([Problem(what=what, rule="a spec is named after its hash", file=str(path), line=1)])
+    return spec
+
+
+def parse_spec(document: documents.Document, *, kind: str) -> Spec:
+    """The spec that a document holds."""
+    if kind == "cluster":
+        return cluster_spec(parse_cluster(document))
+    return model_spec(documents.parse(document, kind=MODEL_KIND, version=MODEL_VERSION, into=ModelSpec))

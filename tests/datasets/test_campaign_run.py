@@ -1,0 +1,277 @@
+"""Campaigns on a service that runs nothing: whatever ends one, the next goes on as if it had not ended."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autosync.datasets.drift import REFERENCE_ORIGIN, flag_drift
+from autosync.datasets.schema import Record
+from autosync.datasets.store import Store
+from autosync.errors import OperationError
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model_file import load_model
+from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.contestant import Contestant
+from autosync.trials.service import StepSamples, TrialFailed
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from campaign_plan import Campaign, Combination, Group, Screen, _cluster, _model
+from campaign_proposals import Proposals
+from campaign_run import Collector
+
+STEPS = FakeSteps(seconds=0.05, noise=0.001)
+
+
+class Idle:
+    """A machine on which nothing else goes on, unless it is told so."""
+
+    max_other_cpu = 0.1
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self.num_waits = 0
+
+    def others_share(self) -> float:
+        return self.share
+
+    def await_quiet(self, tell: Callable[[str], None]) -> None:
+        self.num_waits += 1
+        if self.num_waits > 3 and self.share > self.max_other_cpu:
+            raise OperationError("other programs use the processors")
+
+
+class Services:
+    """Opens services whose steps take a time that follows from the strategy, and counts them."""
+
+    def __init__(self, *, stops_at: int | None = None, steps: FakeSteps = STEPS, fails: bool = False) -> None:
+        self.num_opened = 0
+        self.num_prepared = 0
+        self.now = 0.0
+        self._stops_at = stops_at
+        self._steps = steps
+        self._fails = fails
+
+    @contextmanager
+    def open(self, combination: Combination, folder: Path) -> Iterator["_Service"]:
+        self.num_opened += 1
+        yield _Service(self)
+
+    def begin(self, contestant: Contestant) -> FakeSteps:
+        self.num_prepared += 1
+        if self.num_prepared == self._stops_at:
+            raise KeyboardInterrupt
+        if self._fails:
+            raise TrialFailed("launch", "no testbed can be made here")
+        factor = 1 + sum(map(ord, contestant.name.split()[-1])) % 100 / 100
+        return replace(self._steps, seconds=self._steps.seconds * factor)
+
+
+class _Service:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._fake = FakeService({})
+
+    def prepare(self, contestant: Contestant) -> None:
+        self._fake = FakeService({contestant.name: self._services.begin(contestant)})
+        self._fake.prepare(contestant)
+
+    def run(self, name: str, num_steps: int) -> StepSamples:
+        samples = self._fake.run(name, num_steps)
+        self._services.now += max(sum(of_rank) for of_rank in samples.step_seconds)
+        return samples
+
+    def release(self, name: str) -> None:
+        self._fake.release(name)
+
+
+def combination(model: str = "ncf", cluster: str = "2-hosts", num_records: int = 20) -> Combination:
+    (found_model, model_key), (found_cluster, cluster_key) = _model(model), _cluster(cluster)
+    return Combination(
+        target=model,
+        key=(model_key, cluster_key),
+        model=found_model,
+        cluster=found_cluster,
+        dilation=1.0,
+        num_records=num_records,
+        mix={"sampled": 2, "mutated": 1, "crossed": 1, "neighbour": 1},
+    )
+
+
+COMBINATIONS = (combination(), combination(cluster="4-hosts", num_records=14))
+
+
+def campaign(**changes: Any) -> Campaign:
+    group = Group(models=("ncf",), clusters=("2-hosts",), records=1)
+    fields = {"name": "tried", "groups": (group,), "visit_trials": 6, "screen": Screen(sends_per_second=1e6)}
+    return Campaign(**(fields | changes))
+
+
+def collector(path: Path, services: Services, machine: Idle | None = None, **options: Any) -> Collector:
+    settings: dict[str, Any] = {"tell": lambda _: None, "clock": lambda: services.now}
+    plan = options.pop("campaign", campaign())
+    return Collector(
+        plan, COMBINATIONS, Store(path), open_service=services.open, machine=machine or Idle(), **(settings | options)
+    )
+
+
+def strategies(path: Path) -> dict[str, list[str | None]]:
+    """What was measured of each cluster, in its order, references not among it."""
+    found: dict[str, list[str | None]] = {}
+    for record in Store(path).records():
+        if record.origin != REFERENCE_ORIGIN:
+            found.setdefault(record.cluster_name, []).append(record.strategy_id)
+    return found
+
+
+def origins(path: Path) -> list[str]:
+    return [record.origin.partition(":")[0] for record in Store(path).records()]
+
+
+def test_everything_is_measured_once_round_by_round(tmp_path: Path) -> None:
+    services = Services()
+    assert collector(tmp_path, services).collect()
+    found = strategies(tmp_path)
+    assert {name: len(ids) for name, ids in found.items()} == {"2-hosts": 20, "4-hosts": 14}
+    assert all(len(set(ids)) == len(ids) for ids in found.values())
+    # Four visits of one, three of the other.
+    assert services.num_opened == 7
+    assert {"baseline", "preset", "sampled", "mutated", "crossed", "neighbour"} <= set(origins(tmp_path))
+    first_round = list(Store(tmp_path).records())[: 2 * 8]
+    assert {record.cluster_name for record in first_round} == {"2-hosts", "4-hosts"}
+
+
+def test_each_visit_begins_and_ends_with_the_reference_and_has_it_in_between(tmp_path: Path) -> None:
+    collector(tmp_path, Services(), campaign=campaign(visit_trials=20, reference_every=5)).collect()
+    of_one = [record for record in Store(tmp_path).records() if record.cluster_name == "2-hosts"]
+    positions = [number for number, record in enumerate(of_one) if record.origin == REFERENCE_ORIGIN]
+    assert positions[0] == 0
+    assert positions[-1] == len(of_one) - 1
+    assert max(b - a for a, b in pairwise(positions)) == 6
+    assert len({of_one[number].strategy_id for number in positions}) == 1
+    assert flag_drift(of_one) == of_one
+
+
+@pytest.mark.parametrize("stops_at", [1, 2, 5, 9, 17, 23, 30])
+def test_an_interrupted_campaign_goes_on_where_it_was(stops_at: int, tmp_path: Path) -> None:
+    collector(tmp_path / "whole", Services()).collect()
+    with pytest.raises(KeyboardInterrupt):
+        collector(tmp_path / "cut", Services(stops_at=stops_at)).collect()
+    assert collector(tmp_path / "cut", Services()).collect()
+    # What is proposed follows from what was measured, which here is the same on any day.
+    assert strategies(tmp_path / "cut") == strategies(tmp_path / "whole")
+    numbers = [record.trial for record in Store(tmp_path / "cut").records()]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_a_line_that_a_crash_left_torn_is_measured_again(tmp_path: Path) -> None:
+    collector(tmp_path, Services()).collect()
+    before = strategies(tmp_path)
+    file = Store(tmp_path).records_file
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-2]) + lines[-2][:100])
+    told: list[str] = []
+    assert collector(tmp_path, Services(), tell=told.append).collect()
+    assert told[0].startswith("left out: ")
+    assert strategies(tmp_path) == before
+
+
+def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
+    collector(tmp_path, Services()).collect()
+    services = Services()
+    again = collector(tmp_path, services)
+    assert again.collect()
+    assert services.num_opened == 0
+    assert again.num_done == again.num_wanted == 34
+
+
+def test_it_stops_in_time_and_keeps_what_it_has(tmp_path: Path) -> None:
+    services = Services()
+    assert not collector(tmp_path, services, limit_seconds=20.0).collect()
+    # The last reference of a visit may come after it.
+    assert services.now < 23.0
+    assert 5 < len(origins(tmp_path)) < 30
+
+
+def test_records_of_other_campaigns_do_not_count(tmp_path: Path, make_record: Callable[..., Record]) -> None:
+    Store(tmp_path).append(make_record(trial=100))
+    collector(tmp_path, Services()).collect()
+    records = list(Store(tmp_path).records())
+    assert sorted(record.trial for record in records) == list(range(100, 100 + len(records)))
+
+
+def test_a_busy_machine_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
+    machine = Idle()
+    machine.share = 0.5
+    with pytest.raises(OperationError, match="other programs"):
+        collector(tmp_path, Services(), machine).collect()
+    assert machine.num_waits == 4
+    for record in Store(tmp_path).records():
+        assert record.measurement is not None
+        assert "busy_machine" in record.measurement.flags
+        assert record.measurement.other_cpu_share == 0.5
+
+
+def test_a_busy_machine_may_be_measured_anyway(tmp_path: Path) -> None:
+    machine = Idle()
+    machine.share = 0.5
+    assert collector(tmp_path, Services(), machine, waits=False).collect()
+    assert machine.num_waits == 0
+
+
+def test_records_say_what_they_are_of(tmp_path: Path) -> None:
+    collector(tmp_path, Services()).collect()
+    store = Store(tmp_path)
+    specs = {spec.spec_id: spec for spec in store.specs()}
+    for record in store.records():
+        assert record.study == "tried"
+        assert (record.compute, record.network, record.dilation) == ("replayed", "emulated", 1.0)
+        assert specs[record.model_spec or ""].fingerprint == record.model_fingerprint
+        assert specs[record.cluster_spec or ""].name == record.cluster_name
+        assert (record.plan is None) == (record.strategy is None)
+        assert record.measurement is not None
+        assert record.measurement.other_cpu_share == 0.0
+
+
+def test_a_failed_trial_is_a_record_and_its_strategy_is_not_tried_again(tmp_path: Path) -> None:
+    collector(tmp_path, Services(steps=replace(STEPS, fails_at=20))).collect()
+    records = list(Store(tmp_path).records())
+    assert all(record.failure is None for record in records)
+    assert not collector(tmp_path / "bad", Services(steps=replace(STEPS, fails_at=5))).collect()
+    assert {record.origin for record in Store(tmp_path / "bad").records()} == {REFERENCE_ORIGIN}
+
+
+def test_ranks_that_do_not_start_are_no_trials_and_end_it(tmp_path: Path) -> None:
+    with pytest.raises(OperationError, match="ranks cannot be started: no testbed"):
+        collector(tmp_path, Services(fails=True)).collect()
+    assert origins(tmp_path) == []
+
+
+def test_hopeless_strategies_and_those_of_many_messages_are_not_proposed(make_failed: Callable[..., Record]) -> None:
+    one = combination("resnet18", "4-hosts")
+    reference = Proposals(campaign(), one).reference.facts
+    assert reference is not None
+    plan = campaign(screen=Screen(slowest=1.5, sends_per_second=500.0))
+    proposals, records = Proposals(plan, one), []
+    limit = 1.5 * (one.model.step_seconds + reference.wire_seconds)
+    for _ in range(12):
+        proposal = proposals.next(records)
+        assert proposal is not None
+        candidate = proposal.candidate
+        if candidate.strategy is None:
+            records.append(make_failed(strategy=None, strategy_id=None, plan_id=None))
+        else:
+            records.append(make_failed(strategy_id=candidate.strategy_id))
+        if proposal.facts is not None:
+            step_seconds = max(proposal.facts.wire_seconds, one.model.step_seconds)
+            assert proposal.facts.wire_seconds <= limit
+            assert proposal.facts.num_sends <= 500 * step_seconds
+
+
+def test_names_are_of_shipped_specs() -> None:
+    assert combination().name == f"{load_model('ncf').name}:{load_cluster('2-hosts').name}"
