@@ -63,7 +63,7 @@ def test_each_preset_applies_somewhere_and_the_quick_models_ship() -> None:
     assert set(QUICK) <= shipped_models().keys()
 
 
-def test_stock_ddp_gathers_the_rows_of_the_recommenders_alone() -> None:
+def test_stock_ddp_gathers_rows_where_gradients_are_sparse() -> None:
     cluster = load_cluster("4-hosts")
     gathering = {
         name
@@ -71,7 +71,7 @@ def test_stock_ddp_gathers_the_rows_of_the_recommenders_alone() -> None:
         for message in check_preset("ddp", load_model(name), cluster).messages
         if message.synchroniser.kind == "sparse_gather"
     }
-    assert gathering == {"ncf", "dlrm"}
+    assert gathering == {"ncf", "ncf_small", "dlrm", "lstm_ptb"}
 
 
 def test_what_is_not_as_it_should_be_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
