@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from autosync.errors import InputError, Problem, did_you_mean
 from autosync.units import parse_size, parse_time
@@ -38,6 +39,13 @@ def count_option(name: str, value: object, *, minimum: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise _wrong(name, value, f"a whole number, {minimum} or more")
     return value
+
+
+def number_option(name: str, value: object, *, rule: str, holds: Callable[[float], bool]) -> float:
+    """A number that holds to a rule; a whole one will do."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not holds(value):
+        raise _wrong(name, value, rule)
+    return float(value)
 
 
 def flag_option(name: str, value: object) -> bool:

@@ -27,18 +27,22 @@ def _clusters() -> Iterator[ClusterSpec]:
 
 
 def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
-    """Why a preset does not apply on a shipped cluster, as docs/presets.md has it; empty where it does."""
+    """Why a preset does not apply where all is as it ships, as docs/presets.md has it; empty where it does."""
     sizes = {len(group) for group in cluster.worker_groups()}
     if preset in ("byteps", "bytescheduler", "p3") and cluster.backend == "nccl":
         return "nccl runs transfers in one static order"
-    if preset in ("partitioned_all_reduce", "random_axis_partitioned_all_reduce"):
-        # Cut by its smallest divisor, a table of a large prime of rows has as many parts.
-        primes = (v.name for v in model.variables if v.shape and smallest_divisor(v.shape[0]) > MAX_PARTS)
-        return next((f"{name} would be cut into" for name in primes), "")
     if preset == "hierarchical" and len(cluster.worker_groups()) == 1:
         return "has one node"
     if preset == "hierarchical" and sizes == {1}:
         return "has one rank on every node"
+    if preset in ("partitioned_all_reduce", "random_axis_partitioned_all_reduce"):
+        # Cut by its smallest divisor, a table of a large prime of rows has as many parts.
+        primes = (v.name for v in model.variables if v.shape and smallest_divisor(v.shape[0]) > MAX_PARTS)
+        return next((f"{name} would be cut into" for name in primes), "")
+    if preset == "dgc" and model.optimizer.state_slots:
+        return "keeps a state of its own"
+    if preset == "ssp" and model.clip_norm is not None:
+        return "clips its gradients or scales its loss"
     return ""
 
 

@@ -23,7 +23,7 @@ from autosync.specs.model_file import load_model
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical, strategy_id
 from autosync.strategy.presets import build_preset, preset_names
-from autosync.strategy.representation import AllReduce, Message, ParameterServer, Partition, Periodic, Strategy
+from autosync.strategy.representation import AllReduce, Message, ParameterServer, Partition, Periodic, Strategy, TopK
 from autosync.strategy.space import Limits, Space
 from autosync.testing.generate import random_cluster, random_model
 
@@ -150,7 +150,30 @@ def test_presets_are_points_of_the_default_space(cluster_name: str) -> None:
             preset = build_preset(name, model, cluster)
         except DoesNotApplyError:
             continue
-        assert (wider if name in LANE_A_SERVER else space).problems(preset) == []
+        if preset.is_exact:
+            assert (wider if name in LANE_A_SERVER else space).problems(preset) == []
+        else:
+            assert "outside the limits" in space.problems(preset)[0].what
+
+
+def test_some_lossy_and_stale_presets_are_points_of_a_space_that_allows_them() -> None:
+    """The others have numbers that the limits have not, and `dgc` a momentum, which is no matter of speed."""
+    model, cluster = load_model("ncf"), load_cluster("4-hosts")
+    space = Space(model=model, cluster=cluster, limits=Limits(allow=("lossy", "stale")))
+    built = {name: build_preset(name, model, cluster) for name in preset_names() if _applies(name, model, cluster)}
+    inside = {name for name, preset in built.items() if not preset.is_exact and not space.problems(preset)}
+    assert inside == {"bf16", "fp16", "sign", "ssp", "local_sgd"}
+    wider = Limits(allow=("lossy", "stale"), codecs=(TopK(ratio=0.001, momentum=0.9),))
+    assert Space(model=model, cluster=cluster, limits=wider).problems(built["dgc"]) == []
+    assert {"dgc", "diloco", "int8", "power_sgd"} < built.keys()
+
+
+def _applies(name: str, model: ModelSpec, cluster: ClusterSpec) -> bool:
+    try:
+        build_preset(name, model, cluster)
+    except DoesNotApplyError:
+        return False
+    return True
 
 
 def test_parents_may_come_from_outside_the_limits(model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> None:
