@@ -21,12 +21,13 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest wheel-test format clean
+.PHONY: help setup demo test lint typing pytest fulltest wheel-test format gallery clean
 
 help:
 	@echo 'make demo        tune a shipped example on this machine and print the result'
 	@echo 'make test        lint, type-check and test: what CI runs'
 	@echo 'make fulltest    the same with the slow tests'
+	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
 
 # An environment that works is kept; one that does not (an interrupted install, another Python gone) is made anew.
@@ -70,6 +71,10 @@ pytest: $(STAMP)
 
 wheel-test: $(STAMP)
 	$(BIN)/python -m pytest --quiet tests/repository/test_wheel.py
+
+# Measures: on a machine that has nothing else to do.
+gallery: $(STAMP)
+	$(BIN)/python tools/make_gallery.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Entry] = {
     "testbed": Entry("autosync.cli.testbed:testbed", "Emulate a cluster on this machine."),
     "strategy": Entry("autosync.cli.strategy:strategy", "Build, show, check and compare strategies."),
     "compare": Entry("autosync.cli.compare:compare", "Measure strategies in turn and say which is faster."),
+    "draw": Entry("autosync.cli.draw:draw", "Draw plans and timelines as SVG."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),

@@ -119,6 +119,7 @@ class Servant:
             self._task,
             bundle=bundle,
             ddp_options=request["ddp_options"],
+            trace=Path(request["trace"]) if request.get("trace") else None,
             seed=self._seed,
             rank=self._rank,
             timeout_seconds=self._timeout_seconds,

@@ -172,6 +172,7 @@ class TrialService:
             "strategy_id": bundle.strategy_id,
             "plan_id": bundle.plan_id,
             "ddp_options": {},
+            "trace": None if contestant.trace is None else str(contestant.trace.resolve()),
         }
 
     def _check_prepared(self, name: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ class RefusedError(AutosyncError):
 class Training:
     """A model, its optimizer and what synchronises them: a bundle's strategy, or torch's DDP where there is none.
 
+    With `trace` it writes its timeline there.
+
     Every contestant starts from the same seed, on every rank. So nobody sends the first values round: of a large model
     over slow links that alone would take longer than the trial.
     """
@@ -43,6 +46,7 @@ class Training:
         *,
         bundle: Bundle | None,
         ddp_options: dict[str, Any],
+        trace: Path | None,
         seed: int,
         rank: int,
         timeout_seconds: float,
@@ -58,7 +62,15 @@ class Training:
             self._model = DistributedDataParallel(self._bare, init_sync=False, **ddp_options)
         else:
             try:
-                parallelize(self._bare, self._optimizer, bundle, timeout_seconds=timeout_seconds, init_sync=False)
+                parallelize(
+                    self._bare,
+                    self._optimizer,
+                    bundle,
+                    timeout_seconds=timeout_seconds,
+                    init_sync=False,
+                    hand_off=trace is None,
+                    trace=trace,
+                )
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error
         self._batches = torch.Generator().manual_seed(seed * 1_000_003 + rank)

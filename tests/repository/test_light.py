@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 _HEAVY = {"torch", "optuna", "pandas", "xgboost"}
-_LIGHT_ROOMS = {"", "configs", "specs", "strategy", "plan", "cli"}
+_LIGHT_ROOMS = {"", "configs", "specs", "strategy", "plan", "pictures", "cli"}
 # Measuring a model runs it: these modules are loaded by whoever does that.
 _TOUCH_TENSORS = "autosync.specs.profile"
 

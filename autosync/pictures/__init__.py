@@ -1,0 +1,1 @@
+"""Pictures: plans and timelines as SVG, for people."""

@@ -1,0 +1,174 @@
+"""Reading timelines: Chrome traces as the runtime and simulators write them, and the steps that they show.
+
+A trace is an array of events, or an object that has one as `traceEvents`. What a crash has left, an array without its
+end, is read as far as it goes. Times are seconds from here on.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from autosync.errors import DocumentError, InputError, Problem
+
+MAX_BYTES = 256 * 2**20
+NUM_WARMUP = 3
+"""How many first steps are not chosen where there are others: connections and buffers are made in them."""
+
+_COMPUTE, _WAIT = "compute", "wait"
+KINDS = (_COMPUTE, _WAIT, "transfer", "local")
+_RULE = "a timeline is a Chrome trace as `parallelize(trace=...)` writes it"
+
+
+class Span(NamedTuple):
+    """Something that took time on one track of one rank."""
+
+    kind: str
+    name: str
+    track: int
+    start: float
+    end: float
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTrace:
+    """What one rank did: its name, its tracks by number, and all spans in the order in which they began."""
+
+    name: str
+    tracks: Mapping[int, str]
+    spans: tuple[Span, ...]
+
+
+class Step(NamedTuple):
+    """One step of training, from the start of its compute to that of the next."""
+
+    iteration: int
+    start: float
+    end: float
+
+
+def read_trace(path: Path | str) -> tuple[RankTrace, ...]:
+    """The ranks of a trace file, in the order of their numbers."""
+    file = str(path)
+    ranks: dict[int, list[Mapping[str, Any]]] = {}
+    for event in _events(_read(Path(path), file), file):
+        pid = event.get("pid")
+        if isinstance(pid, int):
+            ranks.setdefault(pid, []).append(event)
+    found = [_rank(number, ranks[number], file) for number in sorted(ranks)]
+    shown = tuple(rank for rank in found if rank.spans)
+    if not shown:
+        raise _refused("nothing of training is in it", file)
+    return shown
+
+
+def steps_of(rank: RankTrace) -> tuple[Step, ...]:
+    """The steps that a trace shows whole; the last one, whose end nobody knows, only if it is alone."""
+    starts: dict[int, float] = {}
+    for span in rank.spans:
+        if span.kind == _COMPUTE:
+            starts.setdefault(span.iteration, span.start)
+    order = sorted(starts.items(), key=lambda item: item[1])
+    ends = [start for _, start in order[1:]]
+    if len(order) == 1:
+        ends = [max(span.end for span in rank.spans)]
+    return tuple(Step(number, start, end) for (number, start), end in zip(order, ends, strict=False))
+
+
+def choose_steps(rank: RankTrace, num_steps: int, *, first: int | None = None) -> tuple[Step, ...]:
+    """Some steps that follow one another: from iteration `first`, else ordinary ones.
+
+    Those are as long as most, among those in which most is sent: where ranks meet every few steps, a meeting is shown.
+    """
+    steps = steps_of(rank)
+    if not steps:
+        raise InputError("the trace shows no step", rule="a step has compute: forward, backward, optimizer")
+    if first is not None:
+        chosen = tuple(step for step in steps if first <= step.iteration < first + num_steps)
+        if len(chosen) < num_steps:
+            known = f"{steps[0].iteration} to {steps[-1].iteration}"
+            what = f"the trace does not have the {num_steps} steps from {first} on"
+            raise InputError(what, rule=f"whole in it are the steps {known}")
+        return chosen
+    num_steps = min(num_steps, len(steps))
+    steady = steps[NUM_WARMUP:] if len(steps) >= NUM_WARMUP + num_steps else steps
+    windows = [steady[place : place + num_steps] for place in range(len(steady) - num_steps + 1)]
+    busy = [_num_transfers(rank, window) for window in windows]
+    windows = [window for window, number in zip(windows, busy, strict=True) if number >= 0.9 * max(busy)]
+    usual = statistics.median(window[-1].end - window[0].start for window in windows)
+    return min(windows, key=lambda window: abs(window[-1].end - window[0].start - usual))
+
+
+def _num_transfers(rank: RankTrace, window: Sequence[Step]) -> int:
+    start, end = window[0].start, window[-1].end
+    return sum(span.kind == "transfer" and start <= span.start < end for span in rank.spans)
+
+
+def _read(path: Path, file: str) -> str:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise _refused(f"cannot be read: {getattr(error, 'strerror', None) or error}", file) from error
+    if len(raw) > MAX_BYTES:
+        raise _refused("the file is too large", file, rule=f"at most {MAX_BYTES} bytes")
+    return raw.decode("utf-8", "replace")
+
+
+def _events(text: str, file: str) -> list[Mapping[str, Any]]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = _without_end(text, file)
+    if isinstance(value, dict):
+        value = value.get("traceEvents")
+    if not isinstance(value, list):
+        raise _refused("it holds no array of events", file)
+    return [event for event in value if isinstance(event, dict)]
+
+
+def _without_end(text: str, file: str) -> Any:
+    """The events of an array that was cut off, each of which stands on a line of its own."""
+    whole = text.rstrip().rpartition("},")[0]
+    try:
+        return json.loads(f"{whole}}}]")
+    except (ValueError, RecursionError) as error:
+        raise _refused("it is no JSON", file) from error
+
+
+def _rank(number: int, events: Iterable[Mapping[str, Any]], file: str) -> RankTrace:
+    name, tracks, spans = f"rank {number}", dict[int, str](), list[Span]()
+    for event in events:
+        arguments = event.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        if event.get("ph") == "M" and event.get("name") == "process_name":
+            name = str(arguments.get("name", name))
+        elif event.get("ph") == "M" and event.get("name") == "thread_name" and isinstance(event.get("tid"), int):
+            tracks[event["tid"]] = str(arguments.get("name", ""))
+        elif event.get("ph") == "X" and event.get("cat") in KINDS:
+            spans.append(_span(event, arguments, file))
+    spans.sort(key=lambda span: (span.start, span.track))
+    return RankTrace(name=name, tracks=tracks, spans=tuple(spans))
+
+
+def _span(event: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> Span:
+    start, duration, track, iteration = event.get("ts"), event.get("dur"), event.get("tid"), arguments.get("iteration")
+    if not (_is_time(start) and _is_time(duration) and isinstance(track, int) and isinstance(iteration, int)):
+        raise _refused(f"the event {str(event.get('name'))[:60]!r} lacks ts, dur, tid or its iteration", file)
+    begin = float(start) / 1e6  # type: ignore[arg-type]
+    end = begin + float(duration) / 1e6  # type: ignore[arg-type]
+    return Span(str(event["cat"]), str(event.get("name", "")), track, begin, end, iteration)
+
+
+def _is_time(value: object) -> bool:
+    # Of NaN every comparison is false.
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
+
+
+def _refused(what: str, file: str, *, rule: str = _RULE) -> DocumentError:
+    return DocumentError([Problem(what=what, rule=rule, file=file, line=1)])

@@ -1,0 +1,154 @@
+"""`autosync draw`: pictures of plans and of timelines, as SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.specs.model import ModelSpec
+    from autosync.strategy.representation import Strategy
+
+_output_option = click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="PICTURE.svg", help="Write the picture here."
+)
+_title_option = click.option("--title", metavar="TEXT", help="The picture's title.")
+
+
+@click.group()
+def draw() -> None:
+    """Draw plans and timelines as SVG, which browsers show.
+
+    Without -o the picture is printed.
+    """
+
+
+@draw.command(
+    epilog="""\b
+Examples:
+  autosync draw plan best.yaml -o plan.svg
+  autosync draw plan hierarchical --model resnet18 --cluster 4-hosts-2-ranks -o plan.svg"""
+)
+@click.argument("name", metavar="S")
+@click.option(
+    "--model", "model_target", metavar="MODEL", help="A model spec, a shipped one's name, or a task (FILE.py)."
+)
+@click.option("--cluster", "cluster_target", metavar="CLUSTER", help="A cluster file, or the name of a shipped one.")
+@_title_option
+@_output_option
+@force_option
+@json_option
+def plan(
+    *,
+    name: str,
+    model_target: str | None,
+    cluster_target: str | None,
+    title: str | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Draw what a strategy does: what each rank has, what travels, and in which lane.
+
+    S is a strategy file, a bundle (which knows its model and cluster), or the name of a preset.
+    """
+    from autosync.pictures.plan_picture import plan_picture
+    from autosync.plan.identity import plan_id
+    from autosync.plan.lowering import lower
+
+    refuse_overwrite(output, force=force)
+    strategy, model, cluster = _strategy(name, model_target, cluster_target)
+    lowered = lower(strategy, model, cluster)
+    called = title or strategy.name or Path(name).stem
+    text = plan_picture(lowered, cluster, title=called, subtitle=f"{model.name} on {cluster.name}")
+    facts = {"messages": len(lowered.messages), "lanes": lowered.num_lanes, "plan_id": plan_id(lowered, cluster)}
+    _deliver(text, facts, output, as_json=as_json)
+
+
+@draw.command(
+    epilog="""\b
+Examples:
+  autosync draw timeline trace-rank0.json -o timeline.svg
+  autosync draw timeline trace-rank0.json trace-rank1.json --first 10 --steps 1 -o step-10.svg"""
+)
+@click.argument("paths", metavar="TRACE.json ...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--steps", "num_steps", default=2, show_default=True, type=click.IntRange(1, 100), help="How many steps.")
+@click.option(
+    "--first", type=click.IntRange(0), metavar="STEP", help="The first of them; else ordinary ones are found."
+)
+@_title_option
+@_output_option
+@force_option
+@json_option
+def timeline(
+    *,
+    paths: tuple[Path, ...],
+    num_steps: int,
+    first: int | None,
+    title: str | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Draw some steps of a timeline: compute, waits, local work and lanes.
+
+    TRACE.json is what `autosync.parallelize(..., trace="trace.json")` writes on each rank, or what a simulator writes.
+    The ranks of several files are drawn below each other, on the clock of their machine.
+    """
+    from autosync.documents import to_plain
+    from autosync.pictures.timeline_picture import figures, timeline_picture
+    from autosync.pictures.trace_file import choose_steps, read_trace
+
+    refuse_overwrite(output, force=force)
+    ranks = [rank for path in paths for rank in read_trace(path)]
+    steps = choose_steps(ranks[0], num_steps, first=first)
+    text = timeline_picture(ranks, steps, title=title or ", ".join(rank.name for rank in ranks))
+    facts = {"ranks": [to_plain(figures(rank, steps)) for rank in ranks]}
+    _deliver(text, facts, output, as_json=as_json)
+
+
+def _deliver(text: str, facts: Mapping[str, object], output: Path | None, *, as_json: bool) -> None:
+    """The picture in its file or on stdout; with `--json` what it shows instead."""
+    from autosync import jsonio
+
+    if output is not None:
+        jsonio.write_text(output, text)
+        note(f"wrote {output}")
+    if as_json:
+        print_json({"schema": "autosync.picture/1", "output": None if output is None else str(output), **facts})
+    elif output is None:
+        print(text, end="")
+
+
+def _strategy(
+    name: str, model_target: str | None, cluster_target: str | None
+) -> tuple[Strategy, ModelSpec, ClusterSpec]:
+    """A file's strategy or a preset's, and what it is for: what the user names, else what the bundle says."""
+    from autosync import documents
+    from autosync.specs.cluster_file import load_cluster
+    from autosync.specs.model_file import model_of
+    from autosync.strategy.bundle import load_bundle
+    from autosync.strategy.files import is_bundle, load_strategy_for
+    from autosync.strategy.presets import build_preset, preset_names
+
+    is_preset = name in preset_names() and not Path(name).is_file()
+    if model_target is not None and cluster_target is not None:
+        # The cluster first: a mistake in it is told before a task is profiled.
+        cluster = load_cluster(cluster_target)
+        model = model_of(model_target)
+        strategy = build_preset(name, model, cluster) if is_preset else load_strategy_for(name, model, cluster)
+        return strategy, model, cluster
+    if model_target is None and cluster_target is None and not is_preset and is_bundle(documents.read_document(name)):
+        bundle = load_bundle(name)
+        return bundle.strategy, bundle.model, bundle.cluster
+    missing = [option for option, one in (("--model", model_target), ("--cluster", cluster_target)) if one is None]
+    rule = "a plan is drawn for a model on a cluster; a bundle knows its own"
+    raise InputError(f"{' and '.join(missing)} missing for {name}", rule=rule)

@@ -1,0 +1,253 @@
+"""Draw the gallery: `python tools/make_gallery.py` writes docs/gallery.md and the pictures in docs/gallery/.
+
+Each preset is built for a small model on a small cluster, its plan is drawn, and it trains some steps on that cluster's
+testbed, whose timeline is drawn too. What the page says of a preset stands in docs/presets.md and nowhere else.
+
+`--only NAME` draws one preset (more than once: these), `--page` writes the page alone and measures nothing. Presets
+that could not be run are named on stderr, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autosync import jsonio
+from autosync.errors import AutosyncError, DoesNotApplyError
+from autosync.pictures.plan_picture import plan_picture
+from autosync.pictures.timeline_picture import timeline_picture
+from autosync.pictures.trace_file import choose_steps, read_trace
+from autosync.plan.identity import plan_id
+from autosync.plan.lowering import lower
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.presets import build_preset, preset_names, preset_summary
+
+ROOT = Path(__file__).resolve().parents[1]
+MATERIAL = ROOT / "tools" / "gallery"
+PAGE = ROOT / "docs" / "gallery.md"
+PICTURES = ROOT / "docs" / "gallery"
+PRESETS_PAGE = ROOT / "docs" / "presets.md"
+
+NUM_WARMUP = 4
+NUM_STEPS = 13
+NUM_SHOWN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Where a preset is shown: a model of ours, a shipped cluster, and options that suit a model this small."""
+
+    model: str = "convnet"
+    cluster: str = "4-hosts"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Whoever is not listed is shown in the first case of ANYWHERE that it applies in.
+CASES: Mapping[str, Case] = {
+    "ddp_cap": Case(options={"cap_bytes": "1 MB"}),
+    "hierarchical": Case(cluster="4-hosts-2-ranks", options={"cap_bytes": "1 MB"}),
+    "sharded": Case(options={"cap_bytes": "1 MB"}),
+    "ps": Case(cluster="4-hosts-2-servers"),
+    "ps_load_balanced": Case(cluster="4-hosts-2-servers"),
+    "byteps": Case(cluster="4-hosts-2-servers", options={"partition_bytes": "256 kB"}),
+    "bytescheduler": Case(options={"slice_bytes": "256 kB"}),
+    "parallax": Case(model="recommender"),
+    "diloco": Case(options={"every": 4}),
+    "all_reduce_chunks": Case(options={"chunk_size": 4}),
+    "partitioned_all_reduce": Case(options={"chunk_size": 3}),
+    "random_axis_partitioned_all_reduce": Case(options={"chunk_size": 3}),
+}
+ANYWHERE = (
+    Case(),
+    Case(cluster="4-hosts-2-servers"),
+    Case(cluster="4-hosts-2-ranks"),
+    Case(model="recommender"),
+    Case(model="recommender", cluster="4-hosts-2-servers"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A preset with the case that it is shown in."""
+
+    preset: str
+    case: Case
+    bundle: Bundle
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=preset_names(), action="append", help="this preset (more than once: these)")
+    parser.add_argument("--page", action="store_true", help="write the page alone")
+    arguments = parser.parse_args()
+    jsonio.write_text(PAGE, page())
+    if arguments.page:
+        return 0
+    PICTURES.mkdir(exist_ok=True)
+    shown = [show(name) for name in arguments.only or preset_names()]
+    for one in shown:
+        jsonio.write_text(PICTURES / f"{one.preset}-plan.svg", plan_of(one))
+    failures = dict(measured(shown))
+    for stray in {path.name for path in PICTURES.iterdir()} - set(picture_names()):
+        (PICTURES / stray).unlink()
+    for name, why in failures.items():
+        print(f"{name}: {why}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def picture_names() -> list[str]:
+    """The files that the folder of pictures has."""
+    return [f"{name}-{what}.svg" for name in preset_names() for what in ("plan", "timeline")]
+
+
+# Pictures.
+
+
+def show(preset: str) -> Shown:
+    """A preset built for its case."""
+    cases = (CASES[preset],) if preset in CASES else ANYWHERE
+    refusal: DoesNotApplyError | None = None
+    for case in cases:
+        model, cluster = model_of(case), load_cluster(case.cluster)
+        try:
+            strategy = build_preset(preset, model, cluster, **case.options)
+        except DoesNotApplyError as error:
+            refusal = error
+            continue
+        identity = strategy_id(strategy, model, cluster)
+        plan = plan_id(lower(strategy, model, cluster), cluster)
+        bundle = Bundle(strategy=strategy, model=model, cluster=cluster, strategy_id=identity, plan_id=plan)
+        return Shown(preset=preset, case=case, bundle=bundle)
+    assert refusal is not None, "no case is tried"
+    raise refusal
+
+
+def model_of(case: Case) -> ModelSpec:
+    """The model of a case."""
+    return load_model(str(MATERIAL / f"{case.model}.yaml"))
+
+
+def plan_of(shown: Shown) -> str:
+    """The picture of a plan."""
+    bundle = shown.bundle
+    plan = lower(bundle.strategy, bundle.model, bundle.cluster)
+    title, subtitle = bundle.strategy.name, f"{shown.case.model} on {shown.case.cluster}"
+    return plan_picture(plan, bundle.cluster, title=title, subtitle=subtitle)
+
+
+def measured(shown: Sequence[Shown]) -> Iterator[tuple[str, str]]:
+    """Train with each preset for some steps and draw its timeline; which could not be run, and why."""
+    by_place: dict[tuple[str, str], list[Shown]] = {}
+    for one in shown:
+        by_place.setdefault((one.case.model, one.case.cluster), []).append(one)
+    for (model, cluster), members in by_place.items():
+        print(f"{model} on {cluster}: {', '.join(one.preset for one in members)}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="gallery-") as folder:
+            yield from _measured_together(members, load_cluster(cluster), Path(folder))
+
+
+def _measured_together(members: Sequence[Shown], cluster: ClusterSpec, folder: Path) -> Iterator[tuple[str, str]]:
+    # Ranks need torch; whoever writes the page alone does not wait for it.
+    from autosync.runtime.trace import trace_path
+    from autosync.trials.service import Contestant, TrialService
+
+    model = members[0].bundle.model
+    with TrialService(target=model.name, model=model, cluster=cluster, folder=folder) as service:
+        for one in members:
+            trace = folder / f"{one.preset}.json"
+            try:
+                service.prepare(Contestant(name=one.preset, bundle=one.bundle, trace=trace))
+                service.run(one.preset, NUM_WARMUP)
+                service.run(one.preset, NUM_STEPS)
+                service.release(one.preset)
+                (rank,) = read_trace(trace_path(trace, 0))
+                steps = choose_steps(rank, NUM_SHOWN)
+            except AutosyncError as error:
+                yield one.preset, str(error)
+                continue
+            subtitle = f"{one.case.model} on {one.case.cluster}, {rank.name}, measured"
+            text = timeline_picture([rank], steps, title=one.bundle.strategy.name, subtitle=subtitle)
+            jsonio.write_text(PICTURES / f"{one.preset}-timeline.svg", text)
+
+
+# The page.
+
+
+def page() -> str:
+    """The whole of docs/gallery.md."""
+    told = told_of_presets(PRESETS_PAGE.read_text(encoding="utf-8"))
+    names = preset_names()
+    listing = "\n".join(f"- [{name}](#{name}): {_uncapped(preset_summary(name))}" for name in names)
+    sections = [_section(show(name), told[name]) for name in names]
+    return "\n".join([(MATERIAL / "introduction.md").read_text(encoding="utf-8"), f"{listing}\n", *sections])
+
+
+def _uncapped(summary: str) -> str:
+    """The first line of a docstring within a list."""
+    return summary.rstrip(".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What docs/presets.md says of a preset, and under which heading."""
+
+    heading: str
+    wins: str
+    source: str
+
+    @property
+    def anchor(self) -> str:
+        """The heading as links have it."""
+        return re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
+
+
+def told_of_presets(text: str) -> Mapping[str, Told]:
+    """What the page of presets says, by preset; a section may be about several."""
+    found: dict[str, Told] = {}
+    for section in text.split("\n## ")[1:]:
+        heading, _, body = section.partition("\n")
+        paragraphs = {
+            match["name"]: " ".join(match["text"].split())
+            for match in re.finditer(
+                r"^\*\*(?P<name>\w+)\.?\*\*(?P<text>.*?)(?=\n\n|\n\*\*|\Z)", body, re.DOTALL | re.MULTILINE
+            )
+        }
+        if "Wins" in paragraphs and "Source" in paragraphs:
+            told = Told(heading=heading.strip(), wins=paragraphs["Wins"], source=paragraphs["Source"])
+            found.update(dict.fromkeys(re.findall(r"\w+", heading), told))
+    missing = sorted(set(preset_names()) - found.keys())
+    if missing:
+        raise SystemExit(f"docs/presets.md has no section with **Source.** and **Wins** for {', '.join(missing)}")
+    return found
+
+
+def _section(shown: Shown, told: Told) -> str:
+    name, case = shown.preset, shown.case
+    return f"""\
+## {name}
+{preset_summary(name)}
+
+![The plan of {name} for {case.model} on {case.cluster}](gallery/{name}-plan.svg)
+
+![A timeline of {name} on {case.cluster}](gallery/{name}-timeline.svg)
+
+**Wins** {told.wins}
+
+**From** {told.source} [Its rule](presets.md#{told.anchor}).
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
