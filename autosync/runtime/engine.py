@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal, Protocol
 
 from autosync.errors import OperationError
@@ -107,6 +107,8 @@ class Engine:
         self._number = -1
         self._locals: list[tuple[int, int, int]] = []
         self._priorities = [plan.operations[index].message for index in script.operations]
+        self._item_of = {index: item for item, index in enumerate(script.operations)}
+        self._awaited: set[int] = set()
         self._under_way: dict[int, int] = {}
         self._is_closing = False
         self._closed = False
@@ -188,6 +190,17 @@ class Engine:
         if gate is not None:
             current = self._iterations[self._number]
             self._wait(lambda: current.unmet[gate] == 0)
+
+    def wait_operations(self, operations: Collection[int]) -> None:
+        """Wait until operations (by position in the plan) of the open iteration are done: those that the rank has a
+        part in."""
+        current = self._iterations[self._number]
+        items = [self._item_of[index] for index in operations if index in self._item_of]
+        with self._lock:
+            self._awaited.update(items)
+        self._wait(lambda: all(current.done[item] for item in items))
+        with self._lock:
+            self._awaited.clear()
 
     def wait_done(self, *, iterations_back: int = 0) -> None:
         """Wait until all operations are done up to this iteration, or an earlier one."""
@@ -278,6 +291,8 @@ class Engine:
         if iteration.done[item]:
             return
         iteration.done[item] = 1
+        if item in self._awaited:
+            self._main.wake()
         if item < len(self._script.operations):
             lateness = self._script.lateness[item]
             iteration.num_left[lateness] -= 1

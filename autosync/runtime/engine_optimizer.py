@@ -24,7 +24,7 @@ from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan, RegionKind, Transfer
 from autosync.runtime.layout import lags
 from autosync.runtime.memory import Memory
-from autosync.runtime.optimizer_facts import GroupOptions, OptimizerFacts, Options, options_of
+from autosync.runtime.optimizer_facts import GroupOptions, OptimizerFacts, Options, StepScale, options_of
 from autosync.runtime.sparse import refuse_rows, rows_of, sparse_tensor
 from autosync.runtime.states import PieceState
 from autosync.strategy.parts import Part
@@ -62,10 +62,10 @@ class EngineOptimizer:
         group_of = {name: index for index, group in enumerate(facts.groups) for name in group.names}
         return cls(facts.optimizer_class(), [group.options for group in facts.groups], group_of, None)
 
-    def note(self, iteration: int) -> None:
+    def note(self, iteration: int, scale: StepScale) -> None:
         """Take down the user's options: they called `step()` in this iteration."""
         assert self.users is not None, "a rank that only serves is sent its options"
-        self.options.put(iteration, options_of(self.users))
+        self.options.put(iteration, options_of(self.users), scale)
 
     def make(self, groups: Sequence[tuple[GroupOptions, list[torch.nn.Parameter]]]) -> torch.optim.Optimizer:
         """An optimizer of the class over other parameters."""
@@ -189,11 +189,12 @@ class EngineUpdate:
         if self._optimizer is None:
             self._settle()
             return
-        self._apply_options(self._source.options.of(iteration))
-        if self._kind == "param" and not self._are_rows:
-            # Whatever changed the parameters meanwhile (a checkpoint that was loaded, say) holds.
-            for piece in self._flat:
-                self._memory.load_range(piece.part, piece.start, piece.stop)
+        step = self._source.options.of(iteration)
+        self._load()
+        if step.scale.is_skipped:
+            self._settle()
+            return
+        self._apply_options(step.groups)
         self._bind_values()
         self._bind_states()
         if self._are_rows:
@@ -205,6 +206,16 @@ class EngineUpdate:
             piece.value.grad = None
         self._share_new_states()
         self._settle()
+
+    def unscales_by(self, iteration: int) -> float:
+        """What undoes the loss's scale in the iteration's gradients."""
+        return 1.0 if self._optimizer is None else self._source.options.of(iteration).scale.inverse
+
+    def _load(self) -> None:
+        """Whatever changed the parameters since the last update (a checkpoint that was loaded, say) holds."""
+        if self._kind == "param" and not self._are_rows:
+            for piece in self._flat:
+                self._memory.load_range(piece.part, piece.start, piece.stop)
 
     def _apply_options(self, options: Sequence[GroupOptions]) -> None:
         assert self._optimizer is not None, "there is something to update"

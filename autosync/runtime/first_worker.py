@@ -16,6 +16,7 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import facts_of_rank, first_difference, hear_verdict
 from autosync.runtime.engine import Engine, Work
+from autosync.runtime.engine_optimizer import EngineOptimizer
 from autosync.runtime.exchange import finish
 from autosync.runtime.invitations import (
     Invitation,
@@ -28,7 +29,7 @@ from autosync.runtime.invitations import (
     updates_at,
 )
 from autosync.runtime.links import Links, said
-from autosync.runtime.optimizer_facts import OptimizerFacts, facts_of, options_of, plain_options
+from autosync.runtime.optimizer_facts import OptimizerFacts, facts_of, plain_step
 from autosync.runtime.script import Script
 from autosync.runtime.trace import Trace
 from autosync.strategy.bundle import Bundle
@@ -132,14 +133,25 @@ def refuse_loading(
 
 
 class Servers:
-    """The servers of a session, told where training is, and what a user must not do meanwhile refused."""
+    """The servers of a session, told where training is, and what a user must not do meanwhile refused.
 
-    def __init__(self, plan: Plan, links: Links, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    `source` has the options that were noted for each iteration.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        links: Links,
+        *,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        source: EngineOptimizer | None,
+    ) -> None:
         self._links = links
-        self._optimizer = optimizer
+        self._source = source
         self._all = servers_of(plan)
         self._updating = {server for server in self._all if updates_at(plan, server)}
-        self._options = ""
+        self._step = ""
         self._works: list[tuple[int, Any]] = []
         self._hooks = refuse_loading(model, optimizer, plan, self._all)
 
@@ -149,14 +161,15 @@ class Servers:
             hook.remove()
         self._hooks.clear()
 
-    def tell(self, word: Word) -> None:
-        """Tell all of them something, and with the step's call what options it has, if others than the last."""
+    def tell(self, word: Word, iteration: int) -> None:
+        """Tell all of them something, and with the step's call what holds in it, if it is not as in the last."""
         self.wait()
         text = ""
         if word == "step called" and self._updating:
-            options = json.dumps(plain_options(options_of(self._optimizer)))
-            if options != self._options:
-                text = self._options = options
+            assert self._source is not None, "what servers update with, the first worker has too"
+            step = json.dumps(plain_step(self._source.options.of(iteration)))
+            if step != self._step:
+                text = self._step = step
         for server in self._all:
             try:
                 works = say(self._links, server, word, text if server in self._updating else "")
@@ -222,12 +235,12 @@ class FirstWorkersEngine(Engine):
         if self._error is None:
             # Whoever is gone need not be told.
             with contextlib.suppress(OperationError):
-                self._servers.tell("training ends")
+                self._servers.tell("training ends", self.iteration)
                 self._servers.wait()
 
     def _tell(self, word: Word) -> None:
         try:
-            self._servers.tell(word)
+            self._servers.tell(word, self.iteration)
         except OperationError:
             if self._error is not None:
                 # That is why the connections are closed.

@@ -5,7 +5,7 @@ the first worker of a training that needs it invites the newest number there, an
 be gone, to come again. So servers may be started before or after the workers, and anew after a failure.
 
 From then on the first worker sends *words* over the session's links: that an iteration begins (its first gradient is
-there), that its step was called (with the optimizer's options, if they have changed), that training ends. A server has
+there), that its step was called (with what holds in it, if that has changed), that training ends. A server has
 nothing else under way between steps, so these may be as long as they like.
 """
 

@@ -21,8 +21,11 @@ from autosync.runtime.updates import norm_awaited
 class Update(Protocol):
     """One update operation of the engine's: the optimizer on what this rank has of it."""
 
+    def unscales_by(self, iteration: int) -> float:
+        """What undoes the loss's scale in an iteration's gradients."""
+
     def run(self, iteration: int, scale: float) -> None:
-        """Update; gradients are multiplied by `scale` first (what clipping takes off)."""
+        """Update; gradients are multiplied by `scale` first (what unscaling and clipping make of them)."""
 
 
 class Locals:
@@ -103,11 +106,13 @@ class Locals:
         self._updates[index].run(iteration, self._coefficient(index, iteration))
 
     def _coefficient(self, index: int, iteration: int) -> float:
-        """What clipping multiplies gradients by: it follows from the norm that the update waits for."""
+        """What unscaling and clipping multiply gradients by: clipping by the norm that the update waits for."""
         norm, clip_norm = self._norms[index], self._plan.clip_norm
+        unscales_by = self._updates[index].unscales_by(iteration)
         if norm is None or clip_norm is None:
-            return 1.0
-        return clip_coefficient(float(self._memory.view((norm,), iteration)), clip_norm)
+            return unscales_by
+        sum_of_squares = float(self._memory.view((norm,), iteration)) * unscales_by**2
+        return unscales_by * clip_coefficient(sum_of_squares, clip_norm)
 
     def _contributions(self, region: int, iteration: int) -> list[Any]:
         """What all members of a gather brought; where there was none but this rank, its own."""

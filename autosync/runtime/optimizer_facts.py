@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -76,19 +76,36 @@ def known_optimizer(kind: KindT) -> KindT:
     return kind
 
 
+class StepScale(NamedTuple):
+    """What a step's gradients are multiplied by, to undo the loss's scale; or that it changes nothing."""
+
+    inverse: float = 1.0
+    is_skipped: bool = False
+
+
+UNSCALED = StepScale()
+
+
+class Step(NamedTuple):
+    """What holds in one step: the options by group, and the scale."""
+
+    groups: tuple[GroupOptions, ...]
+    scale: StepScale
+
+
 class Options:
     """The options that hold in each iteration, by group. Noted by one thread, read by others."""
 
     def __init__(self) -> None:
         self.num_kept = _NUM_KEPT_ITERATIONS
-        self._by_iteration: dict[int, tuple[GroupOptions, ...]] = {}
+        self._by_iteration: dict[int, Step] = {}
 
-    def put(self, iteration: int, groups: Sequence[GroupOptions]) -> None:
+    def put(self, iteration: int, groups: Sequence[GroupOptions], scale: StepScale = UNSCALED) -> None:
         """Note an iteration's options: when `step()` is called, before the engine hears of it."""
-        self._by_iteration[iteration] = tuple(groups)
+        self._by_iteration[iteration] = Step(tuple(groups), scale)
         self._by_iteration.pop(iteration - self.num_kept, None)
 
-    def of(self, iteration: int) -> tuple[GroupOptions, ...]:
+    def of(self, iteration: int) -> Step:
         return self._by_iteration[iteration]
 
 
@@ -128,14 +145,19 @@ def _has_stepped(entry: Mapping[str, Any]) -> bool:
     return float(entry.get("step", 1)) > 0
 
 
-def plain_options(groups: Sequence[GroupOptions]) -> list[dict[str, Any]]:
-    """An iteration's options as values that JSON can say, for ranks that only serve."""
-    return [_plain(group) for group in groups]
+def plain_step(step: Step) -> dict[str, Any]:
+    """What holds in a step as values that JSON can say, for ranks that only serve."""
+    return {
+        "groups": [_plain(group) for group in step.groups],
+        "inverse_scale": step.scale.inverse,
+        "is_skipped": step.scale.is_skipped,
+    }
 
 
-def options_from_plain(groups: Sequence[Mapping[str, Any]]) -> tuple[GroupOptions, ...]:
-    """The inverse of `plain_options`."""
-    return tuple(_from_plain(group) for group in groups)
+def step_from_plain(document: Mapping[str, Any]) -> Step:
+    """The inverse of `plain_step`."""
+    scale = StepScale(inverse=document["inverse_scale"], is_skipped=document["is_skipped"])
+    return Step(tuple(_from_plain(group) for group in document["groups"]), scale)
 
 
 def _plain(options: GroupOptions) -> dict[str, Any]:

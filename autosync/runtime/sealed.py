@@ -1,20 +1,26 @@
-"""The gradient that users find while theirs is the engine's: it has a shape and a type, and refuses all else.
+"""The gradient that users find while theirs is the engine's: it has a shape and a type, and refuses nearly all else.
 
-It may be thrown away, by `zero_grad` of either kind: then the parameter has none.
+It may be thrown away, by `zero_grad` of either kind: then the parameter has none. And what the task declares to be done
+with all gradients, clipping and loss scaling, may be done by torch's own functions: see `declared`.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from autosync.errors import OperationError
+from autosync.runtime.declared import Declared
 
 _DROPPED_BY = frozenset({"zero_", "_foreach_zero_"})
 _CHANGES_NOTHING = frozenset({"detach_", "requires_grad_"})
+_NORM = "linalg_vector_norm"
+_NORMS = frozenset({_NORM, "_foreach_norm"})
+_MULTIPLIES = frozenset({"mul_", "_foreach_mul_"})
+_UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 
 
 class SealedGradient(torch.Tensor):
@@ -22,14 +28,14 @@ class SealedGradient(torch.Tensor):
 
     variable: str
     parameter: weakref.ref[torch.Tensor]
+    whose: weakref.ref[Seals]
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
         """Properties can be read; whatever would compute with the gradient, or change it, is refused."""
         name = getattr(function, "__name__", "")
         if name == "__get__":
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
-                return function(*arguments, **(options or {}))
+            return _plainly(function, arguments, options)
         given = [one for one in _flat(arguments) if isinstance(one, cls)]
         if name in _CHANGES_NOTHING:
             return arguments[0]
@@ -38,11 +44,21 @@ class SealedGradient(torch.Tensor):
                 one.drop()
             rest = [one for one in _flat(arguments) if not isinstance(one, cls)]
             return function(rest) if rest else None
+        if given and _is_declared(name, given[0].seals.declared):
+            return _as_declared(function, name, given, arguments, options)
         raise OperationError(
             f"the gradient of {given[0].variable if given else 'a variable'} belongs to the engine until its update, "
             "and no rank may hold the whole of it (clipping and loss scaling must be declared in the task that is "
             "tuned)"
         )
+
+    @property
+    def seals(self) -> Seals:
+        """Those of its model."""
+        found = self.whose()
+        if found is None:
+            raise OperationError(f"the gradient of {self.variable} is left over from training that has ended")
+        return found
 
     def drop(self) -> None:
         """Leave the parameter without a gradient."""
@@ -54,41 +70,93 @@ class SealedGradient(torch.Tensor):
         return f"<the gradient of {self.variable}, which is the engine's until its update>"
 
 
-def sealed(name: str, parameter: torch.Tensor) -> SealedGradient:
-    """The sealed gradient of a parameter."""
-    made = parameter.detach().new_zeros(()).expand(parameter.shape).as_subclass(SealedGradient)
-    made.variable = name
-    made.parameter = weakref.ref(parameter)
-    return made
+class SealedNorm(torch.Tensor):
+    """The norm of some sealed gradients. Of all of them together it is known: that is how `clip_grad_norm_` asks."""
+
+    gradients: tuple[SealedGradient, ...]
+
+    @classmethod
+    def of(cls, gradients: Sequence[SealedGradient], order: float) -> SealedNorm:
+        if order != 2.0:
+            raise OperationError(
+                f"the norm of order {order:g} of gradients that the engine clips by the norm of order 2"
+            )
+        made = torch.zeros((), dtype=gradients[0].dtype, device=gradients[0].device).as_subclass(cls)
+        made.gradients = tuple(gradients)
+        return made
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
+        """They can be put together, and then have a norm if they are all; all else is refused."""
+        name = getattr(function, "__name__", "")
+        if name == "__get__":
+            return _plainly(function, arguments, options)
+        if name == "to":
+            return arguments[0]
+        given = [one for one in _flat(arguments) if isinstance(one, cls)]
+        first = given[0].gradients[0]
+        if name == "stack" and len(given) == len(arguments[0]):
+            return cls.of([gradient for one in given for gradient in one.gradients], 2.0)
+        if name == _NORM and _order(arguments, options) == 2.0:
+            return first.seals.norm(given[0].gradients)
+        raise OperationError(
+            f"the norm of the gradient of {first.variable} by itself: it is the engine's until its update, and no "
+            "rank may hold the whole of it (clip_grad_norm_ gives the norm of all gradients together)"
+        )
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"<the norm of {len(self.gradients)} gradients that are the engine's>"
 
 
 class Seals:
     """What users find for the gradients of the engine's variables.
 
-    Between backward and step the engine has them: there they are sealed, or, if `are_hidden`, None. After the step they
-    are sealed until somebody throws them away, as DDP's are there until then: nothing is added to what was not zeroed.
-    What is in none of the `optimizer`'s groups nobody zeroes.
+    From backward to step the engine has them. After the step they stay sealed until somebody throws them away, as DDP's
+    are there until then: nothing is added to what was not zeroed. What is in none of the `optimizer`'s groups nobody
+    zeroes.
     """
 
     def __init__(
-        self, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, *, are_hidden: bool
+        self, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, declared: Declared
     ) -> None:
+        self.declared = declared
         self._parameters = parameters
-        self._are_hidden = are_hidden
-        self._all = {name: sealed(name, parameter) for name, parameter in parameters.items()}
+        self._all = {name: self._sealed(name, parameter) for name, parameter in parameters.items()}
         updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._updated = [name for name, parameter in parameters.items() if id(parameter) in updated]
         self._lifted: list[str] = []
 
+    def _sealed(self, name: str, parameter: torch.Tensor) -> SealedGradient:
+        made = parameter.detach().new_zeros(()).expand(parameter.shape).as_subclass(SealedGradient)
+        made.variable = name
+        made.parameter = weakref.ref(parameter)
+        made.whose = weakref.ref(self)
+        return made
+
+    def norm(self, gradients: Sequence[SealedGradient]) -> torch.Tensor:
+        """The norm of all gradients, in the widest of their types; refused for others than all of them."""
+        given = {id(one) for one in gradients}
+        for name, seal in self._all.items():
+            if id(seal) not in given:
+                raise OperationError(
+                    f"the norm of some gradients without that of {name}: the task clips that of all of them together"
+                )
+        if len(given) > len(self._all):
+            raise OperationError("the norm of several models' gradients: each task clips that of its own")
+        dtype = gradients[0].dtype
+        for one in gradients:
+            dtype = torch.promote_types(dtype, one.dtype)
+        return torch.tensor(self.declared.norm(), dtype=dtype, device=gradients[0].device)
+
     def seal(self) -> None:
         """Backward has returned."""
         for name, parameter in self._parameters.items():
-            parameter.grad = None if self._are_hidden else self._all[name]
+            parameter.grad = self._all[name]
 
     def remove(self) -> None:
         """The step begins: the user's optimizer skips a parameter without a gradient. What was changed is refused."""
         for name, parameter in self._parameters.items():
-            if parameter.grad is not (None if self._are_hidden else self._all[name]):
+            if parameter.grad is not self._all[name]:
                 done = "thrown away" if parameter.grad is None else "replaced"
                 raise OperationError(
                     f"the gradient of {name} was {done} after backward, when the engine had it to update with "
@@ -129,7 +197,43 @@ class Seals:
                 parameter.grad = None
 
 
-def _flat(values: Any) -> Any:
+def _is_declared(name: str, declared: Declared) -> bool:
+    """Whether a function does what the task declares to be done with all gradients."""
+    return (declared.scales and name == _UNSCALES) or (declared.clips and name in _NORMS | _MULTIPLIES)
+
+
+def _as_declared(function: Any, name: str, given: Sequence[SealedGradient], arguments: Any, options: Any) -> Any:
+    if name == _UNSCALES:
+        return _unscale(function, *arguments)
+    if name in _MULTIPLIES:
+        given[0].seals.declared.clip(float(arguments[1]))
+        return arguments[0]
+    norms = [SealedNorm.of((one,), _order(arguments, options)) for one in given]
+    return norms[0] if name == _NORM else norms
+
+
+def _unscale(function: Any, gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
+    """What a scaler does to an optimizer's gradients, some of which may be the user's own."""
+    seals = [one for one in gradients if isinstance(one, SealedGradient)]
+    for declared in dict.fromkeys(one.seals.declared for one in seals):
+        if not declared.scales:
+            raise OperationError(f"the gradient of {seals[0].variable}: one of the tasks does not declare loss_scaling")
+        declared.unscale(found_inf, inverse)
+    rest = [one for one in gradients if not isinstance(one, SealedGradient)]
+    if rest:
+        function(rest, found_inf, inverse)
+
+
+def _order(arguments: Any, options: Any) -> float:
+    return float(arguments[1] if len(arguments) > 1 else (options or {}).get("ord", 2.0))
+
+
+def _plainly(function: Any, arguments: Any, options: Any) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
+        return function(*arguments, **(options or {}))
+
+
+def _flat(values: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, list | tuple):
             yield from _flat(value)

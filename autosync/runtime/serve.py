@@ -32,7 +32,7 @@ from autosync.runtime.invitations import (
     servers_of,
 )
 from autosync.runtime.links import Links, said
-from autosync.runtime.optimizer_facts import OptimizerFacts, options_from_plain
+from autosync.runtime.optimizer_facts import UNSCALED, OptimizerFacts, Step, step_from_plain
 from autosync.runtime.script import script_of
 from autosync.runtime.start import native_groups
 from autosync.runtime.support import refuse_unsupported
@@ -136,7 +136,7 @@ class Server:
 
     def _follow(self, engine: _ServersEngine, optimizer: EngineOptimizer | None, links: Links) -> None:
         """Go through iterations as the first worker does, until it says that training ends."""
-        options: tuple[Mapping[str, Any], ...] = () if optimizer is None else optimizer.groups
+        step = Step(() if optimizer is None else optimizer.groups, UNSCALED)
         is_open = False
         while True:
             word, text = _heard(links, engine)
@@ -150,9 +150,9 @@ class Server:
                 engine.begin()
                 continue
             if text:
-                options = options_from_plain(json.loads(text))
+                step = step_from_plain(json.loads(text))
             if optimizer is not None:
-                optimizer.options.put(engine.iteration, options)
+                optimizer.options.put(engine.iteration, step.groups, step.scale)
             engine.step_called()
             # Workers' next gradients are taken no earlier.
             engine.wait_due()

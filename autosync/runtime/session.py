@@ -3,9 +3,9 @@
 Where every worker updates everything for itself after backward has returned, gradients are the users' from there on:
 the same on all ranks, to be clipped, skipped or added to as under DDP. Variables that the engine updates (at a server,
 in shards, and all of them when transfers overlap the next forward pass) are the engine's from their gradient to their
-update. Meanwhile nobody can see their gradients: where the task was declared to clip they are None, so that the user's
-clipping, which the engine does instead, finds nothing to do; else they refuse to be used (see `sealed`). From the step
-to `zero_grad` they are there, sealed, for DDP would add to them.
+update. Meanwhile nobody can see their gradients: they are sealed, and refuse to be used but for what the task declares
+to be done with all gradients (see `sealed` and `declared`). From the step to `zero_grad` they are there, sealed, for
+DDP would add to them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.buffers import Buffers
+from autosync.runtime.declared import Declared
 from autosync.runtime.description import described
 from autosync.runtime.engine import Engine
 from autosync.runtime.execution import Execution
@@ -27,7 +28,7 @@ from autosync.runtime.hooks import drained_by
 from autosync.runtime.passes import Passes
 from autosync.runtime.sealed import Seals
 from autosync.runtime.trace import Compute
-from autosync.runtime.updates import engine_updates, follows_users_updates, is_by_every_worker
+from autosync.runtime.updates import engine_updates, follows_users_updates, is_by_every_worker, norm_operations
 from autosync.runtime.uses import Uses
 from autosync.strategy.bundle import Bundle
 
@@ -63,7 +64,15 @@ class Session:
         self._returned = [name for name in execution.memory.staged_variables() if name not in kept]
         apart = _updated_apart(plan)
         self._kept_apart = [name for name in self._parameters if name in apart]
-        self._seals = Seals(self._engines, optimizer, are_hidden=plan.clip_norm is not None)
+        self._norms = norm_operations(plan)
+        self._declared = Declared(
+            optimizer,
+            clip_norm=plan.clip_norm,
+            scales=bundle.model.loss_scaling,
+            sum_of_squares=self._sum_of_squares,
+            skip=self._skip_step,
+        )
+        self._seals = Seals(self._engines, optimizer, self._declared)
         self._expected = Expected(model, optimizer, bundle, are_engines=bool(self._engines))
         self._came: set[str] = set()
         self._has_failed = False
@@ -162,6 +171,9 @@ class Session:
             updates = f"the engine updates {whose}"
         return described(self._plan, "autosync's engine", [updates], self._buffers)
 
+    def __repr__(self) -> str:
+        return self.describe()
+
     # The backward pass.
 
     def _gradient_hook(self, name: str) -> Any:
@@ -237,6 +249,7 @@ class Session:
         for name in self._sparse:
             self._parameters[name].grad = self._execution.sparse.give_back(name, self._engine.iteration)
         self._seals.seal()
+        self._declared.begin()
         self._synchronised = True
         if self._ends_with_backward:
             self._engine.step_called()
@@ -254,12 +267,24 @@ class Session:
         if self._ends_with_backward:
             return
         self._seals.remove()
-        self._note_options()
+        self._call_step()
+
+    def _call_step(self) -> None:
+        scale = self._declared.end()
+        if self._execution.optimizer is not None:
+            self._execution.optimizer.note(self._engine.iteration, scale)
         self._engine.step_called()
 
-    def _note_options(self) -> None:
-        if self._execution.optimizer is not None:
-            self._execution.optimizer.note(self._engine.iteration)
+    def _skip_step(self) -> None:
+        """The user's scaler leaves out this step, on all ranks, which have all heard of the same overflow."""
+        self._seals.clear()
+        self._call_step()
+        self._after_step()
+
+    def _sum_of_squares(self) -> float:
+        """Of all gradients of this step, as soon as it is known."""
+        self._engine.wait_operations(self._norms)
+        return float(self._execution.memory.norms(self._engine.iteration).sum())
 
     def _after_step(self, *_: Any) -> None:
         self._synchronised = False

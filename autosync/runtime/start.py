@@ -81,7 +81,6 @@ def start(
     parameters = parameters_of(model, bundle)
     if engine_updates(plan).variables:
         check_optimizer(optimizer, bundle.model)
-        _refuse_scaling(bundle)
     rank = dist.get_rank(group)
     base = base_store(group)
     name = session_name(dist.get_process_group_ranks(group))
@@ -129,7 +128,7 @@ def start(
                 execution,
                 timeout_seconds=settings.timeout_seconds,
                 trace=trace,
-                servers=Servers(plan, links, model=model, optimizer=optimizer),
+                servers=Servers(plan, links, model=model, optimizer=optimizer, source=execution.optimizer),
             )
         else:
             engine = Engine(plan, script, execution, rank=rank, timeout_seconds=settings.timeout_seconds, trace=trace)
@@ -146,15 +145,6 @@ def start(
     except BaseException:
         links.close()
         raise
-
-
-def _refuse_scaling(bundle: Bundle) -> None:
-    if bundle.model.loss_scaling:
-        raise OperationError(
-            "the task scales its loss, and the engine cannot undo that in gradients that it updates with itself (a "
-            "strategy by which all workers update when backward has returned leaves that to the script: overlap "
-            "backward, synchronisers all_reduce, sparse_gather or sufficient_factors)"
-        )
 
 
 def _trace(path: Path | None, rank: int, bundle: Bundle) -> Trace | None:

@@ -95,6 +95,9 @@ class StockSession:
         """The reducer, and the plan that it carries out."""
         return described(self._plan, "torch's reducer", ["the user's optimizer updates everything"], self._buffers)
 
+    def __repr__(self) -> str:
+        return self.describe()
+
     def close(self) -> None:
         if self._buffers is not None:
             self._buffers.close()

@@ -30,9 +30,10 @@ def engine_updates(plan: Plan) -> EngineUpdates:
         ours = set(touched)
     else:
         ours = {index for index in touched if not is_by_every_worker(plan, plan.operations[index])}
-        if plan.clip_norm is not None and (ours or len({norm_awaited(plan, index) for index in touched}) > 1):
-            # Clipping takes the norm of all gradients, which is then the engine's alone to know; or the norms, where
-            # some gradients are shared and others each worker's own.
+        norms = {norm_awaited(plan, index) for index in touched} if _has_norms(plan) else {None}
+        if norms != {None} and (ours or len(norms) > 1):
+            # Clipping and unscaling take all gradients, which are then the engine's alone to know; or all of each
+            # kind, where some gradients are shared and others each worker's own.
             ours = set(touched)
     while True:
         variables = frozenset(name for index in ours for name in touched[index])
@@ -53,15 +54,38 @@ def follows_users_updates(plan: Plan) -> bool:
     return any(edge.event == "operation" and edge.target in users for one in plan.operations for edge in one.after)
 
 
+def _has_norms(plan: Plan) -> bool:
+    return any(region.kind == "norm" for region in plan.regions)
+
+
+def norm_operations(plan: Plan) -> frozenset[int]:
+    """The operations (by position) whose end lets updates know a norm; none where the task neither clips nor scales."""
+    if not _has_norms(plan):
+        return frozenset()
+    return frozenset(
+        edge.target
+        for operation in plan.operations
+        if isinstance(operation, Local) and operation.kind == "update"
+        for edge in operation.after
+        if edge.event == "operation" and _norm_of(plan, edge.target) is not None
+    )
+
+
 def norm_awaited(plan: Plan, index: int) -> int | None:
     """The region of the norm that an update waits for, if it does."""
     for edge in plan.operations[index].after:
         if edge.event == "operation":
-            awaited = plan.operations[edge.target]
-            region = awaited.outputs[0] if isinstance(awaited, Local) else awaited.regions[0]
-            if plan.regions[region].kind == "norm":
+            region = _norm_of(plan, edge.target)
+            if region is not None:
                 return region
     return None
+
+
+def _norm_of(plan: Plan, index: int) -> int | None:
+    """The region of the norm that an operation works on, if it does."""
+    operation = plan.operations[index]
+    region = operation.outputs[0] if isinstance(operation, Local) else operation.regions[0]
+    return region if plan.regions[region].kind == "norm" else None
 
 
 def is_by_every_worker(plan: Plan, operation: Operation) -> bool:

@@ -166,7 +166,11 @@ class _Rules:
                 yield from self._rows(message, parts, place)
             case SufficientFactors():
                 yield from self._factors(message, parts, place)
-            case AllReduce() | Periodic():
+            case Periodic():
+                if self.model.loss_scaling:
+                    rule = "a worker whose own gradients overflow would leave out the step alone"
+                    yield place, "periodic averaging in a task that scales its loss", rule
+            case AllReduce():
                 pass
 
     def _parameter_server(
@@ -230,6 +234,9 @@ class _Rules:
             kind = "sparse parameter_server" if isinstance(synchroniser, ParameterServer) else synchroniser.kind
             yield place, f"{codec.kind} with {kind}", "codecs encode dense gradients"
             return
+        if self.model.loss_scaling:
+            rule = "scaled gradients overflow now and then, and no codec takes infinities"
+            yield place, f"{codec.kind} in a task that scales its loss", rule
         meets_within_node = getattr(synchroniser, "hierarchical", False) or getattr(synchroniser, "local_proxy", False)
         if not isinstance(codec, Cast) and (isinstance(synchroniser, Sharded) or meets_within_node):
             yield place, f"{codec.kind} where sums are passed on", SUMMABLE_ONLY

@@ -12,7 +12,7 @@ import expectation_states
 import expectation_steps
 import torch
 import torch.distributed as dist
-from expectation_script import Script, Values
+from expectation_script import Script, Values, session_of
 from rank_cases import difference, raised
 
 from autosync.runtime.parallelize import describe
@@ -85,8 +85,12 @@ def keeps_own_buffers(bundle: str, **options: Any) -> str:
 
 
 def described(bundle: str, **options: Any) -> str:
-    script = Script("everything", bundle, **options).start()
+    script = Script("everything", bundle, **options)
+    bare = repr(script.model)
+    script.start()
     words = describe(script.model)
+    assert repr(script.model) == bare, "it is the same model"
+    assert repr(session_of(script.model)) == words
     script.step()
     script.stop()
     return words

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from rank_cases import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from autosync.runtime.parallelize import drain, no_sync, parallelize, release
+from autosync.runtime.parallelize import _session, drain, no_sync, parallelize, release
 from autosync.specs.task import Task
 
 NUM_STEPS = 4
+UPDATE_SECONDS = 0.003
 
 Values = dict[str, Tensor]
 
@@ -25,6 +27,23 @@ def task_of(name: str) -> Task:
 
     task: Task = getattr(expectation_tasks, name)()
     return task
+
+
+def session_of(model: torch.nn.Module) -> Any:
+    return _session(model)
+
+
+def delay_updates(model: torch.nn.Module) -> None:
+    """Have the engine's updates take so long that whoever does not wait for them is seen to."""
+    session = session_of(model)
+    work, operations = session._execution.local, session._plan.operations
+
+    def late(operation: int, iteration: int) -> None:
+        if operations[operation].kind == "update":
+            time.sleep(UPDATE_SECONDS)
+        work(operation, iteration)
+
+    session._execution.local = late
 
 
 class Script:
@@ -52,9 +71,13 @@ class Script:
             self.called = DistributedDataParallel(
                 self.model, find_unused_parameters=hasattr(self.model, "idle"), process_group=self.group, **options
             )
-        else:
-            parallelize(self.model, self.optimizer, self.bundle, self.group, **{**self.options, **options})
-            self.called = self.model
+            return self
+        options = {**self.options, **options}
+        is_late = options.pop("is_late", False)
+        parallelize(self.model, self.optimizer, self.bundle, self.group, **options)
+        self.called = self.model
+        if is_late:
+            delay_updates(self.model)
         return self
 
     def stop(self) -> None:

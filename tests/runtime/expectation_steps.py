@@ -1,6 +1,10 @@
 """Scripts whose steps are made in different ways."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from expectation_script import NUM_STEPS, Script, Values
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -13,24 +17,70 @@ def plain(script: Script) -> Values:
 
 
 def accumulates(script: Script) -> Values:
+    """What accumulates is each rank's own, until the last backward pass of the step."""
     script.start()
+    own = []
     for _ in range(NUM_STEPS):
         script.optimizer.zero_grad()
         for _ in range(2):
             with script.no_sync():
                 script.loss().backward()
+        gradient = next(script.model.parameters()).grad
+        assert gradient is not None, "it is the user's until it is synchronised"
+        everyones = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, gradient.clone())
+        own.append(torch.stack(everyones))
         script.loss().backward()
         script.optimizer.step()
-    return script.values()
+    return {**script.values(), "own": torch.stack(own)}
 
 
 def clips(script: Script) -> Values:
+    """Gradients are clipped, and the norm that they had is what users log."""
     script.start()
+    norms = []
     for _ in range(NUM_STEPS):
         script.optimizer.zero_grad()
         script.loss().backward()
-        nn.utils.clip_grad_norm_(script.model.parameters(), 0.05)
+        norms.append(nn.utils.clip_grad_norm_(script.model.parameters(), 0.05))
         script.optimizer.step()
+    return {**script.values(), "norms": torch.stack(norms)}
+
+
+def _clips_once(script: Script, clip: Callable[[], Any]) -> Values:
+    script.start()
+    script.loss().backward()
+    clip()
+    script.optimizer.step()
+    return script.values()
+
+
+def clips_otherwise(script: Script) -> Values:
+    return _clips_once(script, lambda: nn.utils.clip_grad_norm_(script.model.parameters(), 0.01))
+
+
+def clips_some(script: Script) -> Values:
+    return _clips_once(script, lambda: nn.utils.clip_grad_norm_(list(script.model.parameters())[1:], 0.05))
+
+
+def clips_the_largest(script: Script) -> Values:
+    return _clips_once(script, lambda: nn.utils.clip_grad_norm_(script.model.parameters(), 0.05, norm_type=torch.inf))
+
+
+def clips_values(script: Script) -> Values:
+    return _clips_once(script, lambda: nn.utils.clip_grad_value_(script.model.parameters(), 0.05))
+
+
+def logs_a_norm(script: Script) -> Values:
+    def log() -> Any:
+        return float(torch.linalg.vector_norm(next(script.model.parameters()).grad))  # type: ignore[arg-type]
+
+    return _clips_once(script, log)
+
+
+def clips_after_the_step(script: Script) -> Values:
+    script.start().step()
+    nn.utils.clip_grad_norm_(script.model.parameters(), 0.05)
     return script.values()
 
 
@@ -45,24 +95,37 @@ def autocasts(script: Script) -> Values:
     return script.values()
 
 
-def scales(script: Script) -> Values:
-    """A loss scaler that meets an overflow on one rank, skips the step, and goes on with half the scale."""
+def _scales(script: Script, scaler: torch.amp.GradScaler, *, clips: bool = False) -> Values:
+    """Gradients of one rank overflow in the second step, which all leave out; the scale is halved, and grows again."""
     script.start()
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
-    for number in range(NUM_STEPS + 1):
+    scales = []
+    for number in range(NUM_STEPS + 2):
         script.optimizer.zero_grad()
         batch = script.batch()
         if number == 1 and script.rank == 1:
             batch = batch * float("inf")
         scaler.scale(script.task.loss(script.called, batch)).backward()
+        if clips:
+            scaler.unscale_(script.optimizer)
+            nn.utils.clip_grad_norm_(script.model.parameters(), 0.05)
         scaler.step(script.optimizer)
         scaler.update()
-    return {**script.values(), "scale": torch.tensor(scaler.get_scale())}
+        scales.append(scaler.get_scale())
+    return {**script.values(), "scales": torch.tensor(scales)}
+
+
+def scales(script: Script) -> Values:
+    return _scales(script, torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3))
 
 
 def scales_and_clips(script: Script) -> Values:
+    return _scales(script, torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3), clips=True)
+
+
+def scaler_is_off(script: Script) -> Values:
+    """A scaler that does nothing, in a script that may scale."""
     script.start()
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
     for _ in range(NUM_STEPS):
         script.optimizer.zero_grad()
         scaler.scale(script.loss()).backward()
@@ -70,6 +133,34 @@ def scales_and_clips(script: Script) -> Values:
         nn.utils.clip_grad_norm_(script.model.parameters(), 0.05)
         scaler.step(script.optimizer)
         scaler.update()
+    return script.values()
+
+
+def scales_until_it_fits(script: Script) -> Values:
+    """In float16, which the first scales are too large for: no number is put in by hand."""
+    script.start()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18, growth_interval=3)
+    scales = []
+    for _ in range(3 * NUM_STEPS):
+        script.optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = script.loss()
+        scaler.scale(loss).backward()
+        scaler.step(script.optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert scales[0] < 2.0**18, "it was too large"
+    assert scales[-1] > min(scales), "and then it was not"
+    return {**script.values(), "scales": torch.tensor(scales)}
+
+
+def clips_before_unscaling(script: Script) -> Values:
+    """The norm that is clipped is that of scaled gradients."""
+    script.start()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(script.loss()).backward()
+    nn.utils.clip_grad_norm_(script.model.parameters(), 0.05)
+    scaler.step(script.optimizer)
     return script.values()
 
 
@@ -139,6 +230,12 @@ def compiled_before(script: Script) -> Values:
 
 def compiled_by_aot(script: Script) -> Values:
     return _compiled(script, "aot_eager", first=False)
+
+
+def compiled_by_inductor(script: Script) -> Values:
+    """By the compiler that `torch.compile` has if nobody says otherwise."""
+    torch._inductor.config.compile_threads = 1  # type: ignore[attr-defined]
+    return _compiled(script, "inductor", first=False)
 
 
 def compiled_model_is_given(script: Script) -> Values:

@@ -107,3 +107,17 @@ def scaled() -> Task:
 def scaled_and_clipped() -> Task:
     """The same, declared to do both."""
     return replace(scaled(), name="scaled_and_clipped", clip_norm=0.05)
+
+
+def scaled_adam() -> Task:
+    """With an optimizer that counts its steps."""
+    return replace(scaled(), name="scaled_adam", optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.02))
+
+
+def scaled_fused() -> Task:
+    """With an optimizer that undoes the scale in its own kernels, and is called even where a step is left out."""
+
+    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=0.02, fused=True)
+
+    return replace(scaled(), name="scaled_fused", optimizer=optimizer)

@@ -22,6 +22,8 @@ from autosync.specs.task import Task
 
 NUM_STEPS = 3
 SEED = 5
+# Of what is near equal, for sums are rounded otherwise; all else is float64, which must be nearly the same.
+TOLERANCES = {torch.bfloat16: 2e-2, torch.float32: 1e-6}
 
 
 @functools.cache
@@ -101,7 +103,7 @@ def difference(values: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         numbers = value.double().contiguous()
         everyones = [torch.empty_like(numbers) for _ in range(dist.get_world_size())]
         dist.all_gather(everyones, numbers)
-        tolerance = 2e-2 if value.dtype == torch.bfloat16 else 1e-11
+        tolerance = TOLERANCES.get(value.dtype, 1e-11)
         error = float((numbers - expected[key].double()).norm() / expected[key].double().norm().clamp_min(1e-3))
         if not error < tolerance:
             found.append(f"{key} is off by {error:.1e}")

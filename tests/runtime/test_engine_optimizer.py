@@ -19,10 +19,12 @@ from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import (
     OptimizerFacts,
     Options,
+    Step,
+    StepScale,
     facts_of,
-    options_from_plain,
     options_of,
-    plain_options,
+    plain_step,
+    step_from_plain,
 )
 from autosync.runtime.states import bring_home
 from autosync.runtime.updates import engine_updates
@@ -286,16 +288,18 @@ def test_options_are_those_of_their_iteration() -> None:
     options.put(0, options_of(optimizer))
     optimizer.param_groups[0]["lr"].fill_(0.5)
     options.put(1, options_of(optimizer))
-    assert [float(options.of(i)[0]["lr"]) for i in (0, 1)] == pytest.approx([0.1, 0.5])
-    assert "params" not in options.of(0)[0]
+    assert [float(options.of(i).groups[0]["lr"]) for i in (0, 1)] == pytest.approx([0.1, 0.5])
+    assert "params" not in options.of(0).groups[0]
 
 
-def test_options_travel_as_json() -> None:
+def test_what_holds_in_a_step_travels_as_json() -> None:
     optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(2))], lr=torch.tensor(0.25), betas=(0.5, 0.75))
-    sent = options_from_plain(json.loads(json.dumps(plain_options(options_of(optimizer)))))
-    assert sent[0]["lr"] == 0.25
-    assert sent[0]["betas"] == (0.5, 0.75)
-    assert sent[0]["foreach"] is None
+    scale = StepScale(inverse=2.0**-149, is_skipped=True)
+    sent = step_from_plain(json.loads(json.dumps(plain_step(Step(options_of(optimizer), scale)))))
+    assert sent.scale == scale
+    assert sent.groups[0]["lr"] == 0.25
+    assert sent.groups[0]["betas"] == (0.5, 0.75)
+    assert sent.groups[0]["foreach"] is None
 
 
 def test_what_is_not_in_torch_optim_is_refused() -> None:

@@ -117,6 +117,18 @@ BROKEN = {
         problem="messages[0].synchroniser.staleness: staleness in a task that clips or scales "
         "(clipping and loss scaling need every gradient of the step before the first update)",
     ),
+    "averages with scaling": Case(
+        messages=_on("fc.bias", Periodic(every=2)),
+        model={"loss_scaling": True},
+        problem="messages[0].synchroniser: periodic averaging in a task that scales its loss "
+        "(a worker whose own gradients overflow would leave out the step alone)",
+    ),
+    "codec with scaling": Case(
+        messages=_on("fc.bias", codec=Cast()),
+        model={"loss_scaling": True},
+        problem="messages[0].codec: cast in a task that scales its loss "
+        "(scaled gradients overflow now and then, and no codec takes infinities)",
+    ),
     "several parts as rows": Case(
         messages=(Message(parts=("table", "fc.bias"), synchroniser=SparseGather()),),
         problem="messages[0].parts: several parts travel as rows (rows travel alone: one part in the message)",
