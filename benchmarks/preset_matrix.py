@@ -1,9 +1,13 @@
 """Every preset on every shipped model and cluster: built, legal, the same after a round trip through a file, lowered.
 
     python benchmarks/preset_matrix.py > out.json
+    python benchmarks/preset_matrix.py --run --markdown docs/preset-matrix.md > out.json
 
 Each cluster is tried as it ships and on NCCL. Prints one JSON document: how many strategies were built, how many
 refused and for which reasons, each failure, and the seconds that it took.
+
+With `--run` every preset really runs, on real ranks of every shipped cluster of up to 8 hosts, and what it trains is
+held against what it means (`preset_runs.py`). The document then has a cell for each preset on each cluster.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from autosync.errors import DoesNotApplyError
@@ -23,6 +28,9 @@ from autosync.specs.cluster_file import load_cluster, shipped_clusters
 from autosync.specs.model_file import load_model, shipped_models
 from autosync.strategy.presets import preset_names
 from autosync.testing.presets import check_preset
+
+sys.path.insert(0, str(Path(__file__).parent))
+from preset_runs import cluster_names, markdown, run_all
 
 
 def clusters() -> Iterator[tuple[str, ClusterSpec]]:
@@ -74,13 +82,46 @@ def try_all(presets: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def run_on_ranks(
+    presets: Sequence[str], clusters: Sequence[str], limit_seconds: float, table: Path | None
+) -> dict[str, Any]:
+    """Run each cell of the matrix; what came of it as one document."""
+    began = time.perf_counter()
+    cells = run_all(presets, clusters, limit_seconds)
+    if table is not None:
+        table.write_text(markdown(cells), encoding="utf-8")
+    outcomes = Counter(cell["outcome"] for cell in cells)
+    return {
+        "presets": len(presets),
+        "clusters": len(clusters),
+        "cells": len(cells),
+        "ran": outcomes["ran"],
+        "refused": outcomes["refused"],
+        "failed": outcomes["failed"],
+        "seconds": round(time.perf_counter() - began, 1),
+        "by_cell": cells,
+    }
+
+
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--preset", action="append", choices=preset_names(), help="this preset (may be repeated)")
     parser.add_argument("--model", action="append", choices=list(shipped_models()), help="this model (may be repeated)")
+    parser.add_argument("--run", action="store_true", help="run them on real ranks")
+    parser.add_argument(
+        "--cluster", action="append", choices=cluster_names(), help="with --run: here (may be repeated)"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="with --run: write the table here too")
+    parser.add_argument("--limit-seconds", type=float, default=2400.0, help="with --run: begin nothing after this time")
     arguments = parser.parse_args()
-    result = try_all(arguments.preset or preset_names(), arguments.model or list(shipped_models()))
+    presets = arguments.preset or preset_names()
+    if arguments.run:
+        result = run_on_ranks(
+            presets, arguments.cluster or cluster_names(), arguments.limit_seconds, arguments.markdown
+        )
+    else:
+        result = try_all(presets, arguments.model or list(shipped_models()))
     print(json.dumps(result, indent=2))
     return 1 if result["failed"] else 0
 
