@@ -7,6 +7,10 @@ case. Four models with several optimizers each, in float64 and float32; see `exa
 held against and by which tolerances. Prints one JSON document: how many cases, how many failed, were refused (with the
 reasons) or hung, seconds, and each failure with its strategy. A failure runs again with `--only FILE`, where FILE is
 the document or a part of it, or with `--seed` and `--index`.
+
+With `--device cuda` training is on GPUs, which ranks share if there are too few; with `--backend nccl` the plans are
+NCCL's, which takes one rank a GPU (`--cluster "one rank"` where there is one). `--rehearse` does on the CPU what the
+engine does there.
 """
 
 from __future__ import annotations
@@ -34,12 +38,14 @@ import torch.distributed as dist
 
 from autosync import documents
 from autosync.runtime.support import unsupported
+from autosync.specs.cluster import BackendName
 from autosync.specs.model import ModelSpec
 from autosync.specs.profile import profile
 from autosync.strategy.files import parse_strategy
+from autosync.testing.rehearsals import REHEARSALS, Rehearsal
 
 sys.path.insert(0, str(Path(__file__).parent))
-from exactness_cases import CLUSTERS, Case, Cases, read_case
+from exactness_cases import CLUSTERS, SEVERAL, Case, Cases, read_case
 from exactness_rank import Answer, Join
 from exactness_tasks import DTYPES, TASKS, task_of
 
@@ -56,8 +62,19 @@ class NoAnswerError(Exception):
 class Ranks:
     """The ranks of one shape of cluster; started when they are needed, and again after a failure."""
 
-    def __init__(self, cluster: str, *, num_steps: int, has_delays: bool, limit_seconds: float) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        num_steps: int,
+        has_delays: bool,
+        limit_seconds: float,
+        device: str,
+        rehearsal: Rehearsal | None,
+    ) -> None:
         self._devices = CLUSTERS[cluster]
+        self._device = device
+        self._rehearsal = rehearsal
         self._num_steps = num_steps
         self._has_delays = has_delays
         self._limit_seconds = limit_seconds
@@ -103,7 +120,12 @@ class Ranks:
         self._process = subprocess.Popen(
             (sys.executable, HERE / "exactness_rank.py", *map(str, theirs)),
             pass_fds=theirs,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
+                "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            },
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
@@ -121,6 +143,8 @@ class Ranks:
                     num_workers=num_workers,
                     num_steps=self._num_steps,
                     has_delays=self._has_delays,
+                    device=self._device,
+                    rehearsal=self._rehearsal,
                 )
             )
 
@@ -265,13 +289,13 @@ def run(cases: Iterable[Case], ranks: Mapping[str, Ranks], *, deadline: float) -
     return tally
 
 
-def failures_in(path: Path, models: Mapping[tuple[str, str], ModelSpec]) -> Iterator[Case]:
+def failures_in(path: Path, models: Mapping[tuple[str, str], ModelSpec], backend: BackendName) -> Iterator[Case]:
     """The cases of a printed document, or of a single failure cut out of it."""
     document = json.loads(path.read_text())
     for fields in document.get("failures", [document]):
         text = documents.format_json(fields["strategy"])
         strategy = parse_strategy(documents.parse_document(text, file=str(path)))
-        yield read_case(fields, strategy, models[fields["task"], fields["dtype"]])
+        yield read_case(fields, strategy, models[fields["task"], fields["dtype"]], backend)
 
 
 def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
@@ -285,6 +309,9 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--delays", action="store_true", help="ranks sleep at random in forward, backward, before step")
     parser.add_argument("--cluster", action="append", choices=list(CLUSTERS), help="this shape (may be repeated)")
     parser.add_argument("--task", action="append", choices=list(TASKS), help="this task (may be repeated)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="the clusters' backend")
+    parser.add_argument("--rehearse", choices=REHEARSALS, help="do on the CPU what the engine does on a GPU")
     return parser.parse_args(command_line)
 
 
@@ -294,13 +321,22 @@ def main() -> int:
     began = time.monotonic()
     torch.set_num_threads(1)
     models = specs()
-    clusters = tuple(arguments.cluster or CLUSTERS)
+    backend: BackendName = "nccl" if arguments.rehearse == "nccl" else arguments.backend
+    # NCCL knows no rank without a device.
+    clusters = tuple(arguments.cluster or [one for one in SEVERAL if backend == "gloo" or 0 not in CLUSTERS[one]])
     chosen = {key: model for key, model in models.items() if key[0] in (arguments.task or TASKS)}
-    cases = Cases(chosen, seed=arguments.seed, clusters=clusters, num_steps=arguments.steps)
+    cases = Cases(chosen, seed=arguments.seed, clusters=clusters, num_steps=arguments.steps, backend=backend)
     indices: Iterable[int] = range(arguments.count) if arguments.index is None else (arguments.index,)
-    drawn = failures_in(arguments.only, models) if arguments.only else map(cases.draw, indices)
+    drawn = failures_in(arguments.only, models, backend) if arguments.only else map(cases.draw, indices)
     ranks = {
-        name: Ranks(name, num_steps=arguments.steps, has_delays=arguments.delays, limit_seconds=90.0)
+        name: Ranks(
+            name,
+            num_steps=arguments.steps,
+            has_delays=arguments.delays,
+            limit_seconds=90.0,
+            device=arguments.device,
+            rehearsal=arguments.rehearse,
+        )
         for name in CLUSTERS
     }
     try:

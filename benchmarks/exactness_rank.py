@@ -34,6 +34,7 @@ from autosync.runtime.parallelize import no_sync, release
 from autosync.runtime.session import _updated_apart
 from autosync.runtime.stock import stock_buckets
 from autosync.runtime.updates import engine_updates
+from autosync.testing.rehearsals import Rehearsal, rehearsed
 
 sys.path.insert(0, str(Path(__file__).parent))
 from exactness_cases import Case
@@ -46,7 +47,10 @@ MAX_DELAY_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Joins the ranks of a cluster: what a rank is told first. `serves` is the node of one that only serves."""
+    """Joins the ranks of a cluster: what a rank is told first. `serves` is the node of one that only serves.
+
+    Training is on the device, or done as the rehearsal says.
+    """
 
     port: int
     rank: int
@@ -54,6 +58,8 @@ class Join:
     num_workers: int
     num_steps: int
     has_delays: bool
+    device: str
+    rehearsal: Rehearsal | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +123,10 @@ class Worker:
         dist.init_process_group(
             "gloo", store=store, rank=join.rank, world_size=join.num_workers, timeout=dt.timedelta(seconds=60)
         )
-        self.expect = functools.cache(functools.partial(Expectation, num_steps=join.num_steps))
+        self._device = join.device
+        if join.device == "cuda":
+            self._device = f"cuda:{join.rank % torch.cuda.device_count()}"
+        self.expect = functools.cache(functools.partial(Expectation, num_steps=join.num_steps, device=self._device))
 
     def run(self, case: Case) -> Answer:
         """Train a case; whatever goes wrong is in the answer."""
@@ -131,7 +140,7 @@ class Worker:
         return answer
 
     def _train(self, case: Case, expectation: Expectation, answer: Answer) -> None:
-        made = Training(case.task, case.dtype, self._join.rank)
+        made = Training(case.task, case.dtype, self._join.rank, self._device)
         made.without_sync = lambda: no_sync(made.model)
         plan = case.plan()
         visible = _visible(case, plan)
@@ -244,7 +253,14 @@ def _factors(plan: Plan) -> frozenset[str]:
 
 
 def _digest(value: torch.Tensor) -> str:
-    return hashlib.blake2b(value.detach().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(value.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def _be_repeatable() -> None:
+    """A GPU rounds as float32 does, and twice the same: what is compared here is computed twice."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+    torch.use_deterministic_algorithms(mode=True, warn_only=True)
 
 
 def serve_connection(connection: Connection) -> None:
@@ -253,6 +269,8 @@ def serve_connection(connection: Connection) -> None:
     # all of them at once.
     torch.set_num_threads(1)
     join: Join = connection.recv()
+    if join.device != "cpu":
+        _be_repeatable()
     store = dist.TCPStore("127.0.0.1", join.port, is_master=False, wait_for_workers=False)
     rank = Server(join, store) if join.serves else Worker(join, store)
     while True:
@@ -260,7 +278,9 @@ def serve_connection(connection: Connection) -> None:
             case: Case = connection.recv()
         except EOFError:
             return
-        connection.send(rank.run(case))
+        with rehearsed(join.rehearsal):
+            answer = rank.run(case)
+        connection.send(answer)
 
 
 def main(descriptors: list[int]) -> None:

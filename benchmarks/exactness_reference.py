@@ -20,6 +20,8 @@ from exactness_tasks import task_of
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from autosync.specs.task_run import move
+
 SEED = 5
 FLOAT64_TOLERANCE = 1e-10
 FLOAT32_FACTOR = 10.0
@@ -32,11 +34,12 @@ Values = dict[str, Tensor]
 class Training:
     """A task in training on one rank; what makes it parallel is handed in."""
 
-    def __init__(self, name: str, dtype: str, rank: int) -> None:
+    def __init__(self, name: str, dtype: str, rank: int, device: str = "cpu") -> None:
+        self.device = torch.device(device)
         self.task = task_of(name, dtype)
         # Ranks begin apart: to make them agree is the engine's work, as it is DDP's.
         torch.manual_seed(SEED + rank)
-        self.model = self.task.model()
+        self.model = self.task.model().to(self.device)
         self.optimizer = self.task.optimizer(self.model.parameters())
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=2, gamma=0.5)
         self.batches = torch.Generator().manual_seed(100 + rank)
@@ -47,7 +50,7 @@ class Training:
     def backward(self) -> None:
         """All microsteps of a step."""
         count = self.task.accumulation_steps
-        self.step_batches = [self.task.batch(self.batches) for _ in range(count)]
+        self.step_batches = [move(self.task.batch(self.batches), self.device) for _ in range(count)]
         for number, batch in enumerate(self.step_batches, start=1):
             with nullcontext() if number == count else self.without_sync():
                 self.task.loss(self.called, batch).backward()
@@ -62,7 +65,7 @@ class Training:
     def evaluate(self) -> float:
         """The loss on a batch that all ranks evaluate alike."""
         self.model.eval()
-        loss = float(self.task.loss(self.model, evaluation_batch(self.task)))
+        loss = float(self.task.loss(self.model, move(evaluation_batch(self.task), self.device)))
         self.model.train()
         return loss
 
@@ -73,13 +76,13 @@ def evaluation_batch(task: Any) -> Any:
 
 def values_of(model: nn.Module) -> Values:
     """The state dict in float64, copied."""
-    return {name: value.detach().to(torch.float64, copy=True) for name, value in model.state_dict().items()}
+    return {name: value.detach().to("cpu", torch.float64, copy=True) for name, value in model.state_dict().items()}
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> Values:
     """The optimizer's state as its state dict has it, in float64, copied."""
     return {
-        f"{key} of parameter {index}": torch.as_tensor(value).detach().to(torch.float64, copy=True)
+        f"{key} of parameter {index}": torch.as_tensor(value).detach().to("cpu", torch.float64, copy=True)
         for index, entries in optimizer.state_dict()["state"].items()
         for key, value in entries.items()
         if value is not None
@@ -98,9 +101,9 @@ class Trained:
 class Expectation:
     """What a task comes to on so many ranks. Its ranks make it together."""
 
-    def __init__(self, name: str, dtype: str, *, num_steps: int) -> None:
+    def __init__(self, name: str, dtype: str, *, num_steps: int, device: str = "cpu") -> None:
         self.exact = by_one_process(name, dtype, dist.get_world_size(), num_steps)
-        self.stock = by_ddp(name, dtype, num_steps)
+        self.stock = by_ddp(name, dtype, num_steps, device)
         self._is_float64 = dtype == "float64"
         self._values = [self._tolerances(*pair) for pair in zip(self.stock.values, self.exact.values, strict=True)]
         self._state = self._tolerances(self.stock.state, self.exact.state)
@@ -183,9 +186,9 @@ def _double(batch: Any) -> Any:
     return batch.double() if batch.is_floating_point() else batch
 
 
-def by_ddp(name: str, dtype: str, num_steps: int) -> Trained:
+def by_ddp(name: str, dtype: str, num_steps: int, device: str) -> Trained:
     """What stock DDP makes of a task; all ranks call it."""
-    made = Training(name, dtype, dist.get_rank())
+    made = Training(name, dtype, dist.get_rank(), device)
     wrapped = DistributedDataParallel(made.model, find_unused_parameters=name.startswith("unused"))
     made.called, made.without_sync = wrapped, wrapped.no_sync
     trained = Trained()
@@ -236,7 +239,8 @@ class Gradients:
         num_ranks = dist.get_world_size()
         sums = torch.cat([own[name].flatten() for name in self._names])
         magnitudes = sums.abs()
-        everyones = torch.stack((sums, self._with_factors(magnitudes)))
+        # The harness meets on the CPU, wherever training is.
+        everyones = torch.stack((sums, self._with_factors(magnitudes))).cpu()
         gathered = [torch.empty_like(everyones) for _ in range(num_ranks)]
         dist.all_gather(gathered, everyones)
         expected, bounds = torch.stack(gathered).sum(0) / num_ranks
@@ -261,7 +265,7 @@ class Gradients:
         if gradient.is_sparse != is_sparse:
             yield f"the gradient of {name} is {'' if gradient.is_sparse else 'not '}sparse"
         values = gradient.to_dense() if gradient.is_sparse else gradient
-        excess = (values.double().flatten() - expected).abs() - bound
+        excess = (values.double().flatten().cpu() - expected).abs() - bound
         if not bool((excess <= 0).all()):
             worst = int(excess.argmax())
             limit = float(bound[worst])

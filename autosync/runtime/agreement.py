@@ -44,8 +44,6 @@ def _differences(found: dict[str, torch.nn.Parameter], model: ModelSpec) -> Iter
             yield f"{variable.name} is {parameter.dtype}; the bundle was made for {variable.dtype}"
         elif not parameter.requires_grad:
             yield f"{variable.name} is frozen; the bundle synchronises it"
-        elif parameter.device.type != "cpu":
-            yield f"{variable.name} is on {parameter.device}; this engine trains on the CPU"
     known = {variable.name for variable in model.variables}
     untrained = {one.name: one for one in model.untrained}
     for name, parameter in found.items():
@@ -137,7 +135,7 @@ def send_state(model: torch.nn.Module, links: Links, *, num_workers: int) -> Non
     exchange = Exchange(links, Flow())
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.numel() and num_workers > 1:
-            values = tensor.detach().contiguous().clone().reshape(-1).view(torch.uint8)
+            values = tensor.detach().contiguous().to("cpu", copy=True).reshape(-1).view(torch.uint8)
             pieces = cut_moves(moves, (0, len(values)), position=links.rank, item_bytes=1)
             exchange.run(pieces, values, members=range(num_workers), tag=STATE_TAG, priority=0)
             tensor.data.copy_(values.view(tensor.dtype).view(tensor.shape))

@@ -64,7 +64,9 @@ class Buffers:
     @torch.no_grad()
     def _take(self) -> None:
         buffers = [buffer for buffer in self._model.buffers() if buffer.numel()]
-        values = torch.cat([buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers])
+        there = [buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers]
+        # In one copy from the device where they are; links send host memory.
+        values = torch.cat([one.to(there[0].device) for one in there]).cpu()
         moves = expand("broadcast", "tree", self._num_workers)
         pieces = cut_moves(moves, (0, len(values)), position=self._links.rank, item_bytes=1)
         self._exchange.run(pieces, values, members=range(self._num_workers), tag=_TAG, priority=0)
@@ -73,7 +75,7 @@ class Buffers:
         autograd: Any = torch.autograd
         # What was saved for a backward pass may be such a buffer; DDP does not want to hear of that either.
         with autograd._unsafe_preserve_version_counter(tuple(buffers)):  # noqa: SLF001 - as DDP
-            sizes = [buffer.numel() * buffer.element_size() for buffer in buffers]
-            for buffer, part in zip(buffers, torch.split(values, sizes), strict=True):
+            sizes = [len(one) for one in there]
+            for buffer, part in zip(buffers, torch.split(values.to(there[0].device), sizes), strict=True):
                 # Bytes begin anywhere: other types than bytes must lie at multiples of their size.
                 buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))

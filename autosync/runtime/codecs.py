@@ -49,7 +49,7 @@ def encode(codec: Codec, values: torch.Tensor, out: torch.Tensor, *, name: str) 
             bits = values.new_zeros(math.ceil(len(values) / 8) * 8, dtype=torch.float32)
             bits[: len(values)] = values >= 0
             # Sums of different powers of two below 256, which float32 has exactly.
-            _write(out, scale, torch.mv(bits.view(-1, 8), _BITS).to(torch.uint8))
+            _write(out, scale, torch.mv(bits.view(-1, 8), _BITS.to(bits.device)).to(torch.uint8))
         case _:
             raise ValueError(f"{codec.kind} does not make bytes")
 
@@ -65,7 +65,7 @@ def add_decoded(codec: Codec, content: torch.Tensor, total: torch.Tensor, *, sig
             total.index_add_(0, sent_positions(codec, content, len(total)), values.to(total.dtype), alpha=sign)
         case Sign():
             scale = float(_read(content[:SCALE_BYTES], torch.float32))
-            signs = _SIGNS.index_select(0, content[SCALE_BYTES:].int()).view(-1)[: len(total)]
+            signs = _SIGNS.to(total.device).index_select(0, content[SCALE_BYTES:].int()).view(-1)[: len(total)]
             total.add_(signs, alpha=sign * scale)
         case _:
             raise ValueError(f"{codec.kind} does not make bytes")

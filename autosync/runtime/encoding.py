@@ -47,11 +47,11 @@ class Encoding:
                 part = plan.regions[index].part
                 _, columns = self._sides(part)
                 drawn = np.random.default_rng(part).standard_normal((columns, codec.rank))
-                self._rights[part] = torch.from_numpy(drawn).to(self._wide(index))
+                self._rights[part] = torch.from_numpy(drawn).to(self._memory.device, self._wide(index))
 
     def _zeros(self, operation: Local) -> torch.Tensor:
         num_elements = sum(self._plan.regions[index].num_elements for index in operation.inputs)
-        return torch.zeros(num_elements, dtype=self._wide(operation.inputs[0]))
+        return torch.zeros(num_elements, dtype=self._wide(operation.inputs[0]), device=self._memory.device)
 
     def kept(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What is kept from step to step, by name: the very tensors."""

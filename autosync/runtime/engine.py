@@ -22,6 +22,7 @@ from typing import Literal, Protocol
 
 from autosync.errors import OperationError
 from autosync.plan.types import GateKind, Plan, Transfer
+from autosync.runtime.device import Streams
 from autosync.runtime.script import Script
 from autosync.runtime.trace import COMPUTE, Trace
 
@@ -95,6 +96,7 @@ class Engine:
         rank: int,
         timeout_seconds: float,
         trace: Trace | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self._plan = plan
         self._script = script
@@ -102,11 +104,13 @@ class Engine:
         self._rank = rank
         self._timeout_seconds = timeout_seconds
         self._trace = trace
+        self._streams = streams
         self._lock = threading.Lock()
         self._iterations: dict[int, _Iteration] = {}
         self._number = -1
         self._locals: list[tuple[int, int, int]] = []
         self._priorities = [plan.operations[index].message for index in script.operations]
+        self._are_transfers = [isinstance(plan.operations[index], Transfer) for index in script.operations]
         self._item_of = {index: item for item, index in enumerate(script.operations)}
         self._awaited: set[int] = set()
         self._under_way: dict[int, int] = {}
@@ -190,6 +194,8 @@ class Engine:
         if gate is not None:
             current = self._iterations[self._number]
             self._wait(lambda: current.unmet[gate] == 0)
+            if self._streams is not None:
+                self._streams.pass_gate(gate, self._number)
 
     def wait_operations(self, operations: Collection[int]) -> None:
         """Wait until operations (by position in the plan) of the open iteration are done: those that the rank has a
@@ -199,6 +205,7 @@ class Engine:
         with self._lock:
             self._awaited.update(items)
         self._wait(lambda: all(current.done[item] for item in items))
+        self._catch_up()
         with self._lock:
             self._awaited.clear()
 
@@ -206,6 +213,7 @@ class Engine:
         """Wait until all operations are done up to this iteration, or an earlier one."""
         last = self._number - iterations_back
         self._wait(lambda: not any(any(one.num_left) for n, one in self._iterations.items() if n <= last))
+        self._catch_up()
 
     def wait_due(self, *, iterations_back: int = 0) -> None:
         """Wait until all is done that is due in this iteration, or an earlier one: see `Script.lateness`."""
@@ -219,6 +227,7 @@ class Engine:
                 )
             )
         )
+        self._catch_up()
 
     def close(self) -> None:
         """End the threads. Whatever can still be done is done first: other ranks may be in the midst of the same."""
@@ -227,8 +236,14 @@ class Engine:
                 with self._lock:
                     self._is_closing = True
                 self._wait(self._is_at_rest)
+                if self._streams is not None:
+                    self._streams.close()
         finally:
             self._end_threads()
+
+    def _catch_up(self) -> None:
+        if self._streams is not None:
+            self._streams.catch_up()
 
     def _is_at_rest(self) -> bool:
         return not any(sleeper.awake for sleeper in (self._worker, *self._lanes.values()))
@@ -263,6 +278,8 @@ class Engine:
             self._raise()
         if not items:
             return
+        if self._streams is not None:
+            self._streams.tell(items, self._number)
         with self._lock:
             current = self._iterations[self._number]
             for item in items:
@@ -342,6 +359,8 @@ class Engine:
     def _guard(self, run: Callable[[int], None], lane: int) -> None:
         try:
             self._work.begin_thread()
+            if self._streams is not None:
+                self._streams.begin_thread()
             run(lane)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training thread must hear of it
             item = self._under_way.get(lane)
@@ -363,7 +382,7 @@ class Engine:
                     return
                 if iteration.done[item]:
                     continue
-                self._perform("transfer", lane, iteration, item)
+                self._perform(lane, iteration, item)
             number += 1
             self._reached[lane] = number
 
@@ -391,17 +410,23 @@ class Engine:
                 self._worker.sleep()
                 continue
             number, _, item = found
-            self._perform("local", lane, self._iterations[number], item)
+            self._perform(lane, self._iterations[number], item)
 
-    def _perform(self, kind: Literal["transfer", "local"], lane: int, iteration: _Iteration, item: int) -> None:
+    def _perform(self, lane: int, iteration: _Iteration, item: int) -> None:
         start_ns = time.perf_counter_ns()
         self._under_way[lane] = item
-        if kind == "transfer":
-            self._work.transfer(self._script.operations[item], iteration.number)
+        operation, is_transfer = self._script.operations[item], self._are_transfers[item]
+        if self._streams is not None:
+            self._streams.begin(item, iteration.number)
+        if is_transfer:
+            self._work.transfer(operation, iteration.number)
         else:
-            self._work.local(self._script.operations[item], iteration.number)
+            self._work.local(operation, iteration.number)
+        if self._streams is not None:
+            self._streams.end(item, iteration.number)
         del self._under_way[lane]
         if self._trace is not None:
+            kind: Literal["transfer", "local"] = "transfer" if is_transfer else "local"
             self._trace.add(kind, self.name(item), thread_of(lane), start_ns, iteration=iteration.number)
         with self._lock:
             self._settle(iteration, item)

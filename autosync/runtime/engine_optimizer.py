@@ -148,7 +148,7 @@ class EngineUpdate:
                     at=start,
                     group=group,
                     is_alias=is_whole and self._kind == "param",
-                    value=torch.nn.Parameter(torch.empty(0, dtype=self._memory.parameter(part.variable.name).dtype)),
+                    value=torch.nn.Parameter(self._memory.parameter(part.variable.name).detach().new_empty(0)),
                 )
             position += size
 

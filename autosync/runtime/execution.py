@@ -8,6 +8,7 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
+from autosync.runtime.device import Placement
 from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
 from autosync.runtime.factors import Factors
 from autosync.runtime.links import Links
@@ -20,7 +21,10 @@ from autosync.runtime.updates import EngineUpdates
 
 
 class Execution:
-    """Does one rank's operations for the engine. `parameters` are the tensors of the plan's variables by name."""
+    """Does one rank's operations for the engine. `parameters` are the tensors of the plan's variables by name.
+
+    `placement` is by default what the plan and its parameters ask for.
+    """
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class Execution:
         updates: EngineUpdates,
         optimizer: EngineOptimizer | None,
         checks: bool = False,
+        placement: Placement | None = None,
     ) -> None:
         self._plan = plan
         self._parameters = parameters
@@ -46,7 +51,9 @@ class Execution:
         }
         self.sparse = Sparse(plan, self.memory)
         self.factors = Factors(plan, self.memory)
-        self._mover = Mover(plan, self.memory, links, checks=checks)
+        self._mover = Mover(
+            plan, self.memory, links, placement=placement or Placement.of(plan, parameters), checks=checks
+        )
         self._locals = Locals(plan, self.memory, rank=rank, updates=self._updates)
 
     def begin_thread(self) -> None:

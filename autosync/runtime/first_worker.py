@@ -15,6 +15,7 @@ import torch
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import facts_of_rank, first_difference, hear_verdict
+from autosync.runtime.device import Streams
 from autosync.runtime.engine import Engine, Work
 from autosync.runtime.engine_optimizer import EngineOptimizer
 from autosync.runtime.exchange import finish
@@ -201,9 +202,10 @@ class FirstWorkersEngine(Engine):
         *,
         timeout_seconds: float,
         trace: Trace | None,
+        streams: Streams | None,
         servers: Servers,
     ) -> None:
-        super().__init__(plan, script, work, rank=0, timeout_seconds=timeout_seconds, trace=trace)
+        super().__init__(plan, script, work, rank=0, timeout_seconds=timeout_seconds, trace=trace, streams=streams)
         self._servers = servers
         self._begun = -1
         # A script may end without a word to us, and that is no failure.

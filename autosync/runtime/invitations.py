@@ -146,7 +146,7 @@ def hear(links: Links, *, patience: dt.timedelta) -> tuple[Word, str]:
 def send_values(parameters: Mapping[str, torch.Tensor], names: tuple[str, ...], links: Links, server: int) -> None:
     """On the first worker: the values of variables, for a server that has none."""
     for name in names:
-        flat = parameters[name].detach().contiguous().reshape(-1).view(torch.uint8)
+        flat = parameters[name].detach().contiguous().reshape(-1).view(torch.uint8).cpu()
         if len(flat):
             finish(links.send(flat, server, VALUES_TAG), links, "to", server)
 

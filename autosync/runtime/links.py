@@ -1,4 +1,4 @@
-"""The connections of a session: gloo groups of its own, so that its messages never meet the user's.
+"""The connections of a session: groups of its own, so that its messages never meet the user's.
 
 They are made directly, on the store behind the process group that ranks have in common: so ranks that are not in that
 group (servers) can be members, no other rank need take part, and no Python of torch's stands in the way of a message.
@@ -8,7 +8,8 @@ Ranks are positions in the plan.
   whoever receives governs the flow. Messages of one tag between two ranks arrive in the order in which they were sent,
   and nothing else says which is which.
 - Each (members, lane) with native collectives has a group of its own, for collectives of one group must come in the
-  same order on all its members, and lanes keep no order among themselves.
+  same order on all its members, and lanes keep no order among themselves. These are gloo's or NCCL's; messages are
+  gloo's with both.
 
 When a wait fails or runs into its limit, gloo closes every connection of the group: all that wait, here and at the
 other ends, hear of it.
@@ -67,17 +68,26 @@ def session_name(ranks: Sequence[int]) -> str:
 class Links:
     """One rank's connections to all others. `store` is one that no other session uses (a `PrefixStore`).
 
-    Any thread may send and receive. `hosts` name the ranks' hosts in errors.
+    Any thread may send and receive. `hosts` name the ranks' hosts in errors. With `nccl_device` native collectives are
+    NCCL's, on that device.
     """
 
     def __init__(
-        self, store: Any, *, rank: int, num_ranks: int, timeout: dt.timedelta, hosts: Sequence[str] = ()
+        self,
+        store: Any,
+        *,
+        rank: int,
+        num_ranks: int,
+        timeout: dt.timedelta,
+        hosts: Sequence[str] = (),
+        nccl_device: torch.device | None = None,
     ) -> None:
         self.rank = rank
         self.num_ranks = num_ranks
         self._store = store
         self._timeout = timeout
         self._hosts = tuple(hosts)
+        self._nccl_device = nccl_device
         self._natives: dict[NativeKey, Any] = {}
         self._num_natives = 0
         self._num_devices = max(1, len(_interfaces()))
@@ -100,8 +110,24 @@ class Links:
         try:
             return gloo(store, members.index(self.rank), len(members), options)
         except RuntimeError as error:
-            everyone = ", ".join(str(rank) for rank in members)
-            raise OperationError(f"rank {self.rank}: no connection among ranks {everyone}: {said(error)}") from error
+            raise self._no_connection(members, error) from error
+
+    def _connect_nccl(self, device: torch.device, name: str, members: tuple[int, ...]) -> Any:
+        nccl: Any = getattr(dist, "ProcessGroupNCCL")  # noqa: B009 - a torch without NCCL has no such name
+        options = nccl.Options(is_high_priority_stream=False)
+        options._timeout = self._timeout  # noqa: SLF001 - as of gloo
+        store = dist.PrefixStore(f"{name}/", self._store)  # type: ignore[attr-defined]
+        try:
+            group = nccl(store, members.index(self.rank), len(members), options)
+            # Now, and not in the first transfer: what is wrong with it ends the start on all members.
+            group.eager_connect_single_device(device)
+        except RuntimeError as error:
+            raise self._no_connection(members, error) from error
+        return group
+
+    def _no_connection(self, members: tuple[int, ...], error: RuntimeError) -> OperationError:
+        everyone = ", ".join(str(rank) for rank in members)
+        return OperationError(f"rank {self.rank}: no connection among ranks {everyone}: {said(error)}")
 
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> Any:
         """Send a contiguous tensor straight out of its memory. The work's `wait` may be called once, and must be."""
@@ -114,16 +140,21 @@ class Links:
     def make_native(self, keys: Iterable[NativeKey], *, num_threads: int = 1) -> None:
         """Make the groups of native collectives: the same keys in the same order on all ranks.
 
-        A lane has one collective under way at a time, for which one thread of gloo's is enough.
+        A lane has one collective under way at a time, for which one thread of gloo's is enough; NCCL has none.
         """
         for members, lane in keys:
             number = self._num_natives
             self._num_natives += 1
-            if self.rank in members and len(members) > 1:
-                self._natives[members, lane] = self._connect(f"native {number}", members, num_threads)
+            if self.rank not in members or len(members) == 1:
+                continue
+            name = f"native {number}"
+            if self._nccl_device is None:
+                self._natives[members, lane] = self._connect(name, members, num_threads)
+            else:
+                self._natives[members, lane] = self._connect_nccl(self._nccl_device, name, members)
 
     def native(self, members: tuple[int, ...], lane: int) -> Any:
-        """The gloo group of these members on this lane, in which ranks are positions in `members`."""
+        """The backend's group of these members on this lane, in which ranks are positions in `members`."""
         return self._natives[members, lane]
 
     def name(self, rank: int) -> str:
@@ -133,7 +164,12 @@ class Links:
     def abort(self) -> None:
         """Make all waiting end with an error, here and at the other ends."""
         groups = [(self._group, self.rank, self.num_ranks)] if self._group is not None else []
-        groups += [(group, members.index(self.rank), len(members)) for (members, _), group in self._natives.items()]
+        if self._nccl_device is None:
+            natives = self._natives.items()
+            groups += [(group, members.index(self.rank), len(members)) for (members, _), group in natives]
+        else:
+            for group in self._natives.values():
+                group.abort()
         nothing = torch.empty(1, dtype=torch.uint8)
         for (group, rank, size), device in itertools.product(groups, range(self._num_devices)):
             # A limit that is passed closes all connections of a group (on one of its devices, which the tag chooses);
@@ -144,6 +180,9 @@ class Links:
     def close(self) -> None:
         """Give sockets and threads back. Nobody may be waiting any more; `abort` sees to that."""
         self._send = self._receive = _closed
+        if self._nccl_device is not None:
+            for group in self._natives.values():
+                group.shutdown()
         last_references = [[self._group], *([group] for group in self._natives.values())]
         self._group = None
         self._natives.clear()

@@ -100,7 +100,7 @@ class Locals:
         values = self._mine(operation, self._memory.view(operation.inputs, iteration))
         # In float64: squares of what float32 can say do not fit into float32.
         norm = torch.linalg.vector_norm(values, dtype=torch.float64)
-        self._memory.view(operation.outputs, iteration).add_(norm.square().cpu())
+        self._memory.view(operation.outputs, iteration).add_(norm.square())
 
     def _update(self, index: int, _: Local, iteration: int) -> None:
         self._updates[index].run(iteration, self._coefficient(index, iteration))

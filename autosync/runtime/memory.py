@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from autosync.plan.types import Plan, RegionKind
+from autosync.runtime.device import used_here
 from autosync.runtime.layout import Layout, lags
 from autosync.runtime.ranges import write_range
 from autosync.strategy.parts import Part
@@ -44,6 +45,7 @@ class Memory:
         self._parameters = parameters
         self._contributes = contributes
         self._device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
+        self._is_on_gpu = self._device.type != "cpu"
         self._message_of: dict[int, int] = {}
         self._offset: dict[int, int] = {}
         self._size = [0] * len(plan.messages)
@@ -66,6 +68,11 @@ class Memory:
         # What is taken some iterations later is kept as long.
         self._num_kept = 2 + max(self._lags, default=0)
         self._norms: dict[int, torch.Tensor] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where all of this rank's tensors are."""
+        return self._device
 
     # Gradients.
 
@@ -126,7 +133,7 @@ class Memory:
         found = self._norms.get(iteration)
         if found is None:
             # Several threads may come first: the dictionary lets one of them win.
-            found = self._norms.setdefault(iteration, torch.zeros(2, dtype=torch.float64))
+            found = self._norms.setdefault(iteration, torch.zeros(2, dtype=torch.float64, device=self._device))
             self._norms.pop(iteration - self._num_kept, None)
         return found
 
@@ -180,7 +187,10 @@ class Memory:
         self._contents.pop((region, iteration - self._num_kept), None)
 
     def get(self, region: int, iteration: int) -> Any:
-        return self._contents[region, iteration]
+        content = self._contents[region, iteration]
+        if self._is_on_gpu:
+            used_here(content)
+        return content
 
     def drop(self, region: int, iteration: int) -> None:
         self._contents.pop((region, iteration), None)

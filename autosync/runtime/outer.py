@@ -24,7 +24,8 @@ class Outer:
                 params = _params(operation)
                 part = plan.parts[plan.regions[params[0]].part]
                 num_elements = sum(plan.regions[index].num_elements for index in params)
-                self._momenta[params] = torch.zeros(num_elements, dtype=getattr(torch, part.variable.dtype))
+                dtype = getattr(torch, part.variable.dtype)
+                self._momenta[params] = torch.zeros(num_elements, dtype=dtype, device=memory.device)
 
     def kept(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The momentum of each region, by name: the very tensors."""

@@ -30,9 +30,10 @@ class Script:
 
     `operations` are positions in the plan, by item. `num_waits` counts what an item waits for in its own iteration;
     `earlier` names the items of earlier iterations it waits for, `followers` those that wait for it. `lanes` are the
-    items of each lane in order. `instant` items are the user's work (their optimizer's updates, the norm of their own
-    clipping): they are done as soon as they are ready. `every` is by item, 1 where there is nothing to say. `lateness`
-    is by operation: so many iterations later it is due, for its message's parameters may come so late.
+    items of each lane in order; operations that are in none of them are local work, which has a thread of its own.
+    `instant` items are the user's work (their optimizer's updates, the norm of their own clipping): they are done as
+    soon as they are ready. `every` is by item, 1 where there is nothing to say. `lateness` is by operation: so many
+    iterations later it is due, for its message's parameters may come so late.
     """
 
     operations: tuple[int, ...]
@@ -58,8 +59,14 @@ class Script:
         return max((link.lag for links in self.earlier[: len(self.operations)] for link in links), default=0)
 
 
-def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates) -> Script:
-    """The script of a rank. `updates` says which updates are the engine's."""
+def script_of(
+    plan: Plan, rank: int, num_variables: int, updates: EngineUpdates, *, in_one_order: bool = False
+) -> Script:
+    """The script of a rank. `updates` says which updates are the engine's.
+
+    `in_one_order`: there is one lane, which has all operations in the plan's order, local ones too. In that order each
+    comes after what it waits for, so one thread can do them all.
+    """
     mine = [i for i, operation in enumerate(plan.operations) if any(rank in group for group in operation.groups)]
     writer = _Writer(plan, rank, mine, num_variables)
     instant: set[int] = set()
@@ -82,7 +89,10 @@ def script_of(plan: Plan, rank: int, num_variables: int, updates: EngineUpdates)
     lanes: dict[int, list[int]] = {}
     for item, index in enumerate(mine):
         operation = plan.operations[index]
-        if isinstance(operation, Transfer):
+        if in_one_order:
+            if item not in instant:
+                lanes.setdefault(0, []).append(item)
+        elif isinstance(operation, Transfer):
             lanes.setdefault(operation.lane, []).append(item)
     every = [plan.operations[index].every for index in mine] + [1] * len(gates)
     return Script(

@@ -63,9 +63,11 @@ def merge_rows(contributions: Sequence[Rows], num_workers: int) -> Rows:
         (only,) = contributions
         return Rows(only.indices, only.values / num_workers)
     indices = torch.cat([one.indices for one in contributions])
-    values = torch.cat([one.values for one in contributions])
     unique, where = torch.unique(indices, sorted=True, return_inverse=True)
-    merged = values.new_zeros((len(unique), values.shape[1])).index_add_(0, where, values)
+    merged = contributions[0].values.new_zeros((len(unique), contributions[0].values.shape[1]))
+    # One after another, for a GPU adds the same row from several at once in any order, and each rank another sum.
+    for one, rows in zip(contributions, torch.split(where, [len(one.indices) for one in contributions]), strict=True):
+        merged.index_add_(0, rows, one.values)
     return Rows(unique, merged.div_(num_workers))
 
 

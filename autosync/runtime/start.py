@@ -17,6 +17,7 @@ from autosync.plan.types import Plan, Transfer
 from autosync.runtime.agreement import agree, check_optimizer, facts_of_rank, parameters_of, send_state
 from autosync.runtime.buffers import Buffers
 from autosync.runtime.collectives import is_native
+from autosync.runtime.device import Placement
 from autosync.runtime.engine import Engine
 from autosync.runtime.engine_optimizer import EngineOptimizer
 from autosync.runtime.execution import Execution
@@ -27,7 +28,7 @@ from autosync.runtime.script import script_of
 from autosync.runtime.session import Session
 from autosync.runtime.stock import stock_buckets
 from autosync.runtime.stock_session import StockSession
-from autosync.runtime.support import refuse_unsupported
+from autosync.runtime.support import refuse_placement, refuse_unsupported
 from autosync.runtime.trace import Compute, Trace, trace_path
 from autosync.runtime.updates import engine_updates
 from autosync.strategy.bundle import Bundle
@@ -79,6 +80,8 @@ def start(
         )
     refuse_unsupported(plan)
     parameters = parameters_of(model, bundle)
+    placement = Placement.of(plan, parameters)
+    refuse_placement(placement, parameters, checks=settings.checks)
     if engine_updates(plan).variables:
         check_optimizer(optimizer, bundle.model)
     rank = dist.get_rank(group)
@@ -96,6 +99,7 @@ def start(
         num_ranks=num_ranks + len(servers),
         timeout=dt.timedelta(seconds=settings.timeout_seconds),
         hosts=[bundle.cluster.nodes[one.node].name for one in plan.ranks],
+        nccl_device=placement.device if placement.natives == "nccl" else None,
     )
     try:
         if settings.init_sync:
@@ -118,8 +122,10 @@ def start(
                 compute=compute,
             )
         links.make_native(native_groups(plan))
-        execution = _execution(plan, parameters, optimizer, links, checks=settings.checks)
-        script = script_of(plan, rank, len(parameters), engine_updates(plan))
+        execution = _execution(plan, parameters, optimizer, links, placement, checks=settings.checks)
+        updates = engine_updates(plan)
+        script = script_of(plan, rank, len(parameters), updates, in_one_order=placement.in_one_order)
+        streams = placement.streams(script)
         engine: Engine
         if rank == 0 and servers:
             engine = FirstWorkersEngine(
@@ -128,10 +134,19 @@ def start(
                 execution,
                 timeout_seconds=settings.timeout_seconds,
                 trace=trace,
+                streams=streams,
                 servers=Servers(plan, links, model=model, optimizer=optimizer, source=execution.optimizer),
             )
         else:
-            engine = Engine(plan, script, execution, rank=rank, timeout_seconds=settings.timeout_seconds, trace=trace)
+            engine = Engine(
+                plan,
+                script,
+                execution,
+                rank=rank,
+                timeout_seconds=settings.timeout_seconds,
+                trace=trace,
+                streams=streams,
+            )
         return Session(
             model,
             optimizer,
@@ -159,18 +174,25 @@ def _execution(
     parameters: Mapping[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer,
     links: Links,
+    placement: Placement,
     *,
     checks: bool,
 ) -> Execution:
     updates = engine_updates(plan)
     users = EngineOptimizer.of_user(optimizer, parameters) if updates.operations else None
-    return Execution(plan, parameters, links=links, updates=updates, optimizer=users, checks=checks)
+    return Execution(
+        plan, parameters, links=links, updates=updates, optimizer=users, checks=checks, placement=placement
+    )
 
 
 def native_groups(plan: Plan) -> list[NativeKey]:
-    """The groups of a plan's native collectives, in an order that is the same on all ranks."""
+    """The groups of a plan's native collectives, in an order that is the same on all ranks.
+
+    On NCCL every transfer is one, and a set of members has one group whatever the lane.
+    """
     keys: dict[NativeKey, Any] = {}
     for operation in plan.operations:
-        if isinstance(operation, Transfer) and is_native(operation):
-            keys.update(dict.fromkeys((group, operation.lane) for group in operation.groups if len(group) > 1))
+        if isinstance(operation, Transfer) and (plan.backend == "nccl" or is_native(operation)):
+            lane = 0 if plan.backend == "nccl" else operation.lane
+            keys.update(dict.fromkeys((group, lane) for group in operation.groups if len(group) > 1))
     return list(keys)

@@ -137,11 +137,14 @@ def _buckets(plan: Plan) -> StockBuckets:
     return StockBuckets(buckets=buckets, sparse=sparse, limits_bytes=_limits_bytes(members))
 
 
-def as_process_group(connections: Any, store: Any) -> dist.ProcessGroup:
-    """Connections that were made directly (a `ProcessGroupGloo`, on its store) as the process group a Reducer takes."""
+def as_process_group(connections: Any, store: Any, device: torch.device | None = None) -> dist.ProcessGroup:
+    """Connections that were made directly (a group of `Links`, on its store) as the process group a Reducer takes.
+
+    For tensors on that device; by default on the CPU.
+    """
     group: Any = dist.ProcessGroup(store, connections.rank(), connections.size())
-    kind = group.BackendType.GLOO
-    group._register_backend(torch.device("cpu"), kind, connections)  # noqa: SLF001 - torch's own way to make groups
+    kind = getattr(group.BackendType, connections.name().upper())
+    group._register_backend(torch.device(device.type if device else "cpu"), kind, connections)  # noqa: SLF001 - torch's own way to make groups
     group._set_default_backend(kind)  # noqa: SLF001 - the same
     made: dist.ProcessGroup = group
     return made

@@ -47,7 +47,7 @@ class StockSession:
             model,
             parameters,
             stock,
-            as_process_group(links.native(members, 0), store),
+            as_process_group(links.native(members, 0), store, next(iter(parameters.values())).device),
             backward_ended=self._backward_ended,
         )
         self._synchronised = False

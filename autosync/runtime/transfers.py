@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Protocol
 
 import torch
 
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Plan, Transfer
-from autosync.runtime.collectives import is_native, run_native
+from autosync.runtime.collectives import is_native, run_native, run_native_content
 from autosync.runtime.contents import Contents, are_contents
+from autosync.runtime.device import Placement
 from autosync.runtime.exchange import Exchange, Flow, TransferId
 from autosync.runtime.links import Links
 from autosync.runtime.memory import Memory
 from autosync.runtime.pieces import compile_pieces
+from autosync.runtime.staging import Staging
+
+
+class Carrier(Protocol):
+    """Takes part in a transfer in one of its groups, which has several members."""
+
+    def carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+        """With a flat buffer, which then holds this rank's result."""
+
+    def carry_content(
+        self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, identity: TransferId
+    ) -> list[torch.Tensor]:
+        """With bytes of which the others do not know how many; one a member comes back, nothing where none come."""
 
 
 class Mover:
     """Takes part in transfers; each lane's come one after another, those of several lanes side by side."""
 
-    def __init__(self, plan: Plan, memory: Memory, links: Links, *, checks: bool = False) -> None:
+    def __init__(self, plan: Plan, memory: Memory, links: Links, *, placement: Placement, checks: bool = False) -> None:
         self._plan = plan
         self._memory = memory
-        self._links = links
         self._rank = links.rank
         self._contributes = plan.ranks[links.rank].role == "worker"
         self._contents = Contents(plan, memory, rank=links.rank)
-        transfers = [one for one in plan.operations if isinstance(one, Transfer)]
-        self._flow = Flow(min((one.priority for one in transfers), default=0))
-        lanes = {one.lane for one in transfers}
-        self._exchanges = {lane: Exchange(links, self._flow, checks=checks) for lane in lanes}
+        self._carrier: Carrier = (
+            NativeCarrier(links, placement)
+            if plan.backend == "nccl"
+            else HostCarrier(plan, links, placement, checks=checks)
+        )
         # By lane and members: not every rank takes part in all of a lane's transfers.
         self._sequences: Counter[tuple[int, tuple[int, ...]]] = Counter()
 
@@ -57,11 +72,7 @@ class Mover:
         if kind in ("grad", "encoded") and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
             # A mere server has no gradient of its own; what is here is the last step's.
             buffer.zero_()
-        if is_native(transfer):
-            with self._flow.active(transfer.priority):
-                run_native(transfer.collective, self._links.native(group, transfer.lane), buffer)
-        else:
-            self._exchange(transfer, group, buffer, identity)
+        self._carrier.carry(transfer, group, buffer, identity)
         if kind == "param":
             self._memory.store(transfer.regions)
 
@@ -74,7 +85,45 @@ class Mover:
         position = outer.index(self._rank)
         return buffer[bounds[position] : bounds[position + 1]]
 
-    def _exchange(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+    def _move_content(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
+        """Contents of a size that is known now only."""
+        outgoing = self._contents.outgoing(transfer, group, identity.iteration)
+        found = self._carrier.carry_content(transfer, group, outgoing, identity)
+        if found:
+            self._contents.arrived(transfer, group, identity.iteration, found)
+
+
+class HostCarrier:
+    """Over a session's links: rounds of ours, and gloo's collectives where the plan has them. They send host memory.
+
+    What lies elsewhere travels in a copy there.
+    """
+
+    def __init__(self, plan: Plan, links: Links, placement: Placement, *, checks: bool) -> None:
+        self._links = links
+        self._rank = links.rank
+        self._device = placement.device
+        transfers = [one for one in plan.operations if isinstance(one, Transfer)]
+        self._flow = Flow(min((one.priority for one in transfers), default=0))
+        lanes = {one.lane for one in transfers}
+        self._exchanges = {lane: Exchange(links, self._flow, checks=checks) for lane in lanes}
+        self._staging: dict[int, Staging] = {}
+        if placement.is_apart:
+            self._staging = {lane: Staging(pins=placement.device.type == "cuda") for lane in lanes}
+
+    def carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+        if not self._staging:
+            self._carry(transfer, group, buffer, identity)
+            return
+        staging, position = self._staging[transfer.lane], group.index(self._rank)
+        with staging.copied(buffer, transfer.collective, num_members=len(group), position=position) as host:
+            self._carry(transfer, group, host, identity)
+
+    def _carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+        if is_native(transfer):
+            with self._flow.active(transfer.priority):
+                run_native(transfer.collective, self._links.native(group, transfer.lane), buffer)
+            return
         pieces = compile_pieces(
             transfer.collective,
             transfer.algorithm,
@@ -88,16 +137,35 @@ class Mover:
             pieces, buffer, members=group, tag=identity.operation, priority=transfer.priority, identity=identity
         )
 
-    def _move_content(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
-        """Contents of a size that is known now only."""
-        exchange, iteration = self._exchanges[transfer.lane], identity.iteration
+    def carry_content(
+        self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, identity: TransferId
+    ) -> list[torch.Tensor]:
+        exchange = self._exchanges[transfer.lane]
         move = {"gather_v": exchange.gather_v, "all_gather_v": exchange.all_gather_v, "broadcast": exchange.broadcast_v}
         found = move[transfer.collective](
-            self._contents.outgoing(transfer, group, iteration),
+            content.to("cpu", copy=True) if self._staging else content,
             members=group,
             tag=identity.operation,
             priority=transfer.priority,
             identity=identity,
         )
-        if found:
-            self._contents.arrived(transfer, group, iteration, found)
+        return [one.to(self._device, copy=True) for one in found] if self._staging else found
+
+
+class NativeCarrier:
+    """By the backend's own collectives alone, in memory of the device: as NCCL does it, which has no messages to tag.
+
+    One group a set of members, whatever the lane, for the rank does all transfers in one order.
+    """
+
+    def __init__(self, links: Links, placement: Placement) -> None:
+        self._links = links
+        self._device = placement.device
+
+    def carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, _: TransferId) -> None:
+        run_native(transfer.collective, self._links.native(group, 0), buffer)
+
+    def carry_content(
+        self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, _: TransferId
+    ) -> list[torch.Tensor]:
+        return run_native_content(transfer.collective, self._links.native(group, 0), content, self._device)

@@ -22,13 +22,14 @@ from autosync.plan.reference.interpreter import Outcome, interpret
 from autosync.plan.reference.workload import Workload
 from autosync.plan.types import Local, Transfer
 from autosync.runtime.contents import Contents, are_contents
+from autosync.runtime.device import Placement, Streams
 from autosync.runtime.engine import Engine
 from autosync.runtime.engine_optimizer import EngineOptimizer
 from autosync.runtime.execution import Execution
 from autosync.runtime.links import Links
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import facts_of, options_of
-from autosync.runtime.script import script_of
+from autosync.runtime.script import Script, script_of
 from autosync.runtime.session import Session
 from autosync.runtime.support import unsupported
 from autosync.runtime.transfers import Mover
@@ -43,6 +44,7 @@ NUM_STEPS = 7
 LIMIT_SECONDS = 20.0
 
 Hold = Callable[["World", Transfer, int], None]
+MakeEngine = Callable[["Rank", Script, Streams | None], Engine]
 
 
 @dataclass
@@ -54,12 +56,26 @@ class Meeting:
 
 
 class World:
-    """All ranks of a plan in training. `hold` is called by every member before a transfer."""
+    """All ranks of a plan in training. `hold` is called by every member before a transfer.
 
-    def __init__(self, example: Example, *, seed: int = 0, hold: Hold | None = None, dtype: DType = "float64") -> None:
+    `make_engine` makes a rank's engine (for its script, and the streams of its device) where it is no usual one.
+    """
+
+    def __init__(
+        self,
+        example: Example,
+        *,
+        seed: int = 0,
+        hold: Hold | None = None,
+        dtype: DType = "float64",
+        device: str = "cpu",
+        make_engine: MakeEngine | None = None,
+    ) -> None:
         self.example = with_dtype(example, dtype)
         self.plan = self.example.plan()
         self.hold = hold
+        self.device = torch.device(device)
+        self.make_engine = make_engine or Rank.usual_engine
         self.rng = random.Random(seed)
         self.workload = Workload(model=self.example.model, seed=seed)
         self.meetings: dict[tuple[int, tuple[int, ...], int], Meeting] = {}
@@ -109,6 +125,9 @@ class World:
             self._move_contents(transfer, group, members, iteration)
         else:
             self._move_numbers(transfer, members, iteration)
+        if self.device.type == "cuda":
+            # Of what one rank's stream does others know only when it is done.
+            torch.cuda.current_stream(self.device).synchronize()
         meeting.is_over.set()
 
     def _move_numbers(self, transfer: Transfer, members: list[Rank], iteration: int) -> None:
@@ -136,7 +155,7 @@ class World:
             if one.is_worker and self.plan.regions[transfer.regions[0]].kind == "encoded":
                 assert len(given) == transfer.num_bytes
         # One behind the other, as they lie in a gather's buffer.
-        gathered = torch.cat([torch.zeros(3, dtype=torch.uint8), *sent])[3:]
+        gathered = torch.cat([torch.zeros(3, dtype=torch.uint8), *[one.cpu() for one in sent]]).to(self.device)[3:]
         arrived = torch.split(gathered, [len(one) for one in sent])
         for one in members[:1] if transfer.collective == "gather_v" else members:
             one.contents.arrived(transfer, group, iteration, arrived)
@@ -149,7 +168,7 @@ class Rank:
         self.world, self.number = world, number
         plan, spec = world.plan, world.example.model
         self.is_worker = plan.ranks[number].role == "worker"
-        self.model = WorkloadModel(world.workload, number)
+        self.model = WorkloadModel(world.workload, number).to(world.device)
         self.optimizer = workload_optimizer(self.model, spec)
         parameters = dict(self.model.named_parameters())
         updates = engine_updates(plan)
@@ -169,13 +188,9 @@ class Rank:
         self.memory: Memory = self.execution.memory
         self.contents = Contents(plan, self.memory, rank=number)
         self.execution._mover = cast(Mover, Meets(world, self))  # noqa: SLF001 - instead of the wire
-        self.engine = Engine(
-            plan,
-            script_of(plan, number, len(spec.variables), updates),
-            self.execution,
-            rank=number,
-            timeout_seconds=LIMIT_SECONDS,
-        )
+        placement = Placement.of(plan, parameters)
+        script = script_of(plan, number, len(spec.variables), updates, in_one_order=placement.in_one_order)
+        self.engine = world.make_engine(self, script, placement.streams(script))
         self.session: Session | None = None
         if self.is_worker:
             bundle = Bundle(
@@ -188,6 +203,17 @@ class Rank:
             self.session = Session(
                 self.model, self.optimizer, bundle, plan=plan, execution=self.execution, engine=self.engine
             )
+
+    def usual_engine(self, script: Script, streams: Streams | None) -> Engine:
+        """The engine of a rank."""
+        return Engine(
+            self.world.plan,
+            script,
+            self.execution,
+            rank=self.number,
+            timeout_seconds=LIMIT_SECONDS,
+            streams=streams,
+        )
 
     def run(self, num_steps: int) -> None:
         """This rank's training."""
@@ -212,8 +238,8 @@ class Rank:
             self.optimizer.step()
         assert self.session is not None
         self.session.drain()
-        self.values = {name: value.detach().clone() for name, value in self.model.named_parameters()}
-        self.kept = self.session.engine_state()
+        self.values = {name: value.detach().to("cpu", copy=True) for name, value in self.model.named_parameters()}
+        self.kept = {name: value.cpu() for name, value in self.session.engine_state().items()}
         self.session.close()
 
     def _tell(self, *_: Any) -> None:
@@ -296,12 +322,20 @@ def reference(world: World, num_steps: int = NUM_STEPS) -> Outcome:
     return interpret(world.plan, world.workload, num_steps=num_steps, rng=random.Random(1))
 
 
-def check(example: Example, *, seed: int = 0, hold: Hold | None = None, num_steps: int = NUM_STEPS) -> None:
+def check(
+    example: Example,
+    *,
+    seed: int = 0,
+    hold: Hold | None = None,
+    num_steps: int = NUM_STEPS,
+    device: str = "cpu",
+    make_engine: MakeEngine | None = None,
+) -> None:
     """Every worker's parameters are the reference's, and so is what error feedback holds back.
 
     The reference does not round sums to half the size, so what is cast is alike up to that.
     """
-    world = World(example, seed=seed, hold=hold)
+    world = World(example, seed=seed, hold=hold, device=device, make_engine=make_engine)
     assert unsupported(world.plan) == []
     workers = world.train(num_steps)
     expected = reference(world, num_steps)

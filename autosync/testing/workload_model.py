@@ -23,12 +23,12 @@ class WorkloadModel(nn.Module):
 
     def forward(self, step: int) -> torch.Tensor:
         """The sum of all parameters' products with their gradients, which are made from the values in use."""
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=next(self.parameters()).device)
         for variable in self._workload.model.variables:
             parameter = self.get_parameter(variable.name)
-            used = (parameter * 1.0).detach().double().numpy()
+            used = (parameter * 1.0).detach().double().cpu().numpy()
             gradient = self._workload.gradient(variable, self._rank, step, used).dense
-            total = total + (parameter * torch.from_numpy(gradient)).sum()
+            total = total + (parameter * torch.from_numpy(gradient).to(parameter.device)).sum()
         return total
 
 

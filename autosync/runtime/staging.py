@@ -1,0 +1,59 @@
+"""Host memory for transfers of what lies elsewhere: filled before a transfer with what a member brings to it, and
+emptied after it of what the transfer leaves there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from autosync.plan.expansion import chunk_bounds
+from autosync.plan.types import Collective
+
+
+class Staging:
+    """The host memory of one lane, for one transfer at a time: as much as the largest of them takes.
+
+    `pins`: it is locked in place, so that a device copies straight from it and to it.
+    """
+
+    def __init__(self, *, pins: bool) -> None:
+        self._pins = pins
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    @contextlib.contextmanager
+    def copied(
+        self, buffer: torch.Tensor, collective: Collective, *, num_members: int, position: int
+    ) -> Iterator[torch.Tensor]:
+        """Host memory in which a member of the group takes part with a flat buffer; the buffer has the result after."""
+        host = self._memory_like(buffer)
+        brought, left = shares(collective, len(buffer), num_members=num_members, position=position)
+        host[brought].copy_(buffer[brought])
+        yield host
+        buffer[left].copy_(host[left])
+
+    def _memory_like(self, buffer: torch.Tensor) -> torch.Tensor:
+        num_bytes = buffer.numel() * buffer.element_size()
+        if len(self._bytes) < num_bytes:
+            self._bytes = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._pins)
+        return self._bytes[:num_bytes].view(buffer.dtype)
+
+
+def shares(collective: Collective, num_elements: int, *, num_members: int, position: int) -> tuple[slice, slice]:
+    """The elements that a member brings to a collective, and those that it has of the result."""
+    bounds = chunk_bounds(num_elements, num_members)
+    everything, nothing, mine = slice(0, num_elements), slice(0), slice(bounds[position], bounds[position + 1])
+    match collective:
+        case "all_reduce":
+            return everything, everything
+        case "reduce":
+            return everything, everything if position == 0 else nothing
+        case "broadcast":
+            return (everything, nothing) if position == 0 else (nothing, everything)
+        case "reduce_scatter":
+            return everything, mine
+        case "all_gather":
+            return mine, everything
+    raise ValueError(f"{collective} moves contents, not a buffer")
