@@ -11,7 +11,7 @@ What a group of NCCL's is told to wait for, the current stream waits for, not th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,8 @@ from autosync.runtime.links import said
 
 NATIVE: frozenset[Collective] = frozenset({"all_reduce", "reduce", "broadcast"})
 """Collectives that gloo carries out itself."""
+
+ResultT = TypeVar("ResultT")
 
 # Contents begin at multiples of this, so that numbers of any type can be read where they are.
 _ALIGNMENT_BYTES = 16
@@ -49,7 +51,7 @@ def run_native_content(
     return _told(collective, lambda: _OF_CONTENTS[collective](group, content.to(device)))
 
 
-def _told(collective: Collective, run: Callable[[], Any]) -> Any:
+def _told(collective: Collective, run: Callable[[], ResultT]) -> ResultT:
     try:
         return run()
     except RuntimeError as error:
