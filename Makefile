@@ -21,13 +21,14 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest wheel-test format gallery clean
+.PHONY: help setup demo test lint typing pytest fulltest wheel-test mutations format gallery clean
 
 help:
 	@echo 'make demo        tune a shipped example on this machine and print the result'
 	@echo 'make test        lint, type-check and test: what CI runs'
 	@echo 'make fulltest    the same with the slow tests'
 	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
+	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
 
 # An environment that works is kept; one that does not (an interrupted install, another Python gone) is made anew.
@@ -75,6 +76,9 @@ wheel-test: $(STAMP)
 # Measures: on a machine that has nothing else to do.
 gallery: $(STAMP)
 	$(BIN)/python tools/make_gallery.py
+
+mutations: $(STAMP)
+	$(BIN)/python tools/mutations.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
