@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Entry] = {
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),
+    "dataset": Entry("autosync.cli.dataset:dataset", "Count, check and merge records."),
 }
 
 

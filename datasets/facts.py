@@ -8,13 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autosync import jsonio
+from autosync import documents, jsonio
 from autosync.datasets.schema import PlanFacts
+from autosync.documents import Document
 from autosync.plan.expansion import expand
 from autosync.plan.traffic import Traffic, amortised_traffic
 from autosync.plan.types import Plan, Transfer
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.cluster_file import dump_cluster
+from autosync.specs.cluster_file import dump_cluster, parse_cluster
+from autosync.specs.model import SCHEMA_KIND as MODEL_KIND
+from autosync.specs.model import SCHEMA_VERSION as MODEL_VERSION
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import dump_model
 
@@ -88,3 +91,14 @@ def _wire_seconds(traffic: Traffic, cluster: ClusterSpec) -> float:
     ]
     num_bytes = np.concatenate((traffic.node_out, traffic.node_in, traffic.rack_out, traffic.rack_in))
     return float(np.max(num_bytes / np.array(rates)))
+
+
+def model_of_spec(spec: Spec, *, file: str = "") -> ModelSpec:
+    """The model that a spec's fields hold."""
+    document = Document(file=file, value=dict(spec.fields), lines={})
+    return documents.parse(document, kind=MODEL_KIND, version=MODEL_VERSION, into=ModelSpec)
+
+
+def cluster_of_spec(spec: Spec, *, file: str = "") -> ClusterSpec:
+    """The cluster that a spec's fields hold."""
+    return parse_cluster(Document(file=file, value=dict(spec.fields), lines={}))
