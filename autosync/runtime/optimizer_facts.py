@@ -76,6 +76,11 @@ def known_optimizer(kind: KindT) -> KindT:
     return kind
 
 
+def moves_touched_rows_alone(class_name: str) -> bool:
+    """Whether a class that was made known says of itself that rows without a gradient stay as they are."""
+    return bool(getattr(_KNOWN.get(class_name), "moves_touched_rows_alone", False))
+
+
 class StepScale(NamedTuple):
     """What a step's gradients are multiplied by, to undo the loss's scale; or that it changes nothing."""
 

@@ -17,6 +17,7 @@ import torch
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.memory import Memory
+from autosync.runtime.optimizer_facts import moves_touched_rows_alone
 from autosync.specs.model import Variable
 from autosync.strategy.parts import Part
 
@@ -118,6 +119,8 @@ def sparse_tensor(rows: Rows, shape: Sequence[int]) -> torch.Tensor:
 
 def refuse_rows(class_name: str, options: Mapping[str, Any]) -> None:
     """Refuse an optimizer whose update of rows alone is not its update of the whole parameter."""
+    if moves_touched_rows_alone(class_name):
+        return
     match class_name:
         case "SparseAdam":
             return

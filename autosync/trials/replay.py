@@ -197,6 +197,8 @@ class _BackwardSegment(torch.autograd.Function):
 class ReplayedOptimizer(torch.optim.Optimizer):
     """Takes the recorded time for the elements that have a gradient, and changes nothing."""
 
+    moves_touched_rows_alone = True
+
     def __init__(
         self, parameters: Iterable[Any], *, seconds_per_element: float = 0.0, stands_for: OptimizerSpec | None = None
     ) -> None:

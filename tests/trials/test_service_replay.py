@@ -10,29 +10,35 @@ from autosync.errors import OperationError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import Strategy
 from autosync.testbed import live
 from autosync.testbed.support import find_places
 from autosync.trials.service import Contestant, TrialFailed, TrialService
 
 TARGET = "mobilenet_v2@x0.1"
+RECOMMENDER = Path(__file__).parents[2] / "tools" / "gallery" / "recommender.yaml"
 
 
 def _contestants(cluster: ClusterSpec) -> list[Contestant]:
     """Stock DDP, and a strategy whose updates are at the shards' owners: the optimizer must stand for the spec's."""
     model = load_model(TARGET)
-    strategy = build_preset("sharded", model, cluster)
-    bundle = Bundle(
+    bundle = _bundle(build_preset("sharded", model, cluster), model, cluster)
+    return [Contestant(name="stock"), Contestant(name="sharded", bundle=bundle)]
+
+
+def _bundle(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
+    return Bundle(
         strategy=strategy,
         model=model,
         cluster=cluster,
         strategy_id=strategy_id(strategy, model, cluster),
         plan_id=plan_id(lower(strategy, model, cluster), cluster),
     )
-    return [Contestant(name="stock"), Contestant(name="sharded", bundle=bundle)]
 
 
 def test_a_spec_trains_under_ddp_and_under_our_engine(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
@@ -83,3 +89,14 @@ def test_on_a_testbed_bytes_are_counted_and_it_stays_up_between_launches(
         service.prepare(sharded)
         assert service.run("sharded", 1).step_seconds
     assert emulated.name not in [found.layout.name for found, _ in live.find_all()]
+
+
+def test_rows_of_a_replayed_table_are_updated_at_a_server(
+    cluster: ClusterSpec, started: list[int], tmp_path: Path
+) -> None:
+    model = load_model(str(RECOMMENDER))
+    bundle = _bundle(build_preset("parallax", model, cluster), model, cluster)
+    with TrialService(target=str(RECOMMENDER), model=model, cluster=cluster, folder=tmp_path / "f") as service:
+        service.prepare(Contestant(name="parallax", bundle=bundle))
+        assert len(service.run("parallax", 2).step_seconds) == 2
+        service.release("parallax")
