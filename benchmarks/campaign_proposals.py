@@ -100,7 +100,8 @@ class Proposals:
             if source == "mutated":
                 yield space.mutate(rng.choice(good), rng)
             elif source == "crossed" and len(good) > 1:
-                yield space.crossover(*rng.sample(good, 2), rng)
+                first, second = rng.sample(good, 2)
+                yield space.crossover(first, second, rng)
             elif source == "neighbour":
                 near = space.mutate(good[0], rng)
                 yield near if rng.random() < 0.5 else space.mutate(near, rng)

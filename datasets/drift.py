@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from autosync.datasets.schema import Record
+from autosync.datasets.schema import Flag, Record
 
 REFERENCE_ORIGIN = "reference"
 DRIFT_SHARE = 0.05
@@ -71,5 +71,5 @@ def _flagged(record: Record, *, is_drifting: bool) -> Record:
     if measurement is None or is_drifting == ("drifting_machine" in measurement.flags):
         return record
     others = tuple(flag for flag in measurement.flags if flag != "drifting_machine")
-    flags = (*others, "drifting_machine") if is_drifting else others
+    flags: tuple[Flag, ...] = (*others, "drifting_machine") if is_drifting else others
     return replace(record, measurement=replace(measurement, flags=flags))
