@@ -227,6 +227,8 @@ def test_groups_of_a_larger_world(make_ranks: Callable[[str], Any]) -> None:
 def test_a_script_comes_out_as_under_ddp(which: str, make_ranks: Callable[[str], Any]) -> None:
     ranks = make_ranks("one node")
     rows = [(script, task, way) for script, task, ways in SAME[which] for way in ways if script in CHOSEN]
+    if not rows:
+        pytest.skip("none of these is chosen")
     cases = [("expectation_cases:compared", arguments(ranks, *row)) for row in rows]
     for rank, answers in enumerate(ranks.run(cases, limit_seconds=LIMIT_SECONDS)):
         assert {row: answer for row, answer in zip(rows, answers, strict=False) if answer} == {}, f"rank {rank}"
@@ -236,6 +238,8 @@ def test_a_script_comes_out_as_under_ddp(which: str, make_ranks: Callable[[str],
 def test_a_script_is_refused_by_name(make_ranks: Callable[[str], Any]) -> None:
     ranks = make_ranks("one node")
     rows = [(script, task, way, words) for script, task, ways, words in REFUSED for way in ways if script in CHOSEN]
+    if not rows:
+        pytest.skip("none of these is chosen")
     cases = [("expectation_cases:refused", arguments(ranks, *row[:3])) for row in rows]
     for rank, answers in enumerate(ranks.run(cases, limit_seconds=LIMIT_SECONDS)):
         for (*row, words), answer in zip(rows, answers, strict=False):
