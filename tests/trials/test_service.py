@@ -264,7 +264,7 @@ def test_what_cannot_run_is_refused(make: MakeService, cluster: ClusterSpec, tmp
     with make(cluster=nccl) as service:
         failure = _failure(service, Contestant(name="on-nccl", bundle=_bundle("ddp", model_of(TASK), nccl)))
         assert failure.kind == "refused"
-        assert "the backend is nccl; the engine runs on gloo" in failure.message
+        assert "the parameters are on cpu; NCCL, the cluster's backend, needs them on a GPU" in failure.message
         other = _bundle("ddp", model_of(f"{TASK}:large"), cluster)
         for bundle in (other, tmp_path / "nowhere.yaml"):
             failure = _failure(service, Contestant(name="other", bundle=bundle))
