@@ -7,17 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autosync.runtime.checkpoints.calls import consolidate, load, save
     from autosync.runtime.parallelize import parallelize
     from autosync.search.tune import tune
     from autosync.specs.task import Task
 
 __version__ = "0.1.0"
 
-__all__ = ["Task", "__version__", "parallelize", "tune"]
+__all__ = ["Task", "__version__", "consolidate", "load", "parallelize", "save", "tune"]
 
 _LAZY = {
     "Task": "autosync.specs.task",
+    "consolidate": "autosync.runtime.checkpoints.calls",
+    "load": "autosync.runtime.checkpoints.calls",
     "parallelize": "autosync.runtime.parallelize",
+    "save": "autosync.runtime.checkpoints.calls",
     "tune": "autosync.search.tune",
 }
 

@@ -198,7 +198,7 @@ class Worker:
         try:
             state = state_of(made.optimizer)
         except OperationError as error:
-            if not _updated_apart(plan) or "cannot be gathered" not in str(error):
+            if not _updated_apart(plan) or "autosync.consolidate(model)" not in str(error):
                 raise
         else:
             answer.has_state = True

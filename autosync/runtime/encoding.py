@@ -17,6 +17,7 @@ from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan
 from autosync.runtime.codecs import add_decoded, encode, orthogonal, refuse_not_finite, sent_positions, wide
 from autosync.runtime.memory import Memory
+from autosync.runtime.states import Held, Place
 from autosync.strategy.representation import Cast, Codec, OuterOptimizer, PowerSGD, TopK
 
 
@@ -53,15 +54,17 @@ class Encoding:
         num_elements = sum(self._plan.regions[index].num_elements for index in operation.inputs)
         return torch.zeros(num_elements, dtype=self._wide(operation.inputs[0]), device=self._memory.device)
 
-    def kept(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What is kept from step to step, by name: the very tensors."""
+    def kept(self) -> Iterator[Held]:
+        """What is kept of each region: the very tensors."""
         for what, kept in (("residual", self._residuals), ("velocity", self._velocities)):
             for regions, whole in kept.items():
                 for index, values in zip(regions, self._split(regions, whole), strict=True):
                     region = self._plan.regions[index]
-                    yield f"{what} {self._plan.parts[region.part].name} {region.start}:{region.stop}", values
-        for part, right in self._rights.items():
-            yield f"right {self._plan.parts[part].name}", right
+                    yield Held(what, Place.of(self._plan.parts[region.part], region.start, region.stop), values)
+
+    def kept_factors(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The last right factor of each part (by position): the very tensors."""
+        yield from self._rights.items()
 
     def encode(self, operation: Local, iteration: int) -> None:
         codec, memory = _codec(operation), self._memory

@@ -122,17 +122,21 @@ class Engine:
         self._lanes = {lane: _Sleeper() for lane in script.lanes}
         self._reached = dict.fromkeys(script.lanes, 0)
         self._lane_of = {item: lane for lane, items in script.lanes.items() for item in items}
-        self._threads = [
-            threading.Thread(target=self._guard, args=(self._run_lane, lane), name=f"autosync-lane-{lane}", daemon=True)
-            for lane in script.lanes
-        ]
-        self._threads.append(
-            threading.Thread(target=self._guard, args=(self._run_locals, LOCAL), name="autosync-local", daemon=True)
-        )
+        self._threads: list[threading.Thread] = []
         if trace is not None:
             trace.name_thread(thread_of(LOCAL), "local work")
             for lane in script.lanes:
                 trace.name_thread(thread_of(lane), f"lane {lane}")
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        self._threads = [
+            threading.Thread(target=self._guard, args=(self._run_lane, lane), name=f"autosync-lane-{lane}", daemon=True)
+            for lane in self._script.lanes
+        ]
+        self._threads.append(
+            threading.Thread(target=self._guard, args=(self._run_locals, LOCAL), name="autosync-local", daemon=True)
+        )
         for thread in self._threads:
             thread.start()
 
@@ -228,6 +232,18 @@ class Engine:
             )
         )
         self._catch_up()
+
+    def restart(self, iteration: int) -> None:
+        """Let `begin` open this iteration next, as if so many had been. Of the open one nothing has begun, and all
+        earlier ones are done.
+        """
+        self._end_threads()
+        with self._lock:
+            self._iterations.clear()
+            self._number = iteration - 1
+            self._reached = dict.fromkeys(self._reached, iteration)
+            self._closed = False
+        self._start_threads()
 
     def close(self) -> None:
         """End the threads. Whatever can still be done is done first: other ranks may be in the midst of the same."""
@@ -373,8 +389,7 @@ class Engine:
             self._work.abort()
 
     def _run_lane(self, lane: int) -> None:
-        sleeper, items = self._lanes[lane], self._script.lanes[lane]
-        number = 0
+        sleeper, items, number = self._lanes[lane], self._script.lanes[lane], self._reached[lane]
         while True:
             for item in items:
                 iteration = self._next_of_lane(sleeper, number, item)

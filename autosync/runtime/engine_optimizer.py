@@ -12,7 +12,6 @@ them and transfers move them.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +25,7 @@ from autosync.runtime.layout import lags
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import GroupOptions, OptimizerFacts, Options, StepScale, options_of
 from autosync.runtime.sparse import refuse_rows, rows_of, sparse_tensor
-from autosync.runtime.states import PieceState
-from autosync.strategy.parts import Part
+from autosync.runtime.states import PieceState, Place, cut_entry
 
 # Below this size calls cost more than arithmetic, and torch's updates of many tensors at once are faster on a CPU too.
 _SMALL_NUM_ELEMENTS = 8192
@@ -260,12 +258,45 @@ class EngineUpdate:
 
     # States.
 
+    @property
+    def aliases(self) -> frozenset[str]:
+        """The variables whose state is where the user's optimizer has it."""
+        return frozenset(piece.name for piece in self._aliases)
+
     def piece_states(self) -> Iterator[PieceState]:
         """The states that are kept here, and not where the user's optimizer has them."""
-        for piece in self._flat:
+        if self._kind == "param":
+            yield from self._states_of(self._flat)
+
+    def all_states(self) -> Iterator[PieceState]:
+        """The states of all that is updated here, of a server's own copies too. `bind` comes first."""
+        yield from self._states_of(self._pieces)
+
+    def _states_of(self, pieces: Sequence[_Piece]) -> Iterator[PieceState]:
+        for piece in pieces:
             entry = None if self._optimizer is None else self._optimizer.state.get(piece.value)
-            if entry and self._kind == "param":
+            if entry:
                 yield PieceState(piece.part, piece.start, piece.stop, piece.value.shape, entry)
+
+    def bind(self) -> None:
+        """Take what the user has loaded or changed, now and not with the next update."""
+        if self._optimizer is not None:
+            self._bind_values()
+            self._bind_states()
+
+    def load_states(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """On a rank where nobody has an optimizer: go on from states of whole variables, by name."""
+        if self._optimizer is not None:
+            self._bind_values()
+            for piece in self._pieces:
+                self._load_state(piece, entries.get(piece.name, {}))
+
+    def _load_state(self, piece: _Piece, entry: Mapping[str, Any]) -> None:
+        """Go on from a whole variable's state."""
+        assert self._optimizer is not None, "there is something to update"
+        part = self._plan.parts[piece.part]
+        place = Place.of(part, piece.start, piece.stop)
+        self._optimizer.state[piece.value] = cut_entry(entry, place, part.variable.shape, piece.value.shape)
 
     def _bind_states(self) -> None:
         """Go on from the user's states: from the very entries for whole variables, from pieces of them for others."""
@@ -285,11 +316,7 @@ class EngineUpdate:
             # At first, and whenever the user has loaded a state.
             self._states_from = states
             for piece in self._flat:
-                entry = states.get(self._memory.parameter(piece.name), {})
-                part = self._plan.parts[piece.part]
-                self._optimizer.state[piece.value] = {
-                    key: _cut_state(key, value, part, piece) for key, value in entry.items()
-                }
+                self._load_state(piece, states.get(self._memory.parameter(piece.name), {}))
 
     def _share_new_states(self) -> None:
         """Let the user's optimizer have the states that were made for whole variables, as the same objects."""
@@ -301,14 +328,6 @@ class EngineUpdate:
             if self._users_entries[number] is None and piece.value in self._optimizer.state:
                 entry = self._optimizer.state[piece.value]
                 users.state[self._memory.parameter(piece.name)] = self._users_entries[number] = entry
-
-
-def _cut_state(key: str, value: Any, part: Part, piece: _Piece) -> Any:
-    """The piece's share of a state tensor; what has another shape, as the step has, is of the whole parameter."""
-    if isinstance(value, torch.Tensor) and key != "step" and value.shape == part.variable.shape:
-        cut = value if part.name.whole else value.narrow(part.axis, part.begin, part.end - part.begin)
-        return cut.reshape(-1)[piece.start : piece.stop].clone().view(piece.value.shape)
-    return copy.deepcopy(value)
 
 
 def _is_bound_to_one(options: Mapping[str, Any]) -> bool:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
-from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.device import Placement
 from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
 from autosync.runtime.factors import Factors
+from autosync.runtime.late import RowsPlace, no_rows, rows_on_the_way
 from autosync.runtime.links import Links
 from autosync.runtime.locals import Locals
 from autosync.runtime.memory import Memory
-from autosync.runtime.sparse import Sparse
-from autosync.runtime.states import bring_home
+from autosync.runtime.sparse import Rows, Sparse
+from autosync.runtime.states import Held, Path, PieceState, Place, bring_home
 from autosync.runtime.transfers import Mover
-from autosync.runtime.updates import EngineUpdates
+from autosync.runtime.updates import EngineUpdates, is_by_every_worker
+
+BEGIN_AS_PARAMETERS = ("master", "anchor", "incoming")
+"""Beginnings of what is kept that begins with the parameters' values."""
 
 
 class Execution:
@@ -37,9 +41,9 @@ class Execution:
         checks: bool = False,
         placement: Placement | None = None,
     ) -> None:
+        self.links = links
         self._plan = plan
         self._parameters = parameters
-        self._links = links
         rank = links.rank
         self.optimizer = optimizer
         self.memory = Memory(plan, parameters, contributes=plan.ranks[rank].role == "worker")
@@ -67,7 +71,7 @@ class Execution:
         self._locals.run(operation, iteration)
 
     def abort(self) -> None:
-        self._links.abort()
+        self.links.abort()
 
     def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int) -> torch.Tensor:
         """A variable's gradient is complete: bring it to where its transfers find it. The one that users see now."""
@@ -84,31 +88,92 @@ class Execution:
         if name in self.factors.variables:
             self.factors.forget(name)
 
-    def bring_states_home(self) -> None:
-        """Give the user's optimizer what the engine has of its state in pieces, where this rank has them all."""
+    def bring_states_home(self, entries: Mapping[str, dict[str, Any]] | None = None) -> None:
+        """Give the user's optimizer what the engine has of its state in pieces, where this rank has them all.
+
+        `entries` are states of whole variables that other ranks have.
+        """
         if self.optimizer is not None and self.optimizer.users is not None:
+            self.bind_states()
             states = [state for update in self._updates.values() for state in update.piece_states()]
             bring_home(self._plan, states, self._parameters, self.optimizer.users)
+            here = self._aliases()
+            for name, entry in (entries or {}).items():
+                if name not in here:
+                    self.optimizer.users.state[self._parameters[name]] = entry
 
-    def engine_state(self) -> dict[str, torch.Tensor]:
-        """What local operations keep from step to step, by name: a copy."""
-        return {name: values.clone() for name, values in self._locals.kept()}
+    def _aliases(self) -> set[str]:
+        """The variables whose state is where the user's optimizer has it."""
+        return {name for update in self._updates.values() for name in update.aliases}
 
-    def load_engine_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from what `engine_state` gave under the same plan."""
-        kept = dict(self._locals.kept())
-        for name in [*kept, *state]:
-            ours, theirs = kept.get(name), state.get(name)
-            if ours is None or theirs is None:
-                where = "the state" if theirs is None else "this plan"
-                raise OperationError(f"{where} has no {name}: the state is not of this plan, or of another rank")
-            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-                is_like = f"{theirs.dtype} of shape {list(theirs.shape)}"
-                raise OperationError(f"{name} is {is_like}; here it is {ours.dtype} of shape {list(ours.shape)}")
-        for name, values in kept.items():
-            values.copy_(state[name])
+    def bind_states(self) -> None:
+        """Have the engine's updates take what the user's optimizer was given. Nothing is under way."""
+        for update in self._updates.values():
+            update.bind()
+
+    def load_states(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """On a rank that only serves: go on from the optimizer's states of whole variables."""
+        for update in self._updates.values():
+            update.load_states(entries)
+
+    def states(self) -> Iterator[tuple[Place, bool, PieceState]]:
+        """The optimizer's states of what the engine updates here; and whether all workers have the same."""
+        for index, update in self._updates.items():
+            is_shared = is_by_every_worker(self._plan, self._plan.operations[index])
+            for piece in update.all_states():
+                yield Place.of(self._plan.parts[piece.part], piece.start, piece.stop), is_shared, piece
+
+    def drop_states(self, names: Iterable[str]) -> None:
+        """Take states from the user's optimizer that are kept elsewhere, or in pieces: those of variables by name."""
+        if self.optimizer is not None and self.optimizer.users is not None:
+            here = self._aliases()
+            for name in names:
+                if name not in here:
+                    self.optimizer.users.state.pop(self._parameters[name], None)
+
+    def kept(self, step: int) -> Iterator[Held]:
+        """What outlives a step (so many were made) beside parameters and the optimizer's state: the very tensors."""
+        return self._locals.kept(step)
+
+    def kept_factors(self) -> Iterator[tuple[Path, torch.Tensor]]:
+        """PowerSGD's right factors, each with the part that it is of: the very tensors."""
+        for part, factor in self._locals.kept_factors():
+            yield self._path("right", part), factor
+
+    def rows_on_the_way(self, step: int) -> Iterator[tuple[Path, Rows]]:
+        """The rows that stale servers have sent and nobody has written yet."""
+        for path, one in self._row_places(step):
+            yield path, self.memory.get(one.region, one.iteration)
+
+    def paths_on_the_way(self, step: int) -> list[Path]:
+        """The paths of such rows."""
+        return [path for path, _ in self._row_places(step)]
+
+    def put_rows(self, step: int, rows: Mapping[Path, Rows | None]) -> None:
+        """Have such rows wait to be written; None: no rows."""
+        for path, one in self._row_places(step):
+            if path in rows:
+                indices, values = rows[path] or no_rows(self._plan, one.part)
+                here = Rows(indices.to(self.memory.device), values.to(self.memory.device))
+                self.memory.put(one.region, one.iteration, here)
+
+    def _row_places(self, step: int) -> Iterator[tuple[Path, RowsPlace]]:
+        for one in rows_on_the_way(self._plan, rank=self.links.rank, step=step):
+            yield (*self._path("rows", one.part), str(one.age)), one
+
+    def _path(self, kind: str, index: int) -> Path:
+        part = self._plan.parts[index]
+        return kind, part.variable.name, f"{part.begin}:{part.end} of axis {part.axis}"
+
+    @torch.no_grad()
+    def follow_parameters(self, names: Collection[str], step: int) -> None:
+        """Somebody has given variables other values: what is late or apart goes on from these. Nothing is under way."""
+        for what, place, values in self.kept(step):
+            if place.variable in names and what.startswith(BEGIN_AS_PARAMETERS):
+                values.copy_(place.read(self._parameters[place.variable].detach()))
+        self.put_rows(step, {path: None for path in self.paths_on_the_way(step) if path[1] in names})
 
     def close(self) -> None:
         """Give back all connections."""
         self.factors.close()
-        self._links.close()
+        self.links.close()

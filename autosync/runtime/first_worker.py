@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,15 +15,19 @@ import torch
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import facts_of_rank, first_difference, hear_verdict
+from autosync.runtime.checkpoints.state import RankState, pack, unpack
 from autosync.runtime.device import Streams
 from autosync.runtime.engine import Engine, Work
 from autosync.runtime.engine_optimizer import EngineOptimizer
 from autosync.runtime.exchange import finish
+from autosync.runtime.hooks import when_loaded
 from autosync.runtime.invitations import (
     Invitation,
     Word,
     invite,
+    receive_content,
     say,
+    send_content,
     send_values,
     served_variables,
     servers_of,
@@ -32,6 +36,7 @@ from autosync.runtime.invitations import (
 from autosync.runtime.links import Links, said
 from autosync.runtime.optimizer_facts import OptimizerFacts, facts_of, plain_step
 from autosync.runtime.script import Script
+from autosync.runtime.states import Held, Place
 from autosync.runtime.trace import Trace
 from autosync.strategy.bundle import Bundle
 
@@ -85,13 +90,7 @@ def optimizer_of(
     """The optimizer as servers are told it; None where none of them updates. `parameters` are by name."""
     if not any(updates_at(plan, server) for server in servers):
         return None
-    facts = facts_of(optimizer, {id(parameter): name for name, parameter in parameters.items()})
-    if facts.has_state:
-        raise OperationError(
-            "the optimizer has made steps already, and their traces cannot be handed to a rank that only serves "
-            "(begin with a new optimizer, or update on workers: parameter_server with update: worker)"
-        )
-    return facts
+    return facts_of(optimizer, {id(parameter): name for name, parameter in parameters.items()})
 
 
 def hand_over(
@@ -111,30 +110,8 @@ def hand_over(
             send_values(parameters, served_variables(plan, server), links, server)
 
 
-def refuse_loading(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, servers: Sequence[int]
-) -> list[Any]:
-    """Hooks that refuse to load a checkpoint while servers update: they would go on from what they have."""
-    updated = {name for server in servers if updates_at(plan, server) for name in served_variables(plan, server)}
-    if not updated:
-        return []
-
-    def refuse(*_: Any) -> None:
-        raise OperationError(
-            f"{min(updated)} is updated at a rank that only serves, which hears nothing of a checkpoint that is loaded "
-            "here (load it before parallelize)"
-        )
-
-    owners = {name.rpartition(".")[0] for name in updated}
-    hooks: list[Any] = [
-        model.get_submodule(owner).register_load_state_dict_pre_hook(refuse)  # type: ignore[no-untyped-call]
-        for owner in owners
-    ]
-    return [*hooks, optimizer.register_load_state_dict_pre_hook(refuse)]
-
-
 class Servers:
-    """The servers of a session, told where training is, and what a user must not do meanwhile refused.
+    """The servers of a session, told where training is, and what the user gives model and optimizer meanwhile.
 
     `source` has the options that were noted for each iteration.
     """
@@ -154,7 +131,15 @@ class Servers:
         self._updating = {server for server in self._all if updates_at(plan, server)}
         self._step = ""
         self._works: list[tuple[int, Any]] = []
-        self._hooks = refuse_loading(model, optimizer, plan, self._all)
+        self._plan = plan
+        self._optimizer = optimizer
+        self._parameters = dict(model.named_parameters())
+        updated = {name for server in self._updating for name in served_variables(plan, server)}
+        self._reloaded: set[str] = set()
+        # Its state is that of steps before this training, or loaded, and servers have not heard of it.
+        self._has_new_state = bool(optimizer.state)
+        self._hooks = when_loaded(model, updated, self._reloaded.add)
+        self._hooks.append(optimizer.register_load_state_dict_post_hook(self._optimizer_loaded))
 
     def close(self) -> None:
         """Let the user's objects be free again."""
@@ -164,6 +149,8 @@ class Servers:
 
     def tell(self, word: Word, iteration: int) -> None:
         """Tell all of them something, and with the step's call what holds in it, if it is not as in the last."""
+        if word == "iteration begins":
+            self._catch_up()
         self.wait()
         text = ""
         if word == "step called" and self._updating:
@@ -177,6 +164,53 @@ class Servers:
             except RuntimeError as error:
                 raise self._gone(server, error) from error
             self._works += [(server, work) for work in works]
+
+    def _optimizer_loaded(self, _: torch.optim.Optimizer) -> None:
+        self._has_new_state = True
+
+    def states(self) -> Iterator[RankState]:
+        """What each of them has, between two steps."""
+        self._catch_up()
+        for server in self._all:
+            self._say(server, "tell state")
+            yield unpack(receive_content(self._links, server))
+
+    def go_on_from(self, step: int, masters: Mapping[str, torch.Tensor]) -> None:
+        """Have them go on after so many steps, with these copies of variables and what model and optimizer have."""
+        self._has_new_state = True
+        self._send(step=step, masters=masters)
+
+    def _catch_up(self) -> None:
+        """Have them hear of what the user has loaded."""
+        if self._updating and (self._reloaded or self._has_new_state):
+            self._send()
+
+    def _send(self, *, step: int | None = None, masters: Mapping[str, torch.Tensor] | None = None) -> None:
+        for server in self._all:
+            state = RankState()
+            served = served_variables(self._plan, server) if server in self._updating else ()
+            for name in served:
+                parameter = self._parameters[name].detach()
+                place = Place.whole(name, parameter.shape)
+                if name in self._reloaded or step is not None:
+                    state.elements.append(Held("param", place, parameter.reshape(-1)))
+                if masters is not None and name in masters:
+                    state.elements.append(Held("master", place, masters[name].reshape(-1)))
+                entry = self._optimizer.state.get(self._parameters[name])
+                if self._has_new_state and entry:
+                    state.add_optimizer(name, place, parameter.shape, entry)
+            self._say(server, "take state", json.dumps({"step": step, "has_optimizer": self._has_new_state}))
+            send_content(pack(state), self._links, server)
+        self._reloaded.clear()
+        self._has_new_state = False
+
+    def _say(self, server: int, word: Word, text: str = "") -> None:
+        self.wait()
+        try:
+            self._works += [(server, work) for work in say(self._links, server, word, text)]
+        except RuntimeError as error:
+            raise self._gone(server, error) from error
+        self.wait()
 
     def wait(self) -> None:
         """Wait until the last words have arrived, which they have long unless a server is gone."""
@@ -210,6 +244,10 @@ class FirstWorkersEngine(Engine):
         self._begun = -1
         # A script may end without a word to us, and that is no failure.
         atexit.register(self._end)
+
+    def restart(self, iteration: int) -> None:
+        super().restart(iteration)
+        self._begun = -1
 
     def gradient_ready(self, variable: int) -> None:
         if self._begun != self.iteration:

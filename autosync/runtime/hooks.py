@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -42,6 +42,25 @@ def drained_by(module: torch.nn.Module, drain: Callable[[], None]) -> list[Any]:
         module.register_load_state_dict_pre_hook(Hook(lambda *_: drain())),  # type: ignore[no-untyped-call]
     ]
     return [*hooks, _Reduced(module, drain)]
+
+
+def when_loaded(module: torch.nn.Module, names: Iterable[str], hear: Callable[[str], None]) -> list[Any]:
+    """Have `hear` called with the names of parameters that are about to be loaded; hooks to remove."""
+    by_owner: dict[str, list[str]] = {}
+    for name in names:
+        by_owner.setdefault(name.rpartition(".")[0], []).append(name)
+
+    def told(owned: list[str]) -> Hook:
+        def tell(*_: Any) -> None:
+            for name in owned:
+                hear(name)
+
+        return Hook(tell)
+
+    return [
+        module.get_submodule(owner).register_load_state_dict_pre_hook(told(owned))  # type: ignore[no-untyped-call]
+        for owner, owned in by_owner.items()
+    ]
 
 
 class _Reduced:

@@ -5,8 +5,9 @@ the first worker of a training that needs it invites the newest number there, an
 be gone, to come again. So servers may be started before or after the workers, and anew after a failure.
 
 From then on the first worker sends *words* over the session's links: that an iteration begins (its first gradient is
-there), that its step was called (with what holds in it, if that has changed), that training ends. A server has
-nothing else under way between steps, so these may be as long as they like.
+there), that its step was called (with what holds in it, if that has changed), that training ends. Between steps it may
+ask a server for what it has, or send it what to go on with, as the user saves or loads. A server has nothing else under
+way then, so these times may be as long as they like.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from autosync.runtime.links import Links
 VALUES_TAG = STATE_TAG
 WORD_TAG = STATE_TAG + 1
 TEXT_TAG = STATE_TAG + 2
+CONTENT_TAG = STATE_TAG + 3
+
+_MESSAGE_BYTES = 2**28
 
 FOREVER = dt.timedelta(days=365)
 """How long one waits who waits as long as the other is there."""
 
-Word = Literal["training begins", "iteration begins", "step called", "training ends"]
+Word = Literal["training begins", "iteration begins", "step called", "tell state", "take state", "training ends"]
 _WORDS: tuple[Word, ...] = get_args(Word)
 _COME_AGAIN = "come again"
 
@@ -158,3 +162,21 @@ def receive_values(parameters: Mapping[str, torch.Tensor], names: tuple[str, ...
         flat = parameters[name].view(-1).view(torch.uint8)
         if len(flat):
             finish(links.receive(flat, 0, VALUES_TAG), links, "from", 0)
+
+
+def send_content(content: bytes, links: Links, peer: int) -> None:
+    """Bytes of any length, to the first worker or to a server."""
+    finish(links.send(torch.tensor([len(content)]), peer, CONTENT_TAG), links, "to", peer)
+    for begin in range(0, len(content), _MESSAGE_BYTES):
+        message = bytearray(content[begin : begin + _MESSAGE_BYTES])
+        finish(links.send(torch.frombuffer(message, dtype=torch.uint8), peer, CONTENT_TAG), links, "to", peer)
+
+
+def receive_content(links: Links, peer: int) -> bytes:
+    """What `send_content` sends."""
+    size = torch.zeros(1, dtype=torch.int64)
+    finish(links.receive(size, peer, CONTENT_TAG), links, "from", peer)
+    content = torch.empty(int(size), dtype=torch.uint8)
+    for message in torch.split(content, _MESSAGE_BYTES) if len(content) else ():
+        finish(links.receive(message, peer, CONTENT_TAG), links, "from", peer)
+    return content.numpy().tobytes()

@@ -12,9 +12,11 @@ from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan, RegionKind
 from autosync.runtime.encoding import Encoding
 from autosync.runtime.factors import rebuild
+from autosync.runtime.late import incoming, lag_of
 from autosync.runtime.memory import Memory
 from autosync.runtime.outer import Outer
 from autosync.runtime.sparse import Rows, merge_rows
+from autosync.runtime.states import Held, Place
 from autosync.runtime.updates import norm_awaited
 
 
@@ -68,12 +70,18 @@ class Locals:
                         found[kind, part] = self._memory.held_part(kind, part)
         return found
 
-    def kept(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What outlives an iteration beside parameters and the optimizer's state, by name: the very tensors."""
+    def kept(self, step: int) -> Iterator[Held]:
+        """What outlives a step (so many were made) beside parameters and the optimizer's state: the very tensors."""
         for (kind, part), values in self._copies.items():
-            yield f"{kind} {self._plan.parts[part].name}", values
+            whole = self._plan.parts[part]
+            yield Held(kind, Place.of(whole, 0, whole.num_elements), values.view(-1))
         yield from self._encoding.kept()
         yield from self._outer.kept()
+        yield from incoming(self._plan, self._memory, rank=self._rank, step=step)
+
+    def kept_factors(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """PowerSGD's right factors, by the position of their part: the very tensors."""
+        yield from self._encoding.kept_factors()
 
     @torch.no_grad()
     def run(self, index: int, iteration: int) -> None:
@@ -130,7 +138,7 @@ class Locals:
         self._memory.put(operation.outputs[0], iteration, Rows(indices, values))
 
     def _write_rows(self, _: int, operation: Local, iteration: int) -> None:
-        sent = iteration - _lag(operation)
+        sent = iteration - lag_of(operation)
         if sent < 0:
             return
         indices, values = self._memory.get(operation.inputs[0], sent)
@@ -146,15 +154,10 @@ class Locals:
         self._memory.view(operation.outputs, iteration).copy_(self._memory.view(operation.inputs, iteration))
 
     def _take(self, _: int, operation: Local, iteration: int) -> None:
-        sent = iteration - _lag(operation)
+        sent = iteration - lag_of(operation)
         if sent >= 0:
             self._memory.view(operation.outputs).copy_(self._memory.view(operation.inputs, sent))
             self._memory.store(operation.outputs)
-
-
-def _lag(operation: Local) -> int:
-    """How many iterations ago what an operation takes was sent."""
-    return max((edge.lag for edge in operation.after if edge.event == "operation"), default=0)
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:

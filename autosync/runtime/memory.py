@@ -195,6 +195,11 @@ class Memory:
     def drop(self, region: int, iteration: int) -> None:
         self._contents.pop((region, iteration), None)
 
+    def forget(self) -> None:
+        """Let go of what belongs to iterations: others of the same numbers will come."""
+        self._contents.clear()
+        self._norms.clear()
+
     # Where things lie.
 
     def _home(self, index: int) -> Home:

@@ -37,16 +37,15 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerFacts:
-    """An optimizer of `torch.optim` as data. `has_state`: it has made steps already, whose traces are not in here."""
+    """An optimizer of `torch.optim` as data."""
 
     class_name: str
     groups: tuple[GroupFacts, ...]
-    has_state: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Values that JSON can say."""
         groups = [{"options": _plain(one.options), "names": list(one.names)} for one in self.groups]
-        return {"class": self.class_name, "has_state": self.has_state, "groups": groups}
+        return {"class": self.class_name, "groups": groups}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> OptimizerFacts:
@@ -54,7 +53,7 @@ class OptimizerFacts:
         groups = tuple(
             GroupFacts(options=_from_plain(one["options"]), names=tuple(one["names"])) for one in document["groups"]
         )
-        return cls(class_name=document["class"], groups=groups, has_state=document["has_state"])
+        return cls(class_name=document["class"], groups=groups)
 
     def optimizer_class(self) -> type[torch.optim.Optimizer]:
         """The class, looked up by its name: nothing that arrives as data can bring code along."""
@@ -135,7 +134,6 @@ def facts_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Opti
             GroupFacts(options=options, names=tuple(names[id(p)] for p in group["params"] if id(p) in names))
             for options, group in zip(options_of(optimizer), optimizer.param_groups, strict=True)
         ),
-        has_state=any(entry and _has_stepped(entry) for entry in optimizer.state.values()),
     )
     if kind not in (_KNOWN.get(kind.__name__), getattr(torch.optim, kind.__name__, None)):
         raise OperationError(
@@ -143,11 +141,6 @@ def facts_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Opti
             "torch.optim alone (update on workers: synchroniser all_reduce, or parameter_server with update: worker)"
         )
     return facts
-
-
-def _has_stepped(entry: Mapping[str, Any]) -> bool:
-    """Whether a state has traces of steps; some classes (Adagrad) make one at the very beginning."""
-    return float(entry.get("step", 1)) > 0
 
 
 def plain_step(step: Step) -> dict[str, Any]:

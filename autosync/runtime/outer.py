@@ -8,6 +8,7 @@ import torch
 
 from autosync.plan.types import Local, Plan
 from autosync.runtime.memory import Memory
+from autosync.runtime.states import Held, Place
 from autosync.strategy.representation import OuterOptimizer
 
 
@@ -27,13 +28,13 @@ class Outer:
                 dtype = getattr(torch, part.variable.dtype)
                 self._momenta[params] = torch.zeros(num_elements, dtype=dtype, device=memory.device)
 
-    def kept(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The momentum of each region, by name: the very tensors."""
+    def kept(self) -> Iterator[Held]:
+        """The momentum of each region: the very tensors."""
         for params, momentum in self._momenta.items():
             regions = [self._plan.regions[index] for index in params]
             pieces = torch.split(momentum, [one.num_elements for one in regions])
             for region, values in zip(regions, pieces, strict=True):
-                yield f"momentum {self._plan.parts[region.part].name} {region.start}:{region.stop}", values
+                yield Held("momentum", Place.of(self._plan.parts[region.part], region.start, region.stop), values)
 
     def step(self, operation: Local) -> None:
         """Step from the anchor on what the parameters changed since; from here on both are the same."""

@@ -65,7 +65,7 @@ def parallelize(
 @contextlib.contextmanager
 def no_sync(model: torch.nn.Module) -> Iterator[None]:
     """Accumulate gradients without synchronising them, as DDP's `no_sync` does; the last microstep goes outside."""
-    session = _session(model)
+    session = session_of(model)
     session.syncs = False
     try:
         yield
@@ -75,25 +75,26 @@ def no_sync(model: torch.nn.Module) -> Iterator[None]:
 
 def drain(model: torch.nn.Module) -> None:
     """Wait until all parameters are those of the last step: before they are read by others than the model itself."""
-    _session(model).drain()
+    session_of(model).drain()
 
 
 def where(model: torch.nn.Module) -> str:
     """What a model's synchronisation is doing, in words. Any thread may ask."""
-    return _session(model).where()
+    return session_of(model).where()
 
 
 def describe(model: torch.nn.Module) -> str:
     """What trains a model: whether torch's reducer or the engine, how many messages, lanes, what overlaps."""
-    return _session(model).describe()
+    return session_of(model).describe()
 
 
 def release(model: torch.nn.Module) -> None:
     """End a model's parallel training: no hooks and no engine are left, and the parameters are as they were trained.
 
-    So is the optimizer's state; but that of parameters that were updated on a server or in shards is not brought home.
+    So is the optimizer's state; but that of parameters that were updated on a server or in shards is brought home by
+    `consolidate` alone, just before.
     """
-    session = _session(model)
+    session = session_of(model)
     del _SESSIONS[_bare(model)]
     session.close()
 
@@ -103,7 +104,8 @@ def _bare(model: torch.nn.Module) -> torch.nn.Module:
     return getattr(model, "_orig_mod", model)
 
 
-def _session(model: torch.nn.Module) -> Synchronisation:
+def session_of(model: torch.nn.Module) -> Synchronisation:
+    """What synchronises a parallelized model."""
     session = _SESSIONS.get(_bare(model))
     if session is None:
         raise OperationError("the model is not parallelized: parallelize(model, optimizer, bundle) comes first")

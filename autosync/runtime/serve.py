@@ -19,6 +19,7 @@ from autosync.errors import InputError, OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import facts_of_rank, hear_verdict, state_facts
+from autosync.runtime.checkpoints.servers import take_state, tell_state
 from autosync.runtime.engine import Engine
 from autosync.runtime.engine_optimizer import EngineOptimizer
 from autosync.runtime.execution import Execution
@@ -119,7 +120,7 @@ class Server:
         if begun is not None:
             begun()
         try:
-            self._follow(engine, optimizer, links)
+            self._follow(engine, execution, parameters, links)
         finally:
             # Nobody comes any more whom lanes could wait for.
             links.abort()
@@ -134,8 +135,11 @@ class Server:
         receive_values(made, names, links)
         return made
 
-    def _follow(self, engine: _ServersEngine, optimizer: EngineOptimizer | None, links: Links) -> None:
+    def _follow(
+        self, engine: _ServersEngine, execution: Execution, parameters: Mapping[str, torch.Tensor], links: Links
+    ) -> None:
         """Go through iterations as the first worker does, until it says that training ends."""
+        optimizer = execution.optimizer
         step = Step(() if optimizer is None else optimizer.groups, UNSCALED)
         is_open = False
         while True:
@@ -148,6 +152,12 @@ class Server:
             if word == "iteration begins":
                 is_open = True
                 engine.begin()
+                continue
+            if word == "tell state":
+                tell_state(engine, execution, links)
+                continue
+            if word == "take state":
+                take_state(text, engine, execution, links, parameters=parameters)
                 continue
             if text:
                 step = step_from_plain(json.loads(text))

@@ -19,16 +19,20 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.buffers import Buffers
+from autosync.runtime.checkpoints.loading import Loading, put_in_place
+from autosync.runtime.checkpoints.natures import variables_kept_apart
+from autosync.runtime.checkpoints.workers import Training
 from autosync.runtime.declared import Declared
 from autosync.runtime.description import described
 from autosync.runtime.engine import Engine
 from autosync.runtime.execution import Execution
 from autosync.runtime.expected import Expected
-from autosync.runtime.hooks import drained_by
+from autosync.runtime.first_worker import Servers
+from autosync.runtime.hooks import drained_by, when_loaded
 from autosync.runtime.passes import Passes
 from autosync.runtime.sealed import Seals
 from autosync.runtime.trace import Compute
-from autosync.runtime.updates import engine_updates, follows_users_updates, is_by_every_worker, norm_operations
+from autosync.runtime.updates import engine_updates, follows_users_updates, norm_operations
 from autosync.runtime.uses import Uses
 from autosync.strategy.bundle import Bundle
 
@@ -47,8 +51,18 @@ class Session:
         engine: Engine,
         buffers: Buffers | None = None,
         compute: Compute | None = None,
+        servers: Servers | None = None,
     ) -> None:
         self.syncs = True
+        self.training = Training(
+            model=model,
+            optimizer=optimizer,
+            bundle=bundle,
+            plan=plan,
+            links=execution.links,
+            execution=execution,
+            servers=servers,
+        )
         self._plan = plan
         self._optimizer = optimizer
         self._execution = execution
@@ -62,8 +76,10 @@ class Session:
         self._sparse = [name for name in self._parameters if name in execution.sparse.variables - self._engines.keys()]
         kept = execution.sparse.variables | self._engines.keys()
         self._returned = [name for name in execution.memory.staged_variables() if name not in kept]
-        apart = _updated_apart(plan)
-        self._kept_apart = [name for name in self._parameters if name in apart]
+        self.kept_apart = variables_kept_apart(plan, updates.operations)
+        # Whether the user's optimizer has the whole of its state.
+        self._is_home = True
+        self._reloaded: set[str] = set()
         self._norms = norm_operations(plan)
         self._declared = Declared(
             optimizer,
@@ -100,6 +116,8 @@ class Session:
         hooks.append(optimizer.register_step_post_hook(self._after_step))
         hooks.append(optimizer.register_state_dict_pre_hook(self._before_optimizer_state))
         hooks.append(optimizer.register_load_state_dict_pre_hook(lambda *_: self.drain()))
+        hooks.append(optimizer.register_load_state_dict_post_hook(self._after_optimizer_loaded))
+        hooks += when_loaded(model, self._parameters, self._reloaded.add)
         if self._overlaps_forward:
             hooks += [one for module in model.modules() for one in drained_by(module, self.drain)]
         return hooks
@@ -137,26 +155,30 @@ class Session:
         """
         self._engine.wait_done(iterations_back=1)
 
-    def engine_state(self) -> dict[str, torch.Tensor]:
-        """What this rank's engine keeps from step to step beside parameters and the optimizer's state, by name.
+    @property
+    def step(self) -> int:
+        """How many steps were made, those before a checkpoint among them."""
+        return self._engine.iteration
 
-        A copy; `clock` is the number of steps that were made.
-        """
+    def settle(self, what: str) -> None:
+        """Between two steps: have nothing under way. `what` is called, and refused where gradients are."""
+        if self._came or (self._synchronised and not self._ends_with_backward):
+            raise OperationError(f"{what} between backward and optimizer.step(): gradients are on their way")
         self.drain()
-        return {"clock": torch.tensor(self._engine.iteration), **self._execution.engine_state()}
+        self._follow_reloaded()
 
-    def load_engine_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from what `engine_state` gave on this rank, under the same plan; before the first step."""
-        self.drain()
-        rest = dict(state)
-        clock = int(rest.pop("clock"))
-        every = max(operation.every for operation in self._plan.operations)
-        if clock % every:
-            raise OperationError(
-                f"the state is that of step {clock}, and parameters are averaged every {every} steps: one can go on "
-                "from a step at which they were"
-            )
-        self._execution.load_engine_state(rest)
+    def go_on_from(self, loading: Loading) -> None:
+        """Put in place what was read from a checkpoint. Nothing is under way."""
+        self._execution.memory.forget()
+        put_in_place(self.training, loading)
+        self._reloaded.clear()
+        self._engine.restart(loading.step)
+        self._engine.begin()
+
+    def bring_home(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Give the user's optimizer the state of what is kept apart: until the next step it has the whole of it."""
+        self._execution.bring_states_home(entries)
+        self._is_home = True
 
     def where(self) -> str:
         """The operations under way."""
@@ -207,6 +229,12 @@ class Session:
         self._came.clear()
         self._seals.lift()
 
+    def _follow_reloaded(self) -> None:
+        if self._reloaded:
+            self.drain()
+            self._execution.follow_parameters(self._reloaded, self._engine.iteration)
+            self._reloaded.clear()
+
     def _first_gradient(self) -> None:
         self._passes.gradient_came()
         self._seals.refuse_lifted()
@@ -215,6 +243,7 @@ class Session:
                 "a backward pass has ended with an error when some gradients were on their way already, to which "
                 "nothing can be added (release(model) and parallelize again to go on)"
             )
+        self._follow_reloaded()
         # What earlier iterations still read must not be overwritten.
         self._engine.wait_due(iterations_back=1)
 
@@ -270,10 +299,19 @@ class Session:
         self._call_step()
 
     def _call_step(self) -> None:
+        self._leave_home()
         scale = self._declared.end()
         if self._execution.optimizer is not None:
             self._execution.optimizer.note(self._engine.iteration, scale)
         self._engine.step_called()
+
+    def _leave_home(self) -> None:
+        """What is kept apart changes there from here on: what the user's optimizer has of it will not be true."""
+        if self._is_home and self.kept_apart:
+            self.drain()
+            self._execution.bind_states()
+            self._execution.drop_states(self.kept_apart)
+        self._is_home = False
 
     def _skip_step(self) -> None:
         """The user's scaler leaves out this step, on all ranks, which have all heard of the same overflow."""
@@ -308,20 +346,13 @@ class Session:
 
     def _before_optimizer_state(self, _: torch.optim.Optimizer) -> None:
         self.drain()
-        if self._kept_apart:
+        if self.kept_apart and not self._is_home:
             raise OperationError(
-                f"the optimizer's state of {self._kept_apart[0]} is where it is updated, at a server or in shards, and "
-                "cannot be gathered (to save it, train by a strategy that updates on every worker: synchroniser "
-                "all_reduce)"
+                f"the optimizer's state of {min(self.kept_apart)} is where it is updated, at a server or in shards "
+                "(autosync.consolidate(model) on all workers brings it here; autosync.save(model, PATH) saves it from "
+                "where it is)"
             )
         self._execution.bring_states_home()
 
-
-def _updated_apart(plan: Plan) -> set[str]:
-    """The variables of which no worker has the whole state of the optimizer: updated elsewhere, or in shards."""
-    return {
-        plan.parts[plan.regions[region].part].variable.name
-        for index in engine_updates(plan).operations
-        if not is_by_every_worker(plan, plan.operations[index])
-        for region in plan.operations[index].outputs  # type: ignore[union-attr]
-    }
+    def _after_optimizer_loaded(self, _: torch.optim.Optimizer) -> None:
+        self._is_home = True

@@ -16,6 +16,8 @@ from autosync.plan.lowering import lower
 from autosync.plan.types import Plan, Transfer
 from autosync.runtime.agreement import agree, check_optimizer, facts_of_rank, parameters_of, send_state
 from autosync.runtime.buffers import Buffers
+from autosync.runtime.checkpoints.loading import Loading
+from autosync.runtime.checkpoints.workers import Training
 from autosync.runtime.collectives import is_native
 from autosync.runtime.device import Placement
 from autosync.runtime.engine import Engine
@@ -50,6 +52,22 @@ class Synchronisation(Protocol):
     """What keeps a model synchronised. `syncs` is false while gradients only accumulate."""
 
     syncs: bool
+    training: Training
+    kept_apart: frozenset[str]
+    """The variables of which the optimizer's state is not whole on any worker."""
+
+    @property
+    def step(self) -> int:
+        """How many steps were made, those before a checkpoint among them."""
+
+    def settle(self, what: str) -> None:
+        """Between two steps: have nothing under way. `what` is called, and refused where gradients are."""
+
+    def go_on_from(self, loading: Loading) -> None:
+        """Put in place what was read from a checkpoint. Nothing is under way."""
+
+    def bring_home(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Give the user's optimizer the state of what is kept apart."""
 
     def drain(self) -> None:
         """Wait for all updates under way."""
@@ -127,7 +145,10 @@ def start(
         script = script_of(plan, rank, len(parameters), updates, in_one_order=placement.in_one_order)
         streams = placement.streams(script)
         engine: Engine
+        told = None
         if rank == 0 and servers:
+            told = Servers(plan, links, model=model, optimizer=optimizer, source=execution.optimizer)
+        if told is not None:
             engine = FirstWorkersEngine(
                 plan,
                 script,
@@ -135,7 +156,7 @@ def start(
                 timeout_seconds=settings.timeout_seconds,
                 trace=trace,
                 streams=streams,
-                servers=Servers(plan, links, model=model, optimizer=optimizer, source=execution.optimizer),
+                servers=told,
             )
         else:
             engine = Engine(
@@ -156,6 +177,7 @@ def start(
             engine=engine,
             buffers=buffers,
             compute=compute,
+            servers=told,
         )
     except BaseException:
         links.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.buffers import Buffers
+from autosync.runtime.checkpoints.loading import Loading, put_in_place
+from autosync.runtime.checkpoints.workers import Training
 from autosync.runtime.description import described
 from autosync.runtime.expected import Expected
 from autosync.runtime.links import Links
@@ -34,6 +37,9 @@ class StockSession:
         buffers: Buffers | None = None,
         compute: Compute | None = None,
     ) -> None:
+        self.training = Training(model=model, optimizer=optimizer, bundle=bundle, plan=plan, links=links)
+        self.kept_apart: frozenset[str] = frozenset()
+        self.step = 0
         self._plan = plan
         self._links = links
         self._buffers = buffers
@@ -83,6 +89,18 @@ class StockSession:
 
     def _after_step(self, *_: Any) -> None:
         self._synchronised = False
+        self.step += 1
+
+    def settle(self, what: str) -> None:
+        """Nothing is under way between steps."""
+
+    def go_on_from(self, loading: Loading) -> None:
+        """Put in place what was read from a checkpoint."""
+        put_in_place(self.training, loading)
+        self.step = loading.step
+
+    def bring_home(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """The user's optimizer has the whole of its state."""
 
     def drain(self) -> None:
         """Nothing is under way between steps."""

@@ -31,6 +31,7 @@ from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import facts_of, options_of
 from autosync.runtime.script import Script, script_of
 from autosync.runtime.session import Session
+from autosync.runtime.states import Place
 from autosync.runtime.support import unsupported
 from autosync.runtime.transfers import Mover
 from autosync.runtime.updates import engine_updates
@@ -239,7 +240,8 @@ class Rank:
         assert self.session is not None
         self.session.drain()
         self.values = {name: value.detach().to("cpu", copy=True) for name, value in self.model.named_parameters()}
-        self.kept = {name: value.cpu() for name, value in self.session.engine_state().items()}
+        kept = self.execution.kept(self.session.step)
+        self.kept = {f"{held.what} {held.place}": held.values.to("cpu", copy=True) for held in kept}
         self.session.close()
 
     def _tell(self, *_: Any) -> None:
@@ -347,7 +349,8 @@ def check(
     residuals = 0
     for (number, index), held in expected.residuals.items():
         region = world.plan.regions[index]
-        found = workers[number].kept.get(f"residual {world.plan.parts[region.part].name} {region.start}:{region.stop}")
+        place = Place.of(world.plan.parts[region.part], region.start, region.stop)
+        found = workers[number].kept.get(f"residual {place}")
         if found is not None:
             residuals += 1
             assert (found - torch.from_numpy(held)).norm() < (

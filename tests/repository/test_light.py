@@ -70,8 +70,8 @@ def test_a_heavy_import_is_found(run_python: Callable[[str], str]) -> None:
 def test_the_shop_window_is_lazy_and_complete(modules: dict[str, Path], run_python: Callable[[str], str]) -> None:
     code = "import autosync, json\nprint(json.dumps([sorted(autosync.__all__), autosync._LAZY]))"
     names, lazy = json.loads(run_python(code))
-    assert names == ["Task", "__version__", "parallelize", "tune"]
-    assert lazy.keys() == {"Task", "parallelize", "tune"}
+    assert names == ["Task", "__version__", "consolidate", "load", "parallelize", "save", "tune"]
+    assert lazy.keys() == {"Task", "consolidate", "load", "parallelize", "save", "tune"}
     for name, module in lazy.items():
         if module in modules:
             run_python(f"import autosync\nassert autosync.{name} is not None")

@@ -12,7 +12,7 @@ from rank_cases import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from autosync.runtime.parallelize import _session, drain, no_sync, parallelize, release
+from autosync.runtime.parallelize import drain, no_sync, parallelize, release, session_of
 from autosync.specs.task import Task
 
 NUM_STEPS = 4
@@ -27,10 +27,6 @@ def task_of(name: str) -> Task:
 
     task: Task = getattr(expectation_tasks, name)()
     return task
-
-
-def session_of(model: torch.nn.Module) -> Any:
-    return _session(model)
 
 
 def delay_updates(model: torch.nn.Module) -> None:

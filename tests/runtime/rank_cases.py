@@ -371,21 +371,3 @@ def never_releases(bundle: str, *, exits: bool = True) -> str:
     if exits:
         atexit._run_exitfuncs()
     return values
-
-
-def checkpoints_with_servers(bundle: str) -> dict[str, str]:
-    """What is refused of checkpoints while a server updates, on the first worker; afterwards all is as ever."""
-    made = Training("small")
-    stepped = Training("small")
-    stepped.backward()
-    stepped.optimizer.step()
-    found = {"steps before": raised(lambda: parallelize(stepped.model, stepped.optimizer, bundle))}
-    parallelize(made.model, made.optimizer, bundle)
-    values, state = stepped.model.state_dict(), stepped.optimizer.state_dict()
-    found["load model"] = raised(lambda: made.model.load_state_dict(values))
-    found["load layer"] = raised(lambda: made.model[2].load_state_dict(stepped.model[2].state_dict()))
-    found["load optimizer"] = raised(lambda: made.optimizer.load_state_dict(state))
-    dist.barrier()
-    release(made.model)
-    found["load after"] = raised(lambda: made.model.load_state_dict(values))
-    return found

@@ -152,10 +152,10 @@ def test_error_feedback_adds_what_was_held_back(codec: Callable[..., Codec], *, 
             add_decoded(made, content, found)
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
         residual = (values - found.numpy()) * feedback
-        kept = dict(work.kept())
+        kept = {f"{held.what} {held.place.start}:{held.place.stop}": held.values for held in work.kept(0)}
         assert bool(kept) == feedback
         if feedback:
-            np.testing.assert_allclose(kept["residual weight 0:300"].numpy(), residual, rtol=0, atol=1e-13)
+            np.testing.assert_allclose(kept["residual 0:300"].numpy(), residual, rtol=0, atol=1e-13)
             assert np.abs(residual).sum() > 0
 
 
@@ -184,8 +184,8 @@ def test_momentum_is_corrected_and_masked_as_worked_out_by_hand() -> None:
         found = torch.zeros(3, dtype=torch.float64)
         add_decoded(TopK(ratio=0.3), memory.view(operation.outputs, step), found)
         assert found.tolist() == list(sent)
-        kept = {name: values.tolist() for name, values in work.kept()}
-        assert kept == {"residual weight 0:3": list(residual), "velocity weight 0:3": list(velocity)}
+        kept = {held.what: held.values.tolist() for held in work.kept(step)}
+        assert kept == {"residual": list(residual), "velocity": list(velocity)}
 
 
 WORDS = "the gradient of weight has a NaN or an infinity"

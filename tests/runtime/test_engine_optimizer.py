@@ -314,16 +314,6 @@ def test_what_is_not_in_torch_optim_is_refused() -> None:
             OptimizerFacts(class_name=name, groups=()).optimizer_class()
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
-def test_facts_tell_whether_steps_were_made(kind: Any) -> None:
-    parameter = nn.Parameter(torch.zeros(2))
-    optimizer = kind([parameter])
-    assert not facts_of(optimizer, {id(parameter): "w"}).has_state
-    parameter.grad = torch.ones(2)
-    optimizer.step()
-    assert facts_of(optimizer, {id(parameter): "w"}).has_state
-
-
 def test_an_optimizer_that_cannot_be_made_anew_is_refused() -> None:
     class Needy(torch.optim.SGD):
         def __init__(self, params: Any, secret: int) -> None:

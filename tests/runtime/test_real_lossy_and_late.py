@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from autosync.plan.identity import plan_id
 from autosync.plan.reference.interpreter import interpret
 from autosync.plan.reference.meaning import meaning
 from autosync.plan.reference.workload import Workload
+from autosync.runtime.states import Place
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import (
@@ -40,13 +40,6 @@ from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, mode
 
 HERE = Path(__file__).parent
 NUM_STEPS = 7
-
-REFUSED_STATES = (
-    r"^the state has no anchor \w+: the state is not of this plan, or of another rank$",
-    r"^this plan has no more: the state is not of this plan, or of another rank$",
-    r"^anchor \w+ is torch.float64 of shape \[1(, 3)?\]; here it is torch.float64 of shape \[",
-    r"^the state is that of step 1, and parameters are averaged every 2 steps: one can go on from a step at which they",
-)
 
 
 def bundle_of(example: Example, folder: Path, name: str) -> tuple[Bundle, str]:
@@ -217,21 +210,16 @@ def check(name: str, bundle: Bundle, rank: int, answer: dict[str, Any]) -> None:
             assert difference < tolerance, f"rank {rank}, {name}: {variable} by {difference:.2g}"
     for (number, index), held in expected.residuals.items():
         region = plan.regions[index]
-        key = f"residual {plan.parts[region.part].name} {region.start}:{region.stop}"
+        key = f"residual {Place.of(plan.parts[region.part], region.start, region.stop)}"
         if number == rank and key in answer["kept"]:
             residual = torch.tensor(answer["kept"][key], dtype=torch.float64)
             assert (residual - torch.from_numpy(held)).norm() < 1e-9, f"rank {rank}, {name}: {key}"
 
 
 def test_what_else_happens_in_training(make_ranks: Callable[[str], Any]) -> None:
-    """A state that is gone on from, or is not this plan's; a NaN on one rank; a long pause; a second backward pass."""
+    """A NaN on one rank; a long pause; a second backward pass."""
     ranks = make_ranks("one node")
     ranks.cluster = cluster_of(1, 1)
-    feedback = (
-        Message(parts=("table",), codec=PowerSGD(rank=2)),
-        Message(parts=("linear",), codec=TopK(ratio=0.2, momentum=0.9)),
-        Message(parts=("bias",), codec=Cast(error_feedback=True)),
-    )
     outer = (Message(parts=ALL, synchroniser=Periodic(every=2, outer=OuterOptimizer())),)
     stale = (Message(parts=ALL, synchroniser=ParameterServer(server="n0", staleness=2)),)
     int8 = (Message(parts=ALL, codec=Int8(block=7)),)
@@ -239,24 +227,19 @@ def test_what_else_happens_in_training(make_ranks: Callable[[str], Any]) -> None
         name: bundle_of(
             Example(strategy=Strategy(messages=messages), model=model_of(), cluster=ranks.cluster), ranks.folder, name
         )[1]
-        for name, messages in {"feedback": feedback, "outer": outer, "stale": stale, "int8": int8}.items()
+        for name, messages in {"outer": outer, "stale": stale, "int8": int8}.items()
     }
     answers = ranks.run(
         [
-            ("workload_cases:goes_on", {"bundle": paths["feedback"], "num_steps": 6}),
-            ("workload_cases:goes_on", {"bundle": paths["outer"], "num_steps": 8}),
-            ("workload_cases:refuses_a_state", {"bundle": paths["outer"]}),
             ("workload_cases:idles", {"bundle": paths["stale"], "seconds": 8}),
             ("workload_cases:accumulates_twice", {"bundle": paths["outer"]}),
             ("workload_cases:not_a_number", {"bundle": paths["int8"]}),
         ]
     )
     for rank, given in enumerate(answers):
-        assert len(given) == 6, f"rank {rank}:\n{(ranks.folder / 'log').read_text()}"
-        resumed, averaged, refused, idled, twice, no_number = given
-        assert (resumed, averaged, idled) == ("", "", ""), answers
-        for words, told in zip(REFUSED_STATES, refused, strict=True):
-            assert re.search(words, told), told
+        assert len(given) == 3, f"rank {rank}:\n{(ranks.folder / 'log').read_text()}"
+        idled, twice, no_number = given
+        assert idled == "", answers
         assert twice.startswith("a second backward pass before optimizer.step(): the gradient of "), answers
         if rank == 1:
             assert "encode of " in no_number

@@ -10,16 +10,9 @@ import torch.distributed as dist
 
 from autosync.errors import AutosyncError
 from autosync.plan.reference.workload import Workload
-from autosync.runtime.parallelize import _session, drain, parallelize, release
-from autosync.runtime.session import Session
+from autosync.runtime.parallelize import drain, parallelize, release, session_of
 from autosync.strategy.bundle import load_bundle
 from autosync.testing.workload_model import WorkloadModel, workload_optimizer
-
-
-def session_of(model: WorkloadModel) -> Session:
-    found = _session(model)
-    assert isinstance(found, Session)
-    return found
 
 
 def trained(bundle: str, num_steps: int) -> dict[str, Any]:
@@ -40,60 +33,13 @@ def trained(bundle: str, num_steps: int) -> dict[str, Any]:
             optimizer.step()
         drain(model)
         values = {name: value.detach().tolist() for name, value in model.named_parameters()}
-        kept = {name: value.tolist() for name, value in session_of(model).engine_state().items()}
+        session = session_of(model)
+        execution = session.training.execution
+        assert execution is not None, "it is not handed off"
+        kept = {f"{held.what} {held.place}": held.values.tolist() for held in execution.kept(session.step)}
     finally:
         release(model)
     return {"parameters": values, "kept": kept}
-
-
-def goes_on(bundle: str, num_steps: int) -> str:
-    """Half of the steps, the rest in a new session from the states that the first one had: as in one."""
-    made = load_bundle(bundle)
-    whole = trained(bundle, num_steps)["parameters"]
-    workload = Workload(model=made.model)
-    model = WorkloadModel(workload, dist.get_rank())
-    optimizer = workload_optimizer(model, made.model)
-    state = None
-    for steps in (range(num_steps // 2), range(num_steps // 2, num_steps)):
-        parallelize(model, optimizer, made, timeout_seconds=20, hand_off=False, init_sync=False)
-        session = session_of(model)
-        if state is not None:
-            session.load_engine_state(state)
-        for step in steps:
-            optimizer.zero_grad()
-            model(step).backward()
-            optimizer.step()
-        state = session.engine_state()
-        release(model)
-    apart = [name for name, value in model.named_parameters() if value.tolist() != whole[name]]
-    return ", ".join(apart)
-
-
-def refuses_a_state(bundle: str) -> list[str]:
-    """States that are not of this plan, or of no step at which parameters were averaged."""
-    made = load_bundle(bundle)
-    model = WorkloadModel(Workload(model=made.model), dist.get_rank())
-    optimizer = workload_optimizer(model, made.model)
-    parallelize(model, optimizer, made, timeout_seconds=20, hand_off=False)
-    session = session_of(model)
-    dist.barrier()
-    found = []
-    state = session.engine_state()
-    name = next(one for one in state if one != "clock")
-    less = {key: value for key, value in state.items() if key != name}
-    for wrong in (
-        less,
-        {**state, "more": torch.zeros(1)},
-        {**state, name: state[name][:1]},
-        {**state, "clock": torch.tensor(1)},
-    ):
-        try:
-            session.load_engine_state(wrong)
-            found.append("taken")
-        except AutosyncError as error:
-            found.append(str(error))
-    release(model)
-    return found
 
 
 def not_a_number(bundle: str) -> str:

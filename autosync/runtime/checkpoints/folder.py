@@ -1,0 +1,199 @@
+"""The folder of a checkpoint: whole at every moment, whatever is killed when.
+
+    PATH/engine_state.json            what is valid, and what it is: replaced as a whole, last of all
+    PATH/000007-1f0c2e9a/             one for each time that it was saved
+        worker-0.safetensors          what each worker had, and with the first one's what servers had
+        worker-1.safetensors
+
+Whatever the document does not name is left over from a save that did not come to its end, and the next one removes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync import documents, jsonio
+from autosync.documents import STRICT
+from autosync.errors import DocumentError, OperationError
+
+KIND = "engine_state"
+VERSION = 1
+DOCUMENT = "engine_state.json"
+
+_VERSION_FOLDER = re.compile(r"([0-9]{6,12})-[0-9a-f]{8}")
+_TEMPORARY = re.compile(r"\.autosync-[0-9a-f]{16}")
+_CHUNK_BYTES = 2**22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """A file as it was written."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What a checkpoint is. `step` counts the steps that were made, `kept` says by variable what is in it, in words.
+
+    `parameters` are hashes of the values of the first worker's parameters, which are not in here but belong to it.
+    """
+
+    __pydantic_config__ = STRICT
+
+    autosync: str
+    torch: str
+    model: str
+    model_fingerprint: str
+    strategy_id: str
+    plan_id: str
+    num_workers: int
+    step: int
+    optimizer: str
+    kept: dict[str, list[str]]
+    parameters: dict[str, str]
+    folder: str
+    files: list[FileFacts]
+    checksum: str = ""
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1 or self.step < 0:
+            raise ValueError(f"{self.num_workers} workers at step {self.step} (1 or more, 0 or more)")
+        if not _VERSION_FOLDER.fullmatch(self.folder):
+            raise ValueError(f"folder {self.folder!r} is no name that autosync gives (000001-0123abcd)")
+        if [file.name for file in self.files] != [file_name(rank) for rank in range(self.num_workers)]:
+            raise ValueError(f"the files are not those of {self.num_workers} workers ({file_name(0)} and so on)")
+
+    def own_checksum(self) -> str:
+        """What `checksum` is where nothing was changed."""
+        fields = dataclasses.asdict(self)
+        del fields["checksum"]
+        return jsonio.content_hash(fields, length=64)
+
+
+def file_name(rank: int) -> str:
+    """The file of a worker."""
+    return f"worker-{rank}.safetensors"
+
+
+# Writing.
+
+
+def begin(path: Path) -> str:
+    """Make room for a new version: remove what saves left that did not come to their end. The new version's name."""
+    path.mkdir(parents=True, exist_ok=True)
+    current = _current(path)
+    newest = 0
+    for entry in sorted(path.iterdir()):
+        found = _VERSION_FOLDER.fullmatch(entry.name)
+        if found:
+            newest = max(newest, int(found[1]))
+            # Where the document cannot be read, any of them may be the one.
+            if current is not None and entry.name != current:
+                shutil.rmtree(entry, ignore_errors=True)
+        elif _TEMPORARY.fullmatch(entry.name):
+            entry.unlink(missing_ok=True)
+    return f"{newest + 1:06}-{secrets.token_hex(4)}"
+
+
+def write_file(path: Path, version: str, rank: int, content: bytes) -> FileFacts:
+    """Write a worker's file, and wait until the disk has it."""
+    folder = path / version
+    folder.mkdir(parents=True, exist_ok=True)
+    name = file_name(rank)
+    with (folder / name).open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_folder(folder)
+    return FileFacts(name=name, num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def commit(path: Path, saved: Saved) -> None:
+    """Make a version the valid one, when all its files are there; then remove the others."""
+    for rank, facts in enumerate(saved.files):
+        file = path / saved.folder / facts.name
+        if not file.is_file() or file.stat().st_size != facts.num_bytes:
+            raise OperationError(
+                f"{file} is not there, or not as worker {rank} has written it (the folder must be on a file system "
+                "that all workers share)"
+            )
+    _sync_folder(path)
+    document = dataclasses.replace(saved, checksum=saved.own_checksum())
+    schema = {"schema": f"autosync.{KIND}/{VERSION}"}
+    jsonio.write_json(path / DOCUMENT, schema | dataclasses.asdict(document))
+    _sync_folder(path)
+    for entry in path.iterdir():
+        if _VERSION_FOLDER.fullmatch(entry.name) and entry.name != saved.folder:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def drop(path: Path, version: str) -> None:
+    """Remove a version that was not made valid."""
+    shutil.rmtree(path / version, ignore_errors=True)
+
+
+def _current(path: Path) -> str | None:
+    """The name of the valid version; empty where there is none, None where that cannot be read."""
+    if not (path / DOCUMENT).exists():
+        return ""
+    try:
+        return read(path).folder
+    except DocumentError:
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Reading.
+
+
+def read(path: Path) -> Saved:
+    """What the checkpoint in a folder is; what was changed, is of another kind or of a newer version is refused."""
+    saved, document = documents.load(path / DOCUMENT, kind=KIND, version=VERSION, into=Saved)
+    if saved.checksum != saved.own_checksum():
+        raise DocumentError(
+            f"{document.file}: its contents are not those that were written: the checksum differs",
+            rule="it is written by autosync.save alone",
+        )
+    return saved
+
+
+def check_file(path: Path, saved: Saved, rank: int) -> None:
+    """Refuse a worker's file that is not as it was written."""
+    facts = saved.files[rank]
+    file = path / saved.folder / facts.name
+    try:
+        size = file.stat().st_size
+        if size != facts.num_bytes:
+            raise OperationError(f"{file} has {size} bytes, and had {facts.num_bytes} when it was written")
+        digest = hashlib.sha256()
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise OperationError(f"{file} cannot be read: {error.strerror}") from error
+    if digest.hexdigest() != facts.sha256:
+        raise OperationError(f"{file} is not as it was written: its checksum differs")
+
+
+def path_of(path: Path, saved: Saved, rank: int) -> Path:
+    """Where a worker's file is."""
+    return path / saved.folder / saved.files[rank].name

@@ -1,0 +1,140 @@
+"""What a worker goes on with: read from a checkpoint, refused where it does not fit, then put in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.checkpoints.collected import Collected
+from autosync.runtime.checkpoints.folder import Saved
+from autosync.runtime.checkpoints.natures import first_difference, natures
+from autosync.runtime.checkpoints.workers import OF_EACH_WORKER, OWN_PARAMETER, Training, class_name, entries, hashes
+from autosync.runtime.execution import BEGIN_AS_PARAMETERS, Execution
+from autosync.runtime.sparse import Rows
+from autosync.runtime.states import Path
+
+
+def refuse_what_does_not_fit(training: Training, saved: Saved) -> None:
+    """Refuse a checkpoint of another model, optimizer or way to train, by name and with both values."""
+    model = training.bundle.model
+    if saved.model_fingerprint != model.fingerprint():
+        raise OperationError(
+            f"the checkpoint is of model {saved.model} ({saved.model_fingerprint}); this is {model.name} "
+            f"({model.fingerprint()})"
+        )
+    kind = class_name(training.optimizer)
+    if saved.optimizer != kind:
+        raise OperationError(f"the checkpoint is of optimizer {saved.optimizer}; this is {kind}")
+    # A worker by itself keeps nothing but parameters and the optimizer's state.
+    if 1 not in (training.plan.num_workers, saved.num_workers):
+        difference = first_difference(saved.kept, natures(training.plan))
+        if difference is not None:
+            raise OperationError(f"the checkpoint does not fit this strategy: {difference}")
+    for name, found in hashes(training).items():
+        if saved.parameters.get(name) != found:
+            raise OperationError(
+                f"{name} is not what it was when the checkpoint was made (model.load_state_dict of what was saved with "
+                "it comes first)"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class Loading:
+    """All that a worker goes on with, read and not yet put in place.
+
+    `values` are targets with what goes there, `masters` what servers that are apart go on with.
+    """
+
+    step: int
+    optimizer: dict[str, Any]
+    values: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    rows: dict[Path, Rows | None] = field(default_factory=dict)
+    masters: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def prepare(training: Training, collected: Collected, saved: Saved) -> Loading:
+    """Read all that a worker needs; what is missing is refused while nothing has changed yet."""
+    loading = Loading(step=saved.step, optimizer=_optimizer_state(training, collected))
+    num_ranks = training.plan.num_workers
+    for name, parameter in training.parameters.items():
+        if collected.has(OWN_PARAMETER, name):
+            value = collected.own(OWN_PARAMETER, name, parameter, rank=training.rank, num_ranks=num_ranks)
+            loading.values.append((parameter.detach(), value))
+        if collected.has("master", name):
+            loading.masters[name] = collected.whole("master", name, parameter)
+            if num_ranks == 1:
+                # Nothing is late here: what was on its way has arrived.
+                loading.values.append((parameter.detach(), loading.masters[name]))
+    if training.execution is not None:
+        _prepare_kept(loading, training, training.execution, collected)
+        _prepare_others(loading, training.execution, collected)
+    return loading
+
+
+def _prepare_kept(loading: Loading, training: Training, execution: Execution, collected: Collected) -> None:
+    parameters, num_ranks = training.parameters, training.plan.num_workers
+    wholes: dict[tuple[str, str], torch.Tensor] = {}
+    for what, place, target in execution.kept(loading.step):
+        key = (what, place.variable)
+        like = parameters[place.variable].detach()
+        if key not in wholes and collected.num_ranks == 1 and not collected.has(*key):
+            wholes[key] = like if what.startswith(BEGIN_AS_PARAMETERS) else torch.zeros_like(like)
+        elif key not in wholes and what in OF_EACH_WORKER:
+            wholes[key] = collected.own(*key, like, rank=training.rank, num_ranks=num_ranks)
+        elif key not in wholes:
+            wholes[key] = collected.whole(*key, like)
+        loading.values.append((target, place.read(wholes[key])))
+
+
+def _prepare_others(loading: Loading, execution: Execution, collected: Collected) -> None:
+    """What is not of elements, and so can only be taken by a plan that cuts variables in the same way."""
+    begins_anew = collected.num_ranks == 1
+    for path, target in execution.kept_factors():
+        if begins_anew and not collected.has_other(path):
+            continue
+        value = collected.other(path)
+        if value.shape != target.shape:
+            raise OperationError(f"{' '.join(path)} has shape {list(value.shape)}; here it is {list(target.shape)}")
+        loading.values.append((target, value))
+    for path in execution.paths_on_the_way(loading.step):
+        rows = None
+        if not begins_anew or collected.has_other((*path, "indices")):
+            rows = Rows(collected.other((*path, "indices")), collected.other((*path, "values")))
+        loading.rows[path] = rows
+
+
+def _optimizer_state(training: Training, collected: Collected) -> dict[str, Any]:
+    """The state of the optimizer as its own `state_dict` would have it, of all variables."""
+    names = training.names()
+    theirs = [collected.words("names", number) for number in collected.named("names")]
+    if [set(one) for one in theirs] != [set(one) for one in names]:
+        differing = {name for one in theirs for name in one} ^ {name for one in names for name in one}
+        what = f"{min(differing)} is in one and not in the other" if differing else "they are in other groups"
+        raise OperationError(
+            f"the checkpoint's optimizer has {sum(map(len, theirs))} parameters in {len(theirs)} groups, this one has "
+            f"{sum(map(len, names))} in {len(names)}: {what}"
+        )
+    numbers = {name: number for number, name in enumerate(name for group in names for name in group)}
+    found = entries(training, collected, numbers.keys())
+    return {
+        "state": {numbers[name]: entry for name, entry in found.items()},
+        "param_groups": [
+            {**collected.words("options", str(number)), "params": [numbers[name] for name in group]}
+            for number, group in enumerate(names)
+        ],
+    }
+
+
+def put_in_place(training: Training, loading: Loading) -> None:
+    """Go on with what was read. Nothing is under way."""
+    with torch.no_grad():
+        for target, value in loading.values:
+            target.copy_(value)
+    if training.execution is not None:
+        training.execution.put_rows(loading.step, loading.rows)
+    training.optimizer.load_state_dict(loading.optimizer)
+    if training.servers is not None:
+        training.servers.go_on_from(loading.step, loading.masters)

@@ -1,0 +1,420 @@
+"""Checkpoints on real ranks: training that was saved goes on as if it had never stopped, on as many ranks or others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autosync.plan.identity import plan_id
+from autosync.plan.reference.workload import Workload
+from autosync.runtime.checkpoints.folder import read
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.representation import (
+    Cast,
+    Int8,
+    Message,
+    OuterOptimizer,
+    ParameterServer,
+    Partition,
+    Periodic,
+    PowerSGD,
+    Sharded,
+    Strategy,
+    TopK,
+)
+from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, model_of
+from autosync.testing.workload_model import WorkloadModel, workload_optimizer
+
+HERE = Path(__file__).parent
+# Odd numbers, so that periods of two steps are cut in half, and more steps than anything is late.
+HALF, WHOLE = 5, 9
+
+HANDED_OFF = "reducer"
+
+
+def bundle_of(example: Example, folder: Path, name: str) -> str:
+    bundle = Bundle(
+        strategy=example.strategy,
+        model=example.model,
+        cluster=example.cluster,
+        strategy_id=strategy_id(example.strategy, example.model, example.cluster),
+        plan_id=plan_id(example.plan(), example.cluster),
+    )
+    path = folder / f"{name}.yaml"
+    save_bundle(path, bundle)
+    return str(path)
+
+
+def more_examples(overlap: Any) -> dict[str, Example]:
+    """Variables that are cut, merged and sliced, kept in several ways side by side."""
+    cut = {"table": Partition(axis=1, sizes=(1, 2)), "linear": Partition(axis=0, sizes=(3, 1))}
+    three = cluster_of(1, 1, 1)
+    stale = ParameterServer(server="n0", staleness=1)
+    strategies = {
+        HANDED_OFF: Strategy(messages=(Message(parts=("bias", "linear", "table")),)),
+        "parts": Strategy(
+            partitions=cut,
+            messages=(
+                Message(parts=("table[0]", "linear[1]"), synchroniser=Sharded()),
+                Message(parts=("table[1]", "bias"), synchroniser=ParameterServer(server="n1"), lane=1),
+                Message(parts=("linear[0]",), lane=2),
+            ),
+        ),
+        "stale and periodic": Strategy(
+            messages=(
+                Message(parts=("linear",), synchroniser=stale, codec=TopK(ratio=0.2)),
+                Message(parts=("bias",), synchroniser=Periodic(every=3, outer=OuterOptimizer()), lane=1),
+                Message(parts=("table",), codec=Int8(block=4, error_feedback=True), lane=2),
+            )
+        ),
+        "cast with feedback": Strategy(messages=(Message(parts=ALL, codec=Cast(error_feedback=True)),)),
+        "top_k with momentum": Strategy(messages=(Message(parts=ALL, codec=TopK(ratio=0.2, momentum=0.9)),)),
+    }
+    return {
+        name: Example(strategy=replace(strategy, overlap=overlap), model=model_of(), cluster=three)
+        for name, strategy in strategies.items()
+        if name != HANDED_OFF or overlap == "backward"
+    }
+
+
+SAME_NUMBER = {
+    (1, 1, 1): (
+        HANDED_OFF,
+        "all_reduce",
+        "int8",
+        "cast with feedback",
+        "top_k with momentum",
+        "power_sgd",
+        "server",
+        "server, workers update",
+        "server, stale",
+        "server, stale, int8",
+        "sharded",
+        "sharded, clipped",
+        "periodic",
+        "periodic, outer",
+        "parts",
+        "stale and periodic",
+    ),
+    (1, 1): ("rows at server, stale",),
+    (2, 2): ("hierarchical, equal nodes", "server among workers, proxies"),
+    (1, 1, 0): ("server apart", "server apart, stale", "server apart, clipped", "rows at server apart"),
+}
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Path, list[str], str], subprocess.Popen[bytes]]]:
+    """Starts a process that serves bundles in turn."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path, bundles: list[str], node: str) -> subprocess.Popen[bytes]:
+        (folder / "served.json").write_text(json.dumps(bundles))
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                (sys.executable, HERE / "server_main.py", folder, node),
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+class Launch:
+    """Ranks of one cluster, with the server that it may have."""
+
+    def __init__(self, ranks: Any, example: Example, serve: Callable[..., Any]) -> None:
+        self.ranks = ranks
+        self.ranks.cluster = example.cluster
+        self._serve = serve
+        self._server = next((node.name for node in example.cluster.nodes if node.role == "server"), None)
+
+    def run(self, cases: list[tuple[str, dict[str, Any]]], *, num_trainings: int = 1) -> list[list[Any]]:
+        """What each rank answers; every case has so many trainings, one after another."""
+        if self._server is not None:
+            served = [arguments["bundle"] for _, arguments in cases for _ in range(num_trainings)]
+            self._serve(self.ranks.folder, served, self._server)
+        named = [(f"checkpoint_cases:{name}", arguments) for name, arguments in cases]
+        found: list[list[Any]] = self.ranks.run(named)
+        log = (self.ranks.folder / "log").read_text()
+        for rank, answers in enumerate(found):
+            assert len(answers) == len(cases), f"rank {rank}: {answers[-1:]}\n{log}"
+        return found
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("devices", list(SAME_NUMBER))
+def test_training_goes_on_as_if_it_had_never_stopped(
+    devices: tuple[int, ...], overlap: Any, make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    """To the last bit, in other processes, with the same number of ranks. So does it after going back."""
+    named = {**examples(overlap), **more_examples(overlap)}
+    chosen = {name: named[name] for name in SAME_NUMBER[devices] if name in named}
+    first = next(iter(chosen.values()))
+    bundles = {name: bundle_of(one, tmp_path, f"bundle-{n}") for n, (name, one) in enumerate(chosen.items())}
+    folders = {name: str(tmp_path / f"saved-{n}") for n, name in enumerate(chosen)}
+
+    def arguments(name: str, **more: Any) -> dict[str, Any]:
+        return {"bundle": bundles[name], "hand_off": name == HANDED_OFF, **more}
+
+    before = Launch(make_ranks("one node"), first, serve).run(
+        [("straight", arguments(name, num_steps=WHOLE)) for name in chosen]
+        + [("saves", arguments(name, num_steps=HALF, folder=folders[name])) for name in chosen]
+    )
+    after = Launch(make_ranks("one node"), first, serve).run(
+        [("goes_on", arguments(name, num_steps=WHOLE, folder=folders[name])) for name in chosen]
+        + [
+            ("goes_back", {"bundle": bundles[name], "first": 3, "last": 7, "folder": f"{folders[name]}-back"})
+            for name in chosen
+        ]
+    )
+    for rank, (earlier, later) in enumerate(zip(before, after, strict=True)):
+        for name, expected, saved, found, back in zip(
+            chosen, earlier, earlier[len(chosen) :], later, later[len(chosen) :], strict=False
+        ):
+            assert isinstance(expected, dict), f"rank {rank}, {name}: {expected}"
+            assert (saved, back) == ("", ""), f"rank {rank}, {name}"
+            assert found == expected, f"rank {rank}, {name}"
+
+
+EXACT = {
+    "all_reduce": Strategy(messages=(Message(parts=ALL),)),
+    "sharded": Strategy(messages=(Message(parts=ALL, synchroniser=Sharded()),)),
+    "server": Strategy(messages=(Message(parts=ALL, synchroniser=ParameterServer(server="n0")),)),
+    "parts": more_examples("backward")["parts"].strategy,
+}
+
+
+def by_one_process(num_ranks: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Training on all ranks' data, of which there are so many in each step."""
+    spec = model_of()
+    workload = Workload(model=spec)
+    model = WorkloadModel(workload, 0)
+    optimizer = workload_optimizer(model, spec)
+    for step, count in enumerate(num_ranks):
+        for variable in spec.variables:
+            parameter = model.get_parameter(variable.name)
+            used = parameter.detach().double().numpy()
+            gradients = [workload.gradient(variable, rank, step, used).dense for rank in range(count)]
+            parameter.grad = torch.from_numpy(sum(gradients) / count).to(parameter.dtype)
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("before", "after"), [((2, 2), (1, 1)), ((1, 1), (2, 2)), ((1, 1), (1,)), ((1,), (1, 1))])
+def test_other_numbers_of_ranks_and_other_strategies_go_on_exactly(
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    make_ranks: Callable[[str], Any],
+    serve: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    """Every exact strategy goes on from every other."""
+    names = list(EXACT)
+    made = {
+        (when, name): Example(strategy=EXACT[name], model=model_of(), cluster=cluster_of(*devices))
+        for when, devices in (("before", before), ("after", after))
+        for name in names
+        if name != "parts" or len(devices) > 1
+    }
+    bundles = {key: bundle_of(one, tmp_path, "-".join(key)) for key, one in made.items()}
+    saved = [name for name in names if ("before", name) in made]
+    Launch(make_ranks("one node"), made["before", "all_reduce"], serve).run(
+        [
+            ("saves", {"bundle": bundles["before", name], "num_steps": HALF, "folder": str(tmp_path / name)})
+            for name in saved
+        ]
+    )
+    pairs = [(old, new) for old in saved for new in names if ("after", new) in made]
+    answers = Launch(make_ranks("one node"), made["after", "all_reduce"], serve).run(
+        [
+            ("goes_on", {"bundle": bundles["after", new], "num_steps": WHOLE, "folder": str(tmp_path / old)})
+            for old, new in pairs
+        ]
+    )
+    expected = by_one_process((sum(before),) * HALF + (sum(after),) * (WHOLE - HALF))
+    for rank, given in enumerate(answers):
+        for pair, found in zip(pairs, given, strict=True):
+            assert isinstance(found, dict), f"rank {rank}, {pair}: {found}"
+            for name, value in expected.items():
+                tolerance = 1e-5 * (1 + value.norm())
+                assert (torch.tensor(found[name]) - value).norm() < tolerance, f"rank {rank}, {pair}: {name}"
+
+
+APART = {
+    (1, 1, 1): ("sharded", "server", "parts", "all_reduce"),
+    (1, 1, 0): ("server apart", "server apart, clipped"),
+}
+
+
+@pytest.mark.parametrize("devices", list(APART))
+def test_the_optimizers_own_state_dict_goes_round(
+    devices: tuple[int, ...], make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    """`consolidate`, `state_dict` on one rank or on all, `load_state_dict` on all: in the same training, in another."""
+    made = {
+        f"{name}, {overlap}": {**examples(overlap), **more_examples(overlap)}[name]
+        for name in APART[devices]
+        for overlap in ("backward", "forward")
+    }
+    bundles = {name: bundle_of(one, tmp_path, f"bundle-{number}") for number, (name, one) in enumerate(made.items())}
+    cases = [("by_state_dicts", {"bundle": path, "first": 3, "last": 6}) for path in bundles.values()]
+    answers = Launch(make_ranks("one node"), next(iter(made.values())), serve).run(cases, num_trainings=2)
+    first: dict[str, Any] = {}
+    for rank, given in enumerate(answers):
+        for name, answer in zip(made, given, strict=True):
+            assert isinstance(answer, dict), f"rank {rank}, {name}: {answer}"
+            refused = [answer.pop(key) for key in list(answer) if key.startswith("refused")]
+            if name.startswith("all_reduce"):
+                assert set(refused) == {"nothing raised"}
+            else:
+                assert all("(autosync.consolidate(model) on all workers" in one for one in refused), (name, refused)
+                assert len(refused) == (2 if rank == 0 else 3)
+            # The whole of it, and the same on all ranks.
+            released = answer.pop("released")
+            assert released.keys() >= {"0 exp_avg", "2 exp_avg_sq"}
+            assert released == first.setdefault(name, released), f"rank {rank}, {name}"
+            assert answer == {"in the same": True, "in another": True}, f"rank {rank}, {name}"
+
+
+@pytest.mark.parametrize("devices", [(1, 1, 1), (1, 1, 0)])
+def test_what_is_apart_follows_a_model_that_is_loaded(
+    devices: tuple[int, ...], make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Copies at servers, what is on its way, and anchors."""
+    at = "n1" if all(devices) else "n2"
+    ways = {
+        "stale": ParameterServer(server=at, staleness=2),
+        "server": ParameterServer(server=at),
+        "outer": Periodic(every=2, outer=OuterOptimizer(momentum=0.0)),
+        "sharded": Sharded(),
+    }
+    made = {
+        f"{name}, {overlap}": Example(
+            strategy=Strategy(messages=(Message(parts=ALL, synchroniser=way),), overlap=overlap),
+            model=model_of(optimizer=SGD),
+            cluster=cluster_of(*devices),
+        )
+        for name, way in ways.items()
+        if all(devices) or isinstance(way, ParameterServer)
+        for overlap in ("backward", "forward")
+    }
+    bundles = {name: bundle_of(one, tmp_path, f"bundle-{number}") for number, (name, one) in enumerate(made.items())}
+    cases = [("loads_a_model", {"bundle": path, "first": 4, "last": 9}) for path in bundles.values()]
+    answers = Launch(make_ranks("one node"), next(iter(made.values())), serve).run(cases, num_trainings=2)
+    assert answers == [[""] * len(made)] * sum(devices)
+
+
+def test_what_does_not_fit_is_refused_by_name(
+    make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    cluster, spec = cluster_of(1, 1), model_of()
+    factors = Message(parts=("linear",), codec=PowerSGD(rank=1))
+    late = Message(parts=("table", "bias"), synchroniser=ParameterServer(server="n0", staleness=1))
+
+    def made(*messages: Message, **more: Any) -> Example:
+        return Example(strategy=Strategy(messages=messages, **more), model=spec, cluster=cluster)
+
+    cut = {"linear": Partition(axis=0, sizes=(2, 2))}
+    larger = replace(spec, variables=(*spec.variables[:2], replace(spec.variables[2], shape=(6,))))
+    others = {
+        "strange": made(factors, late),
+        "codec": made(Message(parts=("linear",), codec=TopK(ratio=0.5)), late),
+        "rank": made(Message(parts=("linear",), codec=PowerSGD(rank=2)), late),
+        "staleness": made(factors, Message(parts=late.parts, synchroniser=ParameterServer(server="n0", staleness=2))),
+        "exact": made(factors, Message(parts=late.parts)),
+        "partition": made(Message(parts=("linear[0]", "linear[1]"), codec=PowerSGD(rank=1)), late, partitions=cut),
+        "model": Example(strategy=Strategy(messages=(factors, late)), model=larger, cluster=cluster),
+        "groups": made(factors, late),
+    }
+    words = {
+        "strange": "autosync.load: table is not what it was when the checkpoint was made (model.load_state_dict of",
+        "codec": "the checkpoint does not fit this strategy: linear was trained with codec power_sgd (error_feedback "
+        "True, rank 1); here it is trained with codec top_k (",
+        "rank": "linear was trained with codec power_sgd (error_feedback True, rank 1); here it is trained with codec "
+        "power_sgd (error_feedback True, rank 2)",
+        "staleness": "bias was trained with staleness 1; here it is trained with staleness 2",
+        "exact": "bias was trained with staleness 1; here it is trained with nothing of the kind",
+        "partition": "there is no right linear 0:2 of axis 0",
+        "model": f"the checkpoint is of model small ({spec.fingerprint()}); this is small ({larger.fingerprint()})",
+        "groups": "the checkpoint's optimizer has 3 parameters in 1 groups, this one has 3 in 3: they are in other",
+    }
+    saved = bundle_of(others["strange"], tmp_path, "saved")
+    plain = bundle_of(made(Message(parts=ALL)), tmp_path, "plain")
+    bundles = {name: bundle_of(one, tmp_path, name) for name, one in others.items()}
+    folder = str(tmp_path / "engine")
+    answers = Launch(make_ranks("one node"), others["strange"], serve).run(
+        [
+            ("saves", {"bundle": saved, "num_steps": 2, "folder": folder}),
+            ("refusals", {"bundles": bundles, "folder": folder}),
+            ("saves", {"bundle": plain, "num_steps": 2, "folder": f"{folder}-plain"}),
+            ("refusals", {"bundles": {"optimizer": plain}, "folder": f"{folder}-plain"}),
+            ("calls", {"bundle": saved, "folder": f"{folder}-2"}),
+        ]
+    )
+    for rank, (_, refused, _, optimizer, called) in enumerate(answers):
+        assert isinstance(refused, dict), refused
+        for name, expected in words.items():
+            assert expected in refused[name], (rank, name, refused)
+            assert "and changed" not in refused[name]
+        assert optimizer == {
+            "optimizer": "OperationError: autosync.load: the checkpoint is of optimizer Adam; this is SGD"
+        }
+        assert called["another path"].startswith("OperationError: autosync.load: worker 0: ")
+        assert "cannot be read: No such file" in called["another path"]
+        assert "File exists" in called["no folder"]
+        assert called["another call"] == (
+            f"OperationError: autosync.{'save' if rank else 'load'}: worker 1 has call autosync.save, worker 0 has "
+            "autosync.load (all workers must call it alike)"
+        )
+        assert called["in the midst"] == (
+            "OperationError: autosync.save between backward and optimizer.step(): gradients are on their way"
+        )
+        assert called["to nobody"] == "OperationError: autosync.consolidate: no worker 7 (0 to 1)"
+        assert called["not parallel"].startswith("OperationError: the model is not parallelized")
+
+
+def test_a_rank_that_is_killed_while_it_saves_leaves_a_checkpoint_whole(
+    make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Each rank somewhere while it saves; the first one also when the new one is valid and the old one not gone."""
+    made = Example(
+        strategy=Strategy(messages=(Message(parts=ALL, synchroniser=Sharded(), codec=Cast(error_feedback=True)),)),
+        model=model_of(),
+        cluster=cluster_of(1, 1),
+    )
+    bundle = bundle_of(made, tmp_path, "bundle")
+    places = {f"{rank} {line}": (rank, line) for rank, line in ((0, 3), (1, 6), (0, 40), (0, 75))}
+    for name, (rank, line) in places.items():
+        ranks = make_ranks("one node")
+        ranks.cluster = made.cluster
+        arguments = {"bundle": bundle, "folder": str(tmp_path / name), "rank": rank, "line": line}
+        (answers,) = ranks.run([("checkpoint_cases:killed", arguments)])[1 - rank] or [""]
+        assert "alive" not in answers, name
+        assert read(tmp_path / name).step in {2, 4}, name
+    found = Launch(make_ranks("one node"), made, serve).run(
+        [("straight", {"bundle": bundle, "num_steps": 7})]
+        + [
+            ("goes_on_from_what_is_there", {"bundle": bundle, "folder": str(tmp_path / name), "num_steps": 7})
+            for name in places
+        ]
+    )
+    for expected, *after in found:
+        assert isinstance(expected, dict), expected
+        assert after == [expected] * len(places)
