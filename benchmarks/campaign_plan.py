@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 
 from autosync import documents
 from autosync.datasets.facts import cluster_spec, model_spec
+from autosync.datasets.schema import PlanFacts
 from autosync.documents import STRICT
 from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.errors import Path as ValuePath
@@ -69,17 +70,25 @@ class Screen:
 
     Those whose busiest link alone needs more than `slowest` times what a step of `ddp` does, its compute and its wire
     one behind the other: hopeless, and they would eat up the time. And those that send more than `sends_per_second`
-    from rank to rank: on a testbed they measure the processors that all ranks share, and not the network.
+    from rank to rank: on a testbed they measure the processors that all ranks share, not the network. What the backend's
+    own collectives send counts for `native_weight`, for it costs so much less.
     """
 
     __pydantic_config__ = STRICT
 
     slowest: float = 6.0
-    sends_per_second: float = 8000.0
+    sends_per_second: float = 1500.0
+    native_weight: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.slowest < 1 or self.sends_per_second <= 0:
-            raise ValueError("slowest is a factor of 1 or more, sends_per_second above 0")
+        if self.slowest < 1 or self.sends_per_second <= 0 or not 0 <= self.native_weight <= 1:
+            raise ValueError("slowest is a factor of 1 or more, sends_per_second above 0, native_weight 0 to 1")
+
+    def keeps_out(self, facts: PlanFacts, *, compute_seconds: float, slowest_seconds: float) -> bool:
+        """Whether a plan is not measured; `slowest_seconds` is what its busiest link may need."""
+        num_sends = facts.num_sends - (1 - self.native_weight) * facts.num_native_sends
+        too_many = num_sends > self.sends_per_second * max(facts.wire_seconds, compute_seconds)
+        return too_many or facts.wire_seconds > slowest_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

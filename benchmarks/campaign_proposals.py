@@ -133,10 +133,10 @@ class Proposals:
         if unsupported(plan):
             return None
         facts = plan_facts(plan, self._cluster)
-        step_seconds = max(facts.wire_seconds, self._model.step_seconds)
-        too_slow = facts.wire_seconds > self._slowest_seconds
-        too_many = facts.num_sends > self._campaign.screen.sends_per_second * step_seconds
-        return None if too_slow or too_many else self._proposal(origin, strategy, facts)
+        kept_out = self._campaign.screen.keeps_out(
+            facts, compute_seconds=self._model.step_seconds, slowest_seconds=self._slowest_seconds
+        )
+        return None if kept_out else self._proposal(origin, strategy, facts)
 
     def _proposal(self, origin: str, strategy: Strategy, facts: PlanFacts | None = None) -> Proposal:
         candidate = Candidate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,14 +71,22 @@ def plan_facts(plan: Plan, cluster: ClusterSpec) -> PlanFacts:
         num_transfers=len(transfers),
         num_locals=len(plan.operations) - len(transfers),
         num_lanes=plan.num_lanes,
-        num_sends=float(sum(_num_sends(transfer) / transfer.every for transfer in transfers)),
+        num_sends=_num_sends(transfers),
+        num_native_sends=_num_sends(transfer for transfer in transfers if transfer.algorithm == "native"),
         sent_bytes=float(traffic.node_out.sum()),
         wire_seconds=_wire_seconds(traffic, cluster),
     )
 
 
-def _num_sends(transfer: Transfer) -> int:
-    return sum(len(expand(transfer.collective, transfer.algorithm, len(group))) for group in transfer.groups)
+def _num_sends(transfers: Iterable[Transfer]) -> float:
+    return sum(
+        (
+            len(expand(transfer.collective, transfer.algorithm, len(group))) / transfer.every
+            for transfer in transfers
+            for group in transfer.groups
+        ),
+        start=0.0,
+    )
 
 
 def _wire_seconds(traffic: Traffic, cluster: ClusterSpec) -> float:

@@ -113,7 +113,8 @@ class Measurement:
 class PlanFacts:
     """What a strategy's plan comes to, in a step on average.
 
-    `num_sends` are the messages from one rank to another that its transfers take, of all ranks together, `sent_bytes`
+    `num_sends` are the messages from one rank to another that its transfers take, of all ranks together, and
+    `num_native_sends` those of them that the backend's own collectives make, if they are as we think; `sent_bytes` is
     what leaves all nodes. `wire_seconds` is how long the busiest link, of a node or a rack, needs for its share of
     that; no step can be faster, and other things may make it slower.
     """
@@ -125,6 +126,7 @@ class PlanFacts:
     num_locals: int
     num_lanes: int
     num_sends: float
+    num_native_sends: float
     sent_bytes: float
     wire_seconds: float
 

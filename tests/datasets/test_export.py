@@ -43,6 +43,7 @@ _plans = st.builds(
     num_locals=_counts,
     num_lanes=_counts,
     num_sends=st.floats(0, 1e15),
+    num_native_sends=st.floats(0, 1e15),
     sent_bytes=st.floats(0, 1e15),
     wire_seconds=st.floats(0, 1e15),
 )

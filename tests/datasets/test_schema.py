@@ -25,6 +25,7 @@ PLAN = PlanFacts(
     num_locals=2,
     num_lanes=1,
     num_sends=24.0,
+    num_native_sends=12.0,
     sent_bytes=1e6,
     wire_seconds=0.01,
 )
