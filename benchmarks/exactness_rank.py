@@ -29,9 +29,9 @@ from autosync import parallelize
 from autosync.errors import AutosyncError, OperationError
 from autosync.plan.types import Plan
 from autosync.runtime import serve
+from autosync.runtime.checkpoints.natures import variables_kept_apart
 from autosync.runtime.invitations import servers_of
 from autosync.runtime.parallelize import no_sync, release
-from autosync.runtime.session import _updated_apart
 from autosync.runtime.stock import stock_buckets
 from autosync.runtime.updates import engine_updates
 from autosync.testing.rehearsals import Rehearsal, rehearsed
@@ -198,7 +198,9 @@ class Worker:
         try:
             state = state_of(made.optimizer)
         except OperationError as error:
-            if not _updated_apart(plan) or "autosync.consolidate(model)" not in str(error):
+            if not variables_kept_apart(
+                plan, engine_updates(plan).operations
+            ) or "autosync.consolidate(model)" not in str(error):
                 raise
         else:
             answer.has_state = True

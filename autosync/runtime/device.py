@@ -67,7 +67,7 @@ def used_here(content: Any) -> None:
 
     What was taken for this stream anyway is not marked, and costs nothing.
     """
-    if isinstance(content, torch.Tensor):
+    if isinstance(content, torch.Tensor) and content.is_cuda:
         content.record_stream(torch.cuda.current_stream(content.device))
     elif isinstance(content, tuple | list):
         for one in content:
