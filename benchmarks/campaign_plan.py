@@ -70,8 +70,8 @@ class Screen:
 
     Those whose busiest link alone needs more than `slowest` times what a step of `ddp` does, its compute and its wire
     one behind the other: hopeless, and they would eat up the time. And those that send more than `sends_per_second`
-    from rank to rank: on a testbed they measure the processors that all ranks share, not the network. What the backend's
-    own collectives send counts for `native_weight`, for it costs so much less.
+    from rank to rank: on a testbed they measure the processors that all ranks share, not the network. Of those the
+    backend's own collectives' count for `native_weight` each, for they cost so much less.
     """
 
     __pydantic_config__ = STRICT
