@@ -1,0 +1,155 @@
+"""Trains a small convolutional network to tell drawn shapes apart, on all ranks that torchrun starts.
+
+    torchrun --nproc-per-node 2 examples/training/image_classifier.py
+
+Written as one writes for DistributedDataParallel: a sampler that deals the images to the ranks, SGD with momentum, a
+learning rate that falls from step to step. To train by a strategy, have one tuned and hand it over:
+
+    autosync tune examples/training/image_classifier.py --cluster configs/clusters/local-2.yaml -o best.yaml
+    torchrun --nproc-per-node 2 examples/training/image_classifier.py --bundle best.yaml
+
+`task()` is what `tune` reads; training does not use it.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import autosync
+
+SIDE = 16
+NUM_IMAGES = 500
+BATCH_SIZE = 16
+SHAPES = ("disc", "ring", "square", "frame", "cross")
+
+
+class Classifier(nn.Module):
+    """No batch statistics: those of one rank's images would not be those of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 16, 3, stride=2, padding=1),
+            nn.GroupNorm(4, 16),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.GroupNorm(4, 32),
+            nn.ReLU(),
+        )
+        self.classify = nn.Sequential(nn.Linear(32 * 16, 64), nn.ReLU(), nn.Linear(64, len(SHAPES)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.classify(self.features(images).flatten(1))
+        return scores
+
+
+def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Shapes of many sizes in many places, under noise; and which shape each is."""
+    labels = torch.randint(len(SHAPES), (count,), generator=generator)
+    place = torch.rand(count, 2, 1, 1, generator=generator) * 4 - 2 + (SIDE - 1) / 2
+    radius = torch.rand(count, 1, 1, generator=generator) * 2 + 4
+    pixel = torch.arange(SIDE, dtype=radius.dtype)
+    across, down = (pixel - place[:, 0]).abs(), (pixel.view(-1, 1) - place[:, 1]).abs()
+    round_ = (across.square() + down.square()).sqrt() / radius
+    square = torch.maximum(across, down) / radius
+    cross = torch.minimum(across, down)
+    drawn = torch.stack(
+        (
+            round_ < 1,
+            (round_ < 1) & (round_ > 0.6),
+            square < 1,
+            (square < 1) & (square > 0.6),
+            (cross < 1) & (square < 1),
+        )
+    )
+    images = drawn[labels, torch.arange(count)].to(radius.dtype).unsqueeze(1)
+    return images + 0.5 * torch.randn(images.shape, generator=generator), labels
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4)
+
+
+def train(args: argparse.Namespace) -> None:
+    torch.manual_seed(args.seed)
+    dataset = TensorDataset(*draw(NUM_IMAGES, torch.Generator().manual_seed(args.seed)))
+    sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(dataset, seed=args.seed)
+    loader = DataLoader(dataset, BATCH_SIZE, sampler=sampler)
+
+    model: nn.Module = Classifier()
+    optimizer = make_optimizer(model.parameters())
+    if args.bundle:
+        model, optimizer = autosync.parallelize(model, optimizer, args.bundle)
+    else:
+        model = DistributedDataParallel(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(loader))
+
+    losses = []
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            losses.append(mean_over_ranks(loss))
+        report(f"epoch {epoch + 1}: loss {losses[-1]:.4f}, accuracy {accuracy(model, args.seed):.3f}")
+    write_log(args.log, losses)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, seed: int) -> float:
+    """The share of new images that are told right."""
+    images, labels = draw(200, torch.Generator().manual_seed(seed + 1))
+    model.eval()
+    right = (model(images).argmax(1) == labels).double().mean().item()
+    model.train()
+    return right
+
+
+def mean_over_ranks(loss: Tensor) -> float:
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+def report(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def write_log(path: Path | None, losses: list[float]) -> None:
+    if path is not None and dist.get_rank() == 0:
+        path.write_text(json.dumps(losses))
+
+
+def task() -> autosync.Task:
+    """What is trained here, for `autosync tune`."""
+    return autosync.Task(
+        name="image-classifier",
+        model=Classifier,
+        batch=lambda generator: draw(BATCH_SIZE, generator),
+        loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]),
+        optimizer=make_optimizer,
+        batch_size=BATCH_SIZE,
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bundle", help="train by this strategy; by stock DDP unless given")
+    parser.add_argument("--log", type=Path, help="write the losses of all steps there")
+    dist.init_process_group("gloo")
+    train(parser.parse_args())
+    dist.destroy_process_group()

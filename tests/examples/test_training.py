@@ -1,0 +1,148 @@
+"""The training scripts train alike by stock DDP and by strategies, and one line of theirs decides which it is."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / "examples/training").glob("*.py"))
+BENCHMARKS = ROOT / "benchmarks"
+ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The benchmark as a module, whose neighbours can be imported."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import loss_curves
+
+    return loss_curves
+
+
+def run(*arguments: str, limit_seconds: float = 110) -> dict[str, Any]:
+    done = subprocess.run(
+        (sys.executable, BENCHMARKS / "loss_curves.py", *arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=limit_seconds,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_nothing_but_one_choice_says_who_synchronises(path: Path) -> None:
+    """`args.bundle` is asked for once and handed over once; each way of training begins in one place."""
+    tree = ast.parse(path.read_text())
+    asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "bundle"]
+    assert len(asked) == 2
+    (choice,) = (
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "args.bundle"
+    )
+    ours, ddp = (ast.unparse(ast.Module(lines, [])) for lines in (choice.body, choice.orelse))
+    # With DDP the wrapper has `no_sync`, with us a function: whoever accumulates says which.
+    accumulates = path.stem == "accumulation"
+    no_sync = ("\nwithout_sync = functools.partial(no_sync, model)", "\nwithout_sync = model.no_sync")
+    assert ours == "model, optimizer = autosync.parallelize(model, optimizer, args.bundle)" + no_sync[0] * accumulates
+    assert ddp == "model = DistributedDataParallel(model)" + no_sync[1] * accumulates
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = [ast.unparse(call.func) for call in calls]
+    assert names.count("autosync.parallelize") == names.count("DistributedDataParallel") == 1
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_the_docstring_says_how_to_run_and_tune_it(path: Path) -> None:
+    place = path.relative_to(ROOT)
+    words = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert f"    torchrun --nproc-per-node 2 {place}" in words
+    assert f"    autosync tune {place} --cluster configs/clusters/local-2.yaml -o best.yaml\n" in words
+    assert f"    torchrun --nproc-per-node 2 {place} --bundle best.yaml" in words
+
+
+def test_curves_are_ddps_under_three_strategies_each() -> None:
+    """All scripts, in float64 where they have it: there a curve that is off by more than rounding stands out."""
+    strategies = ("rings into the next forward pass", "shards into the next forward pass", "servers of parts")
+    chosen = [argument for name in strategies for argument in ("--strategy", name)]
+    found = run("--random", "0", "--yardsticks", "1", "--one-dtype", *chosen)
+    assert {one["script"] for one in found["results"]} == {
+        "image classifier",
+        "language model",
+        "recommender",
+        "mixed precision, bfloat16",
+        "mixed precision, float16",
+        "accumulation",
+    }
+    wrong = {
+        (one["script"], kind): held
+        for one in found["results"]
+        for kind, held in one["strategies"].items()
+        if not held["passes"]
+    }
+    assert not wrong
+    assert found["fewest_strategies"] >= 3
+    assert found["controls_told_apart"] == found["num_controls"] >= 4
+    assert all(one["num_losses"] >= 30 and one["last_loss"] < one["first_loss"] for one in found["results"])
+
+
+def test_differences_are_the_largest_so_far(benchmark: ModuleType) -> None:
+    assert benchmark.differences([2.0, 1.5, 1.0], [2.0, 1.0, 1.0]) == [0.0, 0.5, 0.5]
+
+
+def test_tolerances_follow_the_yardsticks_and_never_fall_below_roundings_of_the_loss(benchmark: ModuleType) -> None:
+    reference = [1.0, 1.0, 1.0]
+    yardsticks = [[1.0, 1.25, 1.0], [1.0, 1.0, 1.5]]
+    assert benchmark.tolerances(reference, yardsticks, "float64") == [16 * 2.0**-52, 2.5, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("losses", "failure", "passes"),
+    [
+        ([2.0, 1.0], "", True),
+        ([2.0, 1.01], "", True),
+        ([2.0, 1.2], "", False),
+        ([2.3, 1.0], "", False),
+        ([2.0, float("nan")], "", False),
+        ([2.0], "", False),
+        (None, "OperationError: so it goes", False),
+    ],
+)
+def test_what_passes(benchmark: ModuleType, losses: list[float] | None, failure: str, passes: bool) -> None:
+    outcome = {"losses": losses, "failure": failure, "seconds": 1.0}
+    assert benchmark.held(outcome, [2.0, 1.0], [0.1, 0.1])["passes"] is passes
+
+
+@pytest.mark.slow
+def test_a_script_under_torchrun(tmp_path: Path, benchmark: ModuleType) -> None:
+    """The command of the docstrings, by a bundle."""
+    import loss_curves_cases as cases
+
+    script, cluster = cases.SCRIPTS["image classifier"], cases.cluster_of(2)
+    model = cases.model_of(script, "float32")
+    strategy = cases.BUILDERS["shards into the next forward pass"](model, cluster)
+    benchmark.save_bundle(tmp_path / "best.yaml", cases.bundle_of(strategy, model, cluster))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+    done = subprocess.run(
+        (*torchrun, script.path, "--bundle", tmp_path / "best.yaml", "--log", tmp_path / "log"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch ") == 2, "one rank reports"
+    losses = json.loads((tmp_path / "log").read_text())
+    assert len(losses) == 32
+    assert losses[-1] < losses[0]
