@@ -111,6 +111,8 @@ SAME_NUMBER = {
     (1, 1, 0): ("server apart", "server apart, stale", "server apart, clipped", "rows at server apart"),
 }
 
+QUICK = ((1, 1, 1), (1, 1, 0))
+
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Path, list[str], str], subprocess.Popen[bytes]]]:
@@ -158,8 +160,11 @@ class Launch:
         return found
 
 
-@pytest.mark.parametrize("overlap", ["backward", "forward"])
-@pytest.mark.parametrize("devices", list(SAME_NUMBER))
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("overlap", ["backward", pytest.param("forward", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "devices", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in SAME_NUMBER]
+)
 def test_training_goes_on_as_if_it_had_never_stopped(
     devices: tuple[int, ...], overlap: Any, make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -217,7 +222,16 @@ def by_one_process(num_ranks: tuple[int, ...]) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize(("before", "after"), [((2, 2), (1, 1)), ((1, 1), (2, 2)), ((1, 1), (1,)), ((1,), (1, 1))])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2, 2), (1, 1)),
+        pytest.param((1, 1), (2, 2), marks=pytest.mark.slow),
+        ((1, 1), (1,)),
+        pytest.param((1,), (1, 1), marks=pytest.mark.slow),
+    ],
+)
 def test_other_numbers_of_ranks_and_other_strategies_go_on_exactly(
     before: tuple[int, ...],
     after: tuple[int, ...],
@@ -263,7 +277,8 @@ APART = {
 }
 
 
-@pytest.mark.parametrize("devices", list(APART))
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("devices", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (1, 1, 0)])
 def test_the_optimizers_own_state_dict_goes_round(
     devices: tuple[int, ...], make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -293,7 +308,8 @@ def test_the_optimizers_own_state_dict_goes_round(
             assert answer == {"in the same": True, "in another": True}, f"rank {rank}, {name}"
 
 
-@pytest.mark.parametrize("devices", [(1, 1, 1), (1, 1, 0)])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("devices", [(1, 1, 1), pytest.param((1, 1, 0), marks=pytest.mark.slow)])
 def test_what_is_apart_follows_a_model_that_is_loaded(
     devices: tuple[int, ...], make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -321,6 +337,7 @@ def test_what_is_apart_follows_a_model_that_is_loaded(
     assert answers == [[""] * len(made)] * sum(devices)
 
 
+@pytest.mark.timeout(300)
 def test_what_does_not_fit_is_refused_by_name(
     make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -390,6 +407,7 @@ def test_what_does_not_fit_is_refused_by_name(
         assert called["not parallel"].startswith("OperationError: the model is not parallelized")
 
 
+@pytest.mark.timeout(300)
 def test_a_rank_that_is_killed_while_it_saves_leaves_a_checkpoint_whole(
     make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
 ) -> None:
