@@ -23,8 +23,8 @@ MAX_LANES = 24
 """How many lanes of a rank are shown; of more, the picture says how many there are."""
 
 _MARGIN = 18.0
-_LABELS = 112.0
-_PLOT = 830.0
+_LABELS = 134.0
+_PLOT = 820.0
 _WIDTH = _MARGIN + _LABELS + _PLOT + _MARGIN
 _COMPUTE_HEIGHT = 26.0
 _TRACK_HEIGHT = 19.0
