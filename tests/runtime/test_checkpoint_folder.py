@@ -179,6 +179,21 @@ def test_a_state_is_the_same_after_packing() -> None:
     assert collected.other(("right", "w", "0:2 of axis 0")).equal(torch.ones(2, 3, dtype=torch.bfloat16))
 
 
+def test_what_each_worker_had_is_its_own_again_or_the_mean() -> None:
+    """Residuals: with another number of workers the mean of what is pending stays the same."""
+    place, factors = Place.whole("w", (3,)), (1, 2, 6)
+    states = [RankState(elements=[Held("residual", place, torch.arange(3.0) * factor)]) for factor in factors]
+    collected = Collected([Sent(safetensors.torch.load(pack(state))) for state in states])
+    like = torch.zeros(3)
+    assert collected.own("residual", "w", like, rank=1, num_ranks=3).tolist() == [0, 2, 4]
+    for num_ranks in (1, 2, 4):
+        assert collected.own("residual", "w", like, rank=0, num_ranks=num_ranks).tolist() == [0, 3, 6]
+    with pytest.raises(OperationError, match="residual: 9 elements are there of w, which has 3"):
+        collected.whole("residual", "w", like)
+    with pytest.raises(OperationError, match="there is no velocity of w"):
+        collected.whole("velocity", "w", like)
+
+
 def test_what_is_no_data_is_refused_by_name() -> None:
     with pytest.raises(OperationError, match="options 0 callback is a function, which cannot be saved as data"):
         RankState().add_words("options", "0", {"callback": lambda: None})

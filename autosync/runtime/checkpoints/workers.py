@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.agreement import parameters_of
 from autosync.runtime.checkpoints.collected import Collected
-from autosync.runtime.checkpoints.natures import own_variables
+from autosync.runtime.checkpoints.natures import own_variables, variables_kept_apart
 from autosync.runtime.checkpoints.state import RankState
 from autosync.runtime.execution import Execution
 from autosync.runtime.first_worker import Servers
@@ -120,7 +121,14 @@ def add_optimizer(state: RankState, training: Training, is_taken: Callable[[str,
     """
     engines: frozenset[str] = frozenset()
     if training.execution is not None:
-        engines = engine_updates(training.plan).variables
+        updates = engine_updates(training.plan)
+        mixed = own_variables(training.plan) & variables_kept_apart(training.plan, updates.operations)
+        if mixed:
+            raise OperationError(
+                f"one part of {min(mixed)} is periodically averaged and another updated in shards or at a server: its "
+                "state is each worker's own and yet whole on none, and cannot be told"
+            )
+        engines = updates.variables
         training.execution.bind_states()
         for place, is_shared, piece in training.execution.states():
             if is_taken(place.variable, is_shared):
