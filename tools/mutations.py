@@ -28,7 +28,7 @@ from mutations_table import MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 600
-TEST_LIMIT_SECONDS = 200
+TEST_LIMIT_SECONDS = 120
 
 SCRIPT_TESTS = (
     "tests/runtime/test_expectations.py::test_a_script_comes_out_as_under_ddp",

@@ -57,8 +57,8 @@ MUTATIONS = (
         feature="clipping",
         name="the norm is that of the last gradients alone",
         file="runtime/locals.py",
-        snippet="self._memory.view(operation.outputs, iteration).add_(norm.square().cpu())",
-        replacement="self._memory.view(operation.outputs, iteration).copy_(norm.square().cpu())",
+        snippet="self._memory.view(operation.outputs, iteration).add_(norm",
+        replacement="self._memory.view(operation.outputs, iteration).copy_(norm",
         scripts=("clips",),
     ),
     Mutation(
@@ -79,10 +79,12 @@ MUTATIONS = (
     ),
     Mutation(
         feature="autocast",
-        name="gradients take the type of autocast",
-        file="runtime/memory.py",
-        snippet="                buffer.copy_(_cut(gradient, part))",
-        replacement="                buffer.copy_(_cut(gradient, part).bfloat16())",
+        name="the pass that is watched is not under autocast",
+        file="runtime/uses.py",
+        snippet="        return function(*arguments, **options)",
+        replacement="""\
+        with torch.autocast("cpu", enabled=False):
+            return function(*arguments, **options)""",
         scripts=("autocasts",),
     ),
     Mutation(
@@ -248,7 +250,7 @@ MUTATIONS = (
     ),
     Mutation(
         feature="uneven batches",
-        name="ranks are weighed by what they see",
+        name="the average is off by half a percent",
         file="runtime/locals.py",
         snippet="self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers)",
         replacement="self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers + 0.01)",
