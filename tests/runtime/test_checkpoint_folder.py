@@ -158,6 +158,17 @@ def test_files_that_others_have_not_written_here_are_no_checkpoint(path: Path, k
     assert killed.found(path) == 3
 
 
+def test_what_is_valid_is_not_dropped(path: Path, killed: ModuleType) -> None:
+    """Another worker may be gone when the first one has made a version valid and wants to tell."""
+    folder.drop(path, folder.read(path).folder)
+    assert killed.found(path) == 3
+    version = folder.begin(path)
+    folder.write_file(path, version, 0, b"1234")
+    folder.drop(path, version)
+    assert not (path / version).exists()
+    assert killed.found(path) == 3
+
+
 def test_the_users_own_files_stay(path: Path, killed: ModuleType) -> None:
     for name in ("model.pt", "000001-notours", ".autosync-mine"):
         (path / name).write_text("")

@@ -140,8 +140,9 @@ def commit(path: Path, saved: Saved) -> None:
 
 
 def drop(path: Path, version: str) -> None:
-    """Remove a version that was not made valid."""
-    shutil.rmtree(path / version, ignore_errors=True)
+    """Remove a version that was not made valid; whoever failed may have done so after that."""
+    if _current(path) not in (version, None):
+        shutil.rmtree(path / version, ignore_errors=True)
 
 
 def _current(path: Path) -> str | None:
