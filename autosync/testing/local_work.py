@@ -229,9 +229,9 @@ class World:
                 continue
             if operation.kind == "update" and index not in self.ranks[0].engines.operations:
                 if not users_have_stepped:
-                    for rank in self.ranks:
-                        if rank.is_worker:
-                            rank.update(iteration)
+                    for worker in self.ranks:
+                        if worker.is_worker:
+                            worker.update(iteration)
                 users_have_stepped = True
                 continue
             for group in operation.groups:
@@ -290,7 +290,7 @@ class World:
             return
         # One behind the other, as they lie in a gather's buffer.
         gathered = torch.cat([torch.zeros(3, dtype=torch.uint8), *sent])[3:]
-        arrived = gathered.split([len(one) for one in sent])
+        arrived = torch.split(gathered, [len(one) for one in sent])
         for rank in group[:1] if transfer.collective == "gather_v" else group:
             self.ranks[rank].contents.arrived(transfer, group, iteration, arrived)
 
