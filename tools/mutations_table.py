@@ -202,10 +202,34 @@ MUTATIONS = (
     ),
     Mutation(
         feature="several forwards before a backward",
-        name="the engine takes each for a pass of its own",
+        name="the engine takes a second one for an error",
         file="runtime/passes.py",
-        snippet="            for tensor in _tensors(outputs):",
-        replacement="            self._ends()\n            for tensor in _tensors(outputs):",
+        snippet="""\
+            for tensor in _tensors(outputs):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
+
+    def _reached(self, _: torch.Tensor) -> None:
+        # One that failed had no end: the next one has another number.
+        if torch._C._current_graph_task_id() != self._under_way:  # noqa: SLF001 - torch has no other way to ask
+            self._begin()
+
+    def _begin(self) -> None:
+""",
+        replacement="""\
+            assert not self.__dict__.get("is_awaited")
+            self.is_awaited = True
+            for tensor in _tensors(outputs):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._reached)
+
+    def _reached(self, _: torch.Tensor) -> None:
+        if torch._C._current_graph_task_id() != self._under_way:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.is_awaited = False
+""",
         scripts=("several_forwards",),
     ),
     Mutation(
