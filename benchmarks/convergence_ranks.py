@@ -77,7 +77,7 @@ def _with_torchs_hook(model: torch.nn.Module) -> torch.nn.Module:
 
 def run_rank(folder: Path, rank: int, num_ranks: int) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "rendezvous"), num_ranks)
+    store = dist.FileStore(str(folder / "rendezvous"), num_ranks)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=dt.timedelta(seconds=60))
     for number, run in enumerate(json.loads((folder / "runs.json").read_text())):
         dist.barrier()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autosync.pictures.lettering import text_width
-from autosync.pictures.svg import Drawing, Pen
+from autosync.pictures.svg import Anchor, Drawing, Pen
 
 PANELS = {
     "codec": "codecs, with error feedback where they take much away",
@@ -113,12 +113,11 @@ def _panel(drawing: Drawing, top: float, words: str, curves: Mapping[str, Curve]
         drawing.underlay((LEFT, scale.y(tick)), (WIDTH - RIGHT, scale.y(tick)), "thin")
         drawing.text(LEFT - 8, scale.y(tick) + 4, f"{tick:g}", "soft small", anchor="end")
     bottom = top + HEIGHT - BOTTOM
-    for quarter in range(5):
+    anchors: tuple[Anchor, ...] = ("start", "middle", "middle", "middle", "end")
+    for quarter, anchor in enumerate(anchors):
         step = num_steps * quarter // 4
-        anchor = {0: "start", 4: "end"}.get(quarter, "middle")
-        drawing.text(
-            scale.x(step), bottom + 16, f"{step} steps" if quarter == 4 else f"{step}", "soft small", anchor=anchor
-        )  # type: ignore[arg-type]
+        mark = f"{step} steps" if quarter == 4 else f"{step}"
+        drawing.text(scale.x(step), bottom + 16, mark, "soft small", anchor=anchor)
     others = [name for name in kept if name != EXACT]
     for number, name in enumerate(others):
         drawing.path(_line(scale, kept[name]), f"line-{number}", width=1.6)

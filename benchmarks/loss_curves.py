@@ -70,7 +70,8 @@ class Ranks:
         if bundle is not None:
             save_bundle(path, bundle)
         # torchrun keeps the store for the ranks as well: no port is taken that another may have taken meanwhile.
-        self._stores.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        self._stores.append(store)
         log = self._folder / f"losses-{number}.json"
         arguments = [*script.arguments, "--log", str(log)] + ([] if bundle is None else ["--bundle", str(path)])
         self._runs.append(

@@ -22,9 +22,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 # Loaded before the ranks part, so that none has to.
-import autosync.runtime.parallelize
-
-assert autosync.runtime.parallelize
+import autosync.runtime.parallelize  # noqa: F401
 
 GRACE_SECONDS = 10.0
 """How long the other ranks have once one has failed: they may wait for it in vain."""
