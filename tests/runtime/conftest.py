@@ -26,6 +26,7 @@ from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Sharded, Strategy
 
 HERE = Path(__file__).parent
+EXACTNESS = HERE.parents[1] / "benchmarks" / "exactness.py"
 LIMIT_SECONDS = 150.0
 
 CLUSTERS = {"one node": (2,), "two nodes": (2, 2), "four nodes": (1, 1, 1, 1), "unequal": (2, 1)}
@@ -129,3 +130,24 @@ def make_ranks(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
     yield make
     for ranks in made:
         ranks.stop()
+
+
+@pytest.fixture
+def exactness() -> Callable[..., dict[str, Any]]:
+    """Runs `benchmarks/exactness.py` with arguments; what it prints."""
+
+    def run(*arguments: str, limit_seconds: float = 200) -> dict[str, Any]:
+        done = subprocess.run(
+            (sys.executable, EXACTNESS, *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+            timeout=limit_seconds,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        printed: dict[str, Any] = json.loads(done.stdout)
+        return printed
+
+    return run

@@ -72,6 +72,12 @@ def test_smaller_numbers_are_encoded_as_the_reference_does_up_to_rounding(
     values = values_of(size, seed, 2, dtype).to(wide(dtype))
     expected = reference_decode(codec, reference_encode(codec, values.double().numpy()), size)
     found = there_and_back(codec, values)
+    if isinstance(codec, TopK):
+        # Of numbers with few digits many are alike: which of them are the last of the largest is nobody's matter.
+        sent = found != 0
+        assert torch.equal(found[sent], values[sent])
+        np.testing.assert_array_equal(found.abs().sort().values.numpy(), np.sort(np.abs(expected)).astype(np.float32))
+        return
     # A number may lie between two levels so nearly that float32 takes the other.
     step = float(values.abs().max()) / 127 if isinstance(codec, Int8) else 0.0
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1.01 * step)

@@ -1,15 +1,11 @@
-"""Parameters on a GPU: what can be proved on a CPU, and what needs one (skipped, with the reason, where there is none).
+"""Parameters on a GPU, as far as a CPU can prove it: who waits for whom, what travels apart, one order for NCCL.
 
-On a GPU: `pytest tests/runtime/test_device.py`. Several ranks share it under gloo; NCCL takes one rank a GPU.
+What needs a GPU is in `test_gpu.py`.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +19,7 @@ from hypothesis import strategies as st
 from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Collective, Edge, GateKind
-from autosync.runtime.device import Placement, Streams, used_here
+from autosync.runtime.device import Placement, Streams
 from autosync.runtime.engine import Engine
 from autosync.runtime.script import Script, script_of
 from autosync.runtime.staging import Staging, shares
@@ -46,29 +42,6 @@ LIMITS = Limits(
     periods=(2, 3),
     max_parts=3,
 )
-
-needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
-needs_nccl = pytest.mark.skipif(
-    not (torch.cuda.is_available() and torch.distributed.is_nccl_available()),
-    reason="torch finds no CUDA device here, or was built without NCCL",
-)
-
-
-def exactness(*arguments: str, limit_seconds: float = 200) -> dict[str, Any]:
-    """What `benchmarks/exactness.py` prints."""
-    done = subprocess.run(
-        (sys.executable, EXACTNESS, *arguments),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-        timeout=limit_seconds,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    printed: dict[str, Any] = json.loads(done.stdout)
-    return printed
-
 
 # What travels apart.
 
@@ -372,7 +345,7 @@ def test_events_stand_in_the_order_in_which_they_are_recorded() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("rehearsal", ["apart", "one order", "nccl"])
-def test_real_ranks_train_what_one_process_would(rehearsal: Rehearsal) -> None:
+def test_real_ranks_train_what_one_process_would(rehearsal: Rehearsal, exactness: Any) -> None:
     found = exactness("--rehearse", rehearsal, "--count", "24", "--seed", "11", limit_seconds=240)
     assert found["failures"] == []
     assert found["trained"] == 24
@@ -381,7 +354,7 @@ def test_real_ranks_train_what_one_process_would(rehearsal: Rehearsal) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("rehearsal", ["apart", "one order", "nccl"])
-def test_real_ranks_train_what_one_process_would_at_length(rehearsal: Rehearsal) -> None:
+def test_real_ranks_train_what_one_process_would_at_length(rehearsal: Rehearsal, exactness: Any) -> None:
     found = exactness("--rehearse", rehearsal, "--count", "400", "--seed", "12", limit_seconds=900)
     assert found["failures"] == []
     assert found["trained"] == 400
@@ -437,72 +410,3 @@ def test_gloo_sends_host_memory() -> None:
     on_cpu = Placement.of(plan, {"a": torch.empty(2)})
     assert not on_cpu.is_apart
     assert on_cpu.streams(script_of(plan, 0, 1, engine_updates(plan))) is None
-
-
-# On a GPU.
-
-
-@needs_a_gpu
-@pytest.mark.parametrize("overlap", ["backward", "forward"])
-@pytest.mark.parametrize("name", WITHOUT_FACTORS)
-def test_whole_plans_on_a_gpu(name: str, overlap: Overlap) -> None:
-    check(examples(overlap)[name], device="cuda")
-
-
-@needs_a_gpu
-@pytest.mark.parametrize("overlap", ["backward", "forward"])
-def test_one_rank_queues_its_work_on_a_gpu(overlap: Overlap) -> None:
-    for seed in range(8):
-        cluster = replace(cluster_of(1), backend="nccl")
-        space = Space(model=model_of(), cluster=cluster, limits=replace(LIMITS, allow=()))
-        strategy = replace(space.sample(random.Random(seed)), overlap=overlap)
-        check(Example(strategy=strategy, model=model_of(), cluster=cluster), device="cuda")
-
-
-@needs_a_gpu
-@pytest.mark.timeout(600)
-def test_two_ranks_share_a_gpu_under_gloo() -> None:
-    found = exactness("--device", "cuda", "--cluster", "2 nodes", "--count", "40", "--seed", "13", limit_seconds=500)
-    assert found["failures"] == []
-    assert found["trained"] == 40
-
-
-@needs_a_gpu
-@pytest.mark.timeout(600)
-def test_a_server_without_a_gpu_serves_those_with_one() -> None:
-    options = ("--cluster", "2 nodes and a server", "--count", "20", "--seed", "14")
-    found = exactness("--device", "cuda", *options, limit_seconds=500)
-    assert found["failures"] == []
-    assert found["trained"] == 20
-
-
-@needs_nccl
-@pytest.mark.timeout(600)
-def test_as_many_ranks_as_gpus_under_nccl() -> None:
-    shapes = {1: "one rank", 2: "2 nodes", 4: "4 nodes"}
-    cluster = shapes[max(count for count in shapes if count <= torch.cuda.device_count())]
-    options = ("--cluster", cluster, "--count", "40", "--seed", "15")
-    found = exactness("--device", "cuda", "--backend", "nccl", *options, limit_seconds=500)
-    assert found["failures"] == []
-    assert found["trained"] == 40
-
-
-@needs_nccl
-def test_every_collective_of_nccl_among_one_rank(tmp_path: Path) -> None:
-    """Collectives of one member change nothing; that they are called as NCCL wants them is what shows here."""
-    found = subprocess.run(
-        (sys.executable, HERE / "device_cases.py", tmp_path / "store"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert (found.returncode, found.stdout.strip()) == (0, "['nccl']"), found.stderr
-
-
-@needs_a_gpu
-def test_contents_are_marked_for_whoever_gets_them() -> None:
-    content = (torch.ones(4, device="cuda"), [torch.ones(2, device="cuda")])
-    with torch.cuda.stream(torch.cuda.Stream()):
-        used_here(content)
