@@ -234,9 +234,8 @@ class World:
                             worker.update(iteration)
                 users_have_stepped = True
                 continue
-            for group in operation.groups:
-                for rank in group:
-                    self.ranks[rank].locals.run(index, iteration)
+            for position in (position for group in operation.groups for position in group):
+                self.ranks[position].locals.run(index, iteration)
 
     def _move(self, transfer: Transfer, iteration: int) -> None:
         kind = self.plan.regions[transfer.regions[0]].kind
