@@ -26,7 +26,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return loss_curves
 
 
-def run(*arguments: str, limit_seconds: float = 110) -> dict[str, Any]:
+def run(*arguments: str, limit_seconds: float = 380) -> dict[str, Any]:
     done = subprocess.run(
         (sys.executable, BENCHMARKS / "loss_curves.py", *arguments),
         stdin=subprocess.DEVNULL,
@@ -70,28 +70,27 @@ def test_the_docstring_says_how_to_run_and_tune_it(path: Path) -> None:
     assert f"    torchrun --nproc-per-node 2 {place} --bundle best.yaml" in words
 
 
-def test_curves_are_ddps_under_three_strategies_each() -> None:
-    """All scripts, in float64 where they have it: there a curve that is off by more than rounding stands out."""
-    strategies = ("rings into the next forward pass", "shards into the next forward pass", "servers of parts")
-    chosen = [argument for name in strategies for argument in ("--strategy", name)]
-    found = run("--random", "0", "--yardsticks", "1", "--one-dtype", *chosen)
-    assert {one["script"] for one in found["results"]} == {
-        "image classifier",
-        "language model",
-        "recommender",
-        "mixed precision, bfloat16",
-        "mixed precision, float16",
-        "accumulation",
-    }
-    wrong = {
-        (one["script"], kind): held
-        for one in found["results"]
-        for kind, held in one["strategies"].items()
-        if not held["passes"]
-    }
+STRATEGIES = ("rings into the next forward pass", "shards into the next forward pass", "servers of parts")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        pytest.param(("language model", "mixed precision, float16"), id="two"),
+        pytest.param((), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_curves_are_ddps_under_three_strategies_each(scripts: tuple[str, ...]) -> None:
+    """In float64 where a script has it: there a curve that is off by more than rounding stands out."""
+    chosen = [argument for name in STRATEGIES for argument in ("--strategy", name)]
+    chosen += [argument for name in scripts for argument in ("--script", name)]
+    found = run("--random", "0", "--yardsticks", "1", "--one-dtype", *chosen, limit_seconds=580)
+    assert len(found["results"]) == (len(scripts) or 6)
+    wrong = [one for one in found["results"] if not all(held["passes"] for held in one["strategies"].values())]
     assert not wrong
     assert found["fewest_strategies"] >= 3
-    assert found["controls_told_apart"] == found["num_controls"] >= 4
+    assert found["controls_told_apart"] == found["num_controls"] == len(found["results"]) - 1
     assert all(one["num_losses"] >= 30 and one["last_loss"] < one["first_loss"] for one in found["results"])
 
 
