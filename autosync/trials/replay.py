@@ -68,8 +68,8 @@ def replay_task(model: ModelSpec) -> Task:
 class _Owner(nn.Module):
     """A module that owns parameters; where one is a linear layer's weight, it tells the factors of its gradient."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._factors: tuple[torch.Tensor, torch.Tensor] | None = None
         self._factors_hooks: OrderedDict[int, Callable[[torch.Tensor, torch.Tensor], None]] = OrderedDict()
 
@@ -96,6 +96,15 @@ class _Stage(_Owner):
         return
 
 
+class _Table(_Stage, nn.Embedding):  # type: ignore[misc]  # it has a stage's forward pass and looks nothing up
+    """A stage whose variables have sparse gradients: stock DDP takes these from embeddings that say so alone."""
+
+    def __init__(self, num_rows: int, width: int) -> None:
+        super().__init__(num_rows, width, sparse=True, device="meta")
+        # Whatever the spec calls the variable, the model registers it.
+        del self.weight
+
+
 class ReplayedModel(_Owner):
     """The spec's parameters, in modules named as the original's, behind passes that take their time."""
 
@@ -106,9 +115,10 @@ class ReplayedModel(_Owner):
         self._variables = {variable.name: variable for variable in model.variables}
         self._gradients: dict[str, torch.Tensor] = {}
         self._owners: dict[str, _Owner] = {}
+        tables = {v.name.rpartition(".")[0]: v for v in model.variables if v.sparse}
         for variable in model.variables:
             name, _, leaf = variable.name.rpartition(".")
-            owner = self._module(name)
+            owner = self._module(name, tables)
             parameter = nn.Parameter(torch.zeros(variable.shape, dtype=getattr(torch, variable.dtype)))
             owner.register_parameter(leaf, parameter)
             self._owners[variable.name] = owner
@@ -120,16 +130,17 @@ class ReplayedModel(_Owner):
                 self._gradients[variable.name] = torch.ones_like(parameter, requires_grad=False)
         self._by_name = dict(self.named_parameters())
 
-    def _module(self, name: str) -> _Owner:
-        """The module of that name, made where it is missing."""
-        module: _Owner = self
-        for step in name.split(".") if name else ():
-            child = dict(module.named_children()).get(step)
-            if child is None:
-                child = _Stage()
-                module.add_module(step, child)
-            assert isinstance(child, _Owner), "all modules here are"
-            module = child
+    def _module(self, name: str, tables: Mapping[str, Variable]) -> _Owner:
+        """The module of that name, made where it is missing. `tables` has the sparse variable of those that own one."""
+        if not name:
+            return self
+        above, _, step = name.rpartition(".")
+        parent = self._module(above, tables)
+        module = dict(parent.named_children()).get(step)
+        if module is None:
+            module = _Table(*tables[name].shape) if name in tables else _Stage()
+            parent.add_module(step, module)
+        assert isinstance(module, _Owner), "all modules here are"
         return module
 
     def forward(self, rows: Rows) -> torch.Tensor:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from autosync.runtime.factors import KnowsFactors
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
@@ -158,3 +159,25 @@ def test_a_linear_layers_weight_has_factors_that_make_up_its_gradient() -> None:
     hook.remove()
     run_backward(task, compute_loss(task, model, batch))
     assert len(seen) == 1
+
+
+def test_stock_ddp_is_told_which_gradients_are_sparse() -> None:
+    """It takes them from embeddings that say so alone, whatever these and the modules within them are called."""
+    names = {"table.weight": "blocks.0.rows", "stack.0.weight": "blocks.0.next.weight", "stack.0.bias": "blocks.bias"}
+    plain = _small()
+
+    def renamed(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        return tuple(replace(one, variables=tuple(names.get(n, n) for n in one.variables)) for one in segments)
+
+    timeline = replace(
+        plain.timeline, forward=renamed(plain.timeline.forward), backward=renamed(plain.timeline.backward)
+    )
+    variables = tuple(replace(variable, name=names.get(variable.name, variable.name)) for variable in plain.variables)
+    # Modules are made on the way to their children, too.
+    for order in (variables, variables[::-1]):
+        spec = replace(plain, variables=order, timeline=timeline)
+        model, _, _ = _steps(spec, 1)
+        owners = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding) and module.sparse}
+        assert owners == {"blocks.0"}
+        assert set(dict(model.named_parameters())) == {variable.name for variable in variables}
+        assert "(0): _Table(" in repr(model)
