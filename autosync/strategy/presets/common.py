@@ -12,6 +12,9 @@ from autosync.strategy.backends import BACKENDS
 from autosync.strategy.parts import Part
 from autosync.strategy.representation import Message, ParameterServer, SparseGather
 
+NUM_LANES = 8
+"""Lanes of servers at most, unless a preset says otherwise: every backend allows these, and each lane is threads."""
+
 
 def in_ready_order(variables: Iterable[Variable]) -> list[Variable]:
     """The order in which gradients come."""
@@ -46,13 +49,19 @@ class Servers:
 
     These are the nodes without devices where there are any (and the backend lets them take part), else all workers,
     as in AutoDist. A server moves as many bytes in as out, so the slower direction of its interface is its rate.
+
+    A lane keeps its order, so one lane keeps one server busy at a time: each server has its own, as far as `num_lanes`
+    go.
     """
 
-    def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, local_proxy: bool = False) -> None:
+    def __init__(
+        self, model: ModelSpec, cluster: ClusterSpec, *, local_proxy: bool = False, num_lanes: int = NUM_LANES
+    ) -> None:
         dedicated = [node for node in cluster.nodes if node.role == "server"]
         can_serve = dedicated and BACKENDS[cluster.backend].serves_without_device
         self.nodes: list[Node] = dedicated if can_serve else [n for n in cluster.nodes if n.role == "worker"]
         self._load_bytes = dict.fromkeys((node.name for node in self.nodes), 0.0)
+        self._lanes = {node.name: position % num_lanes for position, node in enumerate(self.nodes)}
         self._model = model
         self._local_proxy = local_proxy
 
@@ -63,17 +72,17 @@ class Servers:
         num_bytes = part.touched_rows()[0] * part.row_bytes if rows else part.num_bytes
         node = min(self.nodes, key=lambda node: (self._load_bytes[node.name] + num_bytes) / interface_rate(node))
         self._load_bytes[node.name] += num_bytes
-        return self.message_at(node.name, part)
+        return self.message_at(node.name, part, lane=self._lanes[node.name])
 
-    def message_at(self, server: str, part: Part) -> Message:
-        """A message for the part, on that server."""
+    def message_at(self, server: str, part: Part, *, lane: int = 0) -> Message:
+        """A message for the part, on that server, which need not be one of these."""
         rows = travels_as_rows(part.variable, self._model)
         # A server sees parts; an optimizer that must see whole parameters stays with the workers.
         update: Literal["server", "worker"] = "server" if self._model.optimizer.elementwise else "worker"
         synchroniser = ParameterServer(
             server=server, update=update, local_proxy=self._local_proxy and not rows, sparse=rows
         )
-        return Message(parts=(str(part.name),), synchroniser=synchroniser)
+        return Message(parts=(str(part.name),), synchroniser=synchroniser, lane=lane)
 
 
 def interface_rate(node: Node) -> float:

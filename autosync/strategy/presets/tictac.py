@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.backends import BACKENDS
 from autosync.strategy.parts import parts_of
 from autosync.strategy.presets.common import Servers, need_elementwise
 from autosync.strategy.presets.options import count_option
-from autosync.strategy.representation import Message, ParameterServer, Strategy
+from autosync.strategy.representation import Strategy
 
 NUM_LANES = 16
 
@@ -32,14 +30,7 @@ def tictac(model: ModelSpec, cluster: ClusterSpec, *, num_lanes: int = NUM_LANES
     Scheduling", MLSys 2019; xldrx/tictac, tictac/common.py (`_update_properties`), tictac/tic.py, tictac/tac.py.
     """
     need_elementwise(model, "servers return parameters, which needs an elementwise optimizer")
-    servers = Servers(model, cluster)
     most = min(count_option("num_lanes", num_lanes), BACKENDS[cluster.backend].max_lanes)
-    num_channels = min(len(servers.nodes), most)
-    channels = {node.name: position % num_channels for position, node in enumerate(servers.nodes)}
+    servers = Servers(model, cluster, num_lanes=most)
     messages = (servers.message(parts_of(variable, None)[0]) for variable in model.variables)
-    return Strategy(overlap="forward", messages=tuple(_in_channel(message, channels) for message in messages))
-
-
-def _in_channel(message: Message, channels: dict[str, int]) -> Message:
-    assert isinstance(message.synchroniser, ParameterServer), "servers make no other messages"
-    return replace(message, lane=channels[message.synchroniser.server])
+    return Strategy(overlap="forward", messages=tuple(messages))

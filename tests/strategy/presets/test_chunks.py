@@ -110,6 +110,7 @@ def test_all_variables_at_one_server(model: Models, variable: Variables, cluster
     def servers(nodes: ClusterSpec, **options: Any) -> set[str]:
         strategy = build_preset("ps", spec, nodes, **options)
         assert _groups(strategy) == [("a",), ("table",)]
+        assert {message.lane for message in strategy.messages} == {0}
         assert [getattr(message.synchroniser, "sparse", None) for message in strategy.messages] == [False, True]
         return {str(getattr(message.synchroniser, "server", "")) for message in strategy.messages}
 

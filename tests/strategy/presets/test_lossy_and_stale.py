@@ -162,8 +162,12 @@ def test_ssp_is_late_servers_placed_as_others(model: Models, variable: Variables
     table = variable("table", 9, 2, kind="embedding", touched_rows=2.0, max_touched_rows=3)
     spec, unequal = model(variable("a", 30), table, variable("b", 10)), cluster([1, 1], gigabits=[1, 3])
     assert build_preset("ssp", spec, unequal, staleness=3).messages == tuple(
-        Message(parts=(name,), synchroniser=ParameterServer(server=server, staleness=3, sparse=name == "table"))
-        for name, server in (("a", "n1"), ("table", "n0"), ("b", "n1"))
+        Message(
+            parts=(name,),
+            synchroniser=ParameterServer(server=f"n{position}", staleness=3, sparse=name == "table"),
+            lane=position,
+        )
+        for name, position in (("a", 1), ("table", 0), ("b", 1))
     )
     assert build_preset("ssp", spec, unequal).messages[0].synchroniser == ParameterServer(server="n1", staleness=1)
     for fields in ({"clip_norm": 1.0}, {"loss_scaling": True}):

@@ -96,6 +96,30 @@ def test_nodes_without_devices_serve_where_there_are_any(model: Models, variable
     assert _servers(on_nccl) == {"a": "n0", "b": "n1", "c": "n0"}, "nccl knows devices only"
 
 
+@pytest.mark.parametrize("name", ["ps_load_balanced", "ps_partitioned", "ps_uneven_partitioned", "poseidon", "ssp"])
+def test_each_server_has_a_lane_as_far_as_eight_go(
+    name: str, model: Models, variable: Variables, cluster: Clusters
+) -> None:
+    """So that no server waits for another, save where there are more servers than lanes."""
+    # A linear variable, for Poseidon needs one, but with so many factors that it goes through servers.
+    spec = model(variable("fc", 8, 8, kind="linear", factor_rows=9000), *(variable(f"w{i}", 64) for i in range(12)))
+    for nodes, num_servers, prefix in (
+        (cluster([1, 1, 1]), 3, "n"),
+        (cluster([1, 1], servers=2), 2, "s"),
+        (cluster([1] * 10), 10, "n"),
+        (cluster([1] * 10, backend="nccl"), 10, "n"),
+    ):
+        strategy = build_preset(name, spec, nodes)
+        lanes = {*zip(_servers(strategy).values(), (message.lane for message in strategy.messages), strict=True)}
+        assert lanes == {(f"{prefix}{position}", position % 8) for position in range(num_servers)}
+
+
+def test_tables_at_two_servers_have_two_lanes(model: Models, variable: Variables, cluster: Clusters) -> None:
+    tables = (variable(name, 9, 2, kind="embedding", touched_rows=2.0, max_touched_rows=3) for name in ("one", "two"))
+    messages = build_preset("parallax", model(*tables, variable("w", 4)), cluster([1, 1])).messages
+    assert [(message.parts, message.lane) for message in messages] == [(("one",), 0), (("two",), 1), (("w",), 0)]
+
+
 def test_a_table_counts_by_the_rows_that_travel(model: Models, variable: Variables, cluster: Clusters) -> None:
     spec = model(
         variable("table", 10_000, 16, kind="embedding", touched_rows=3.0, max_touched_rows=4),
