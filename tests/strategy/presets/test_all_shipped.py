@@ -39,6 +39,8 @@ def _refusal(preset: str, model: ModelSpec, cluster: ClusterSpec) -> str:
         # Cut by its smallest divisor, a table of a large prime of rows has as many parts.
         primes = (v.name for v in model.variables if v.shape and smallest_divisor(v.shape[0]) > MAX_PARTS)
         return next((f"{name} would be cut into" for name in primes), "")
+    if preset == "poseidon" and not any(variable.kind == "linear" for variable in model.variables):
+        return "has no linear variable"
     if preset == "dgc" and model.optimizer.state_slots:
         return "keeps a state of its own"
     if preset == "ssp" and model.clip_norm is not None:
