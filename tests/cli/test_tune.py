@@ -67,7 +67,7 @@ def test_the_verdict_for_people(shell: Shell, fake: Callable[..., None]) -> None
     assert all(line.startswith("preset:") for line in lines[4:6])
     assert all(" times as fast as stock DDP (" in line for line in lines[7:9])
     assert lines[10] == f"The winner is {lines[7].partition(' is ')[0]}:"
-    assert lines[11] == "  all variables are all-reduced in 4 messages"
+    assert lines[11] == "  all variables are all-reduced in 2 messages"
     assert lines[-2:] == ["bundle: autosync-studies/s/best.yaml", "study:  autosync-studies/s"]
 
 
@@ -75,7 +75,7 @@ def test_no_difference_is_said_plainly(shell: Shell, fake: Callable[..., None]) 
     fake()
     assert shell.run(*_tune("--trials", "2")) == 0, shell.err
     lines = shell.out.splitlines()
-    assert lines[6].startswith("no difference found between preset:all_reduce_per_variable ")
+    assert lines[6].startswith("no difference found between preset:ddp ")
     assert lines[8] == "Nothing tried is faster than stock DDP for certain: keep it."
     assert lines[-2] == "bundle: autosync-studies/s/best.yaml (stock DDP's buckets as a strategy)"
 
@@ -111,8 +111,8 @@ def test_a_dry_run_shows_what_would_be_started_and_tried(shell: Shell) -> None:
     assert lines[1].endswith(" -m autosync.trials.servant ADDRESS > autosync-studies/s/logs/ranks-1/rank-0.log 2>&1")
     assert lines[4] == "would be tried, in this order:"
     assert lines[5] == "  stock DDP: stock DDP as it ships"
-    assert lines[6].startswith("  preset:all_reduce_per_variable ")
-    assert lines[6].endswith(": all variables are all-reduced in 4 messages")
+    assert lines[6].startswith("  preset:ddp ")
+    assert lines[6].endswith(": all variables are all-reduced in 2 messages")
     assert lines[8:] == ["", "study: autosync-studies/s"]
     assert shell.run(*_tune("--dry-run")) == 0
     assert "would be tried, first of 20:" in shell.out
@@ -130,9 +130,9 @@ def test_a_dry_run_as_a_document(shell: Shell) -> None:
     assert (first["rank"], second["environment"]["RANK"]) == (0, "1")
     assert first["environment"]["AUTOSYNC_CONTROL_TOKEN"] == "HIDDEN"
     assert first["command"][-3:] == ["-m", "autosync.trials.servant", "ADDRESS"]
-    assert [one["origin"] for one in document["first"]] == ["baseline:torch_ddp", "preset:all_reduce_per_variable"]
+    assert [one["origin"] for one in document["first"]] == ["baseline:torch_ddp", "preset:ddp"]
     assert document["first"][0]["strategy_id"] is None
-    assert document["first"][1]["in_words"] == "all variables are all-reduced in 4 messages"
+    assert document["first"][1]["in_words"] == "all variables are all-reduced in 2 messages"
 
 
 def test_the_efforts_are_those_that_there_are() -> None:

@@ -12,7 +12,7 @@ EXPECTED = {
     "second_backward": ("", "OperationError: a second backward pass before optimizer.step()"),
     "skipped_step": ("", "OperationError: a second backward pass before optimizer.step()"),
     "clips_undeclared": ("", "OperationError: the gradient of 0.weight belongs to the engine until its update"),
-    "state_dict": ("4", "OperationError: the optimizer's state of 0.weight is where it is updated"),
+    "state_dict": ("4", "OperationError: the optimizer's state of 0.bias is where it is updated"),
     "resumes": ("", ""),
     "released_is_free": ("", ""),
     "missing_gradient": (

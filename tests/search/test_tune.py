@@ -92,7 +92,7 @@ def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
         output=output,
         progress=told,
     )
-    assert [record.origin for record in tuned.records][:2] == ["baseline:torch_ddp", "preset:all_reduce_per_variable"]
+    assert [record.origin for record in tuned.records][:2] == ["baseline:torch_ddp", "preset:ddp"]
     assert all(record.measurement is not None for record in tuned.records)
     assert tuned.folder == Path("autosync-studies/first")
     assert list(read_study(tuned.folder)) == list(tuned.records)
