@@ -15,6 +15,10 @@ step takes beyond `bare`, by parameter) and `sparse` (tables of 100,000 users an
 memory is measured apart, every contestant alone in new processes. A contestant that is refused is reported with the
 reason, and its bounds do not hold. Ends with 1 unless all bounds hold.
 
+All ranks run as batch processes (SCHED_BATCH), as on a testbed: gloo's thread of a connection spins while another thread
+holds the connection, and where the two share a core a spinning thread that has just woken up keeps the core until the
+next tick. It would be the scheduler that is measured. `--scheduler other` leaves it as the system has it.
+
 --device cuda puts models and batches on the GPU: gloo then copies through the host, and all ranks share the device.
 """
 
@@ -132,6 +136,8 @@ def _synchronize(device: torch.device) -> None:
 def run_rank(job: dict[str, Any], rank: int) -> None:
     """What one rank of a launch does: all contestants in turn, or one alone for its memory."""
     folder = Path(job["folder"])
+    if job["scheduler"] == "batch":
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / f"rendezvous-{job['launch']}"), job["num_ranks"])
     limit = dt.timedelta(seconds=120)
@@ -210,6 +216,7 @@ class Launcher:
             "num_ranks": self._options.ranks,
             "rounds": self._options.rounds,
             "steps": self._options.steps,
+            "scheduler": self._options.scheduler,
         }
         environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", **os.environ}
         ranks = [
@@ -345,6 +352,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=8, help="of each contestant in each round")
     parser.add_argument("--memory-repeats", type=int, default=3, help="0: no memory is measured")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--scheduler", default="batch", choices=["batch", "other"])
     parser.add_argument("--as-rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -369,6 +377,7 @@ def main() -> int:
     summary = {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else f"cpu, {os.cpu_count()} cores",
         "torch": torch.__version__,
+        "scheduler": options.scheduler,
         "num_ranks": options.ranks,
         "num_rounds": options.rounds,
         "steps_a_round": options.steps,
