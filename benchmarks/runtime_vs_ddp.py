@@ -15,9 +15,9 @@ step takes beyond `bare`, by parameter) and `sparse` (tables of 100,000 users an
 memory is measured apart, every contestant alone in new processes. A contestant that is refused is reported with the
 reason, and its bounds do not hold. Ends with 1 unless all bounds hold.
 
-All ranks run as batch processes (SCHED_BATCH), as on a testbed: gloo's thread of a connection spins while another thread
-holds the connection, and where the two share a core a spinning thread that has just woken up keeps the core until the
-next tick. It would be the scheduler that is measured. `--scheduler other` leaves it as the system has it.
+All ranks run as batch processes (SCHED_BATCH), as on a testbed: gloo's thread of a connection spins while another
+thread holds the connection, and where the two share a core a spinning thread that has just woken up keeps the core
+until the next tick. It would be the scheduler that is measured. `--scheduler other` leaves it as the system has it.
 
 --device cuda puts models and batches on the GPU: gloo then copies through the host, and all ranks share the device.
 """
