@@ -1,0 +1,159 @@
+"""A plan as columns of numbers: what simulators and other compiled code read.
+
+A plan is tuples, for people and for the runtime; a thousand plans a second are columns. `tables_of` makes the columns
+of a plan. Names are positions here: of a collective, an algorithm, a kind of local work or of gate in the tuples of
+names below; of a cost and of a set of groups in the tables' own. What a transfer's or a local operation's column has
+no meaning for is -1. Regions are left out: they say where numbers lie, not what it costs to move them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.plan.types import (
+    Algorithm,
+    Collective,
+    Edge,
+    Event,
+    GateKind,
+    Groups,
+    LocalKind,
+    Plan,
+    Transfer,
+)
+
+Integers = npt.NDArray[np.int64]
+
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+LOCAL_KINDS: tuple[LocalKind, ...] = get_args(LocalKind)
+EVENTS: tuple[Event, ...] = get_args(Event)
+GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
+
+
+class Edges(NamedTuple):
+    """What rows of another table wait for: row i for the edges `first[i]` to `first[i + 1]`."""
+
+    first: Integers
+    event: Integers
+    target: Integers
+    lag: Integers
+
+
+class Operations(NamedTuple):
+    """A row an operation, in the plan's order; the columns are the fields of `Transfer` and `Local`.
+
+    `kind` is the collective of a transfer and the kind of local work, `cost` what local work is priced by, `groups` and
+    `within` are positions in `Tables.group_sets`.
+    """
+
+    is_transfer: npt.NDArray[np.bool_]
+    kind: Integers
+    algorithm: Integers
+    groups: Integers
+    within: Integers
+    num_elements: Integers
+    max_elements: Integers
+    item_bytes: Integers
+    lane: Integers
+    priority: Integers
+    message: Integers
+    every: Integers
+    cost: Integers
+    sharded: npt.NDArray[np.bool_]
+    after: Edges
+
+
+class Gates(NamedTuple):
+    """A row a gate, in the plan's order."""
+
+    kind: Integers
+    variable: Integers
+    after: Edges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """A plan's operations and gates as columns. `forward` says whether transfers overlap the forward pass."""
+
+    num_ranks: int
+    num_workers: int
+    num_lanes: int
+    forward: bool
+    native_backend: str
+    costs: tuple[str, ...]
+    group_sets: tuple[Groups, ...]
+    operations: Operations
+    gates: Gates
+
+
+def tables_of(plan: Plan) -> Tables:
+    """The columns of a plan."""
+    costs: dict[str, int] = {}
+    group_sets: dict[Groups, int] = {}
+    rows: list[tuple[int, ...]] = []
+    for one in plan.operations:
+        groups = group_sets.setdefault(one.groups, len(group_sets))
+        if isinstance(one, Transfer):
+            within = group_sets.setdefault(one.within, len(group_sets)) if one.within else -1
+            rows.append(
+                (
+                    1,
+                    COLLECTIVES.index(one.collective),
+                    ALGORITHMS.index(one.algorithm),
+                    groups,
+                    within,
+                    one.num_elements,
+                    one.max_elements,
+                    one.item_bytes,
+                    one.lane,
+                    one.priority,
+                    one.message,
+                    one.every,
+                    -1,
+                    0,
+                )
+            )
+        else:
+            cost = costs.setdefault(one.cost, len(costs))
+            kind = LOCAL_KINDS.index(one.kind)
+            size = one.num_elements
+            rows.append((0, kind, -1, groups, -1, size, size, -1, -1, -1, one.message, one.every, cost, one.sharded))
+    columns = _columns(rows, len(Operations._fields) - 1)
+    is_transfer, *others, sharded = columns
+    return Tables(
+        num_ranks=len(plan.ranks),
+        num_workers=plan.num_workers,
+        num_lanes=plan.num_lanes,
+        forward=plan.overlap == "forward",
+        native_backend=plan.backend,
+        costs=tuple(costs),
+        group_sets=tuple(group_sets),
+        operations=Operations(
+            is_transfer.astype(np.bool_),
+            *others,
+            sharded=sharded.astype(np.bool_),
+            after=_edges([one.after for one in plan.operations]),
+        ),
+        gates=Gates(
+            *_columns([(GATE_KINDS.index(gate.kind), gate.variable) for gate in plan.gates], 2),
+            after=_edges([gate.after for gate in plan.gates]),
+        ),
+    )
+
+
+def _columns(rows: Sequence[tuple[int, ...]], num_columns: int) -> list[Integers]:
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), num_columns)
+    return list(np.ascontiguousarray(table.T))
+
+
+def _edges(waits: Sequence[Iterable[Edge]]) -> Edges:
+    rows = [[(EVENTS.index(edge.event), edge.target, edge.lag) for edge in edges] for edges in waits]
+    first = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=first[1:])
+    return Edges(first, *_columns([edge for row in rows for edge in row], 3))
