@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--only", choices=STUDIES, action="append", help="this study (more than once: these)")
     parser.add_argument("--steps", type=int, default=36, help="measured steps of each contestant")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--budget-seconds", type=float, default=150.0, help="for the steps of one comparison")
+    parser.add_argument("--budget-seconds", type=float, default=400.0, help="for the steps of one comparison")
     parser.add_argument("--repeats", type=int, default=10, help="comparisons of (d)")
     parser.add_argument("--limit-seconds", type=float, default=1500.0, help="begin no comparison after this time")
     options = parser.parse_args()
@@ -149,9 +149,9 @@ def study_convnet(options: argparse.Namespace, _: float) -> dict[str, Any]:
     model = convnet(CONVNET_SECONDS)
     cluster = emulated(*(CONVNET_MEGABITS,) * CONVNET_HOSTS)
     contestants = [Contestant(name=TORCH_DDP), *contestants_of(convnet_strategies(model, cluster), model, cluster)]
-    (comparison,) = compared(
-        Case(model=model, cluster=cluster, contestants=contestants, design=design_of(options)), seeds=(0,)
-    )
+    # Transfers that go on into the next step: blocks of a step or two would show their beginning alone.
+    design = replace(design_of(options), num_steps=2 * options.steps)
+    (comparison,) = compared(Case(model=model, cluster=cluster, contestants=contestants, design=design), seeds=(0,))
     best = min(
         (one.median_seconds for name, one in comparison.measurements.items() if name != TORCH_DDP), default=float("inf")
     )
