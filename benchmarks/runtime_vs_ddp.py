@@ -8,12 +8,14 @@ ratios come with 95 % intervals over the rounds (see autosync/trials/statistics.
 - `stock`: our preset of the same buckets, which stock DDP can express and torch's Reducer runs;
 - `engine`: the same bundle, run by our own engine;
 - `bare`: the same training without synchronisation;
-- `ddp_dense`: DDP on a model whose table has dense gradients (the others have sparse ones).
+- `ddp_dense`: DDP on a model whose tables have dense gradients (the engine's have sparse ones).
 
 Scenarios: `convnet` (25 million parameters), `transformer` (10 million), `many` (1,000 small parameters: the time a
-step takes beyond `bare`, by parameter) and `sparse` (tables of 100,000 users and items, 1 % of them touched). Peak
-memory is measured apart, every contestant alone in new processes. A contestant that is refused is reported with the
-reason, and its bounds do not hold. Ends with 1 unless all bounds hold.
+step takes beyond `bare`, by parameter) and `sparse` (tables of 100,000 users and items, 1 % of them touched). In
+`sparse` only the engine has sparse gradients: torch 2.13's own all-reduce of them on gloo now and then aborts the
+process, so there is no `ddp`, and no plan with them is run as `stock`. Peak memory is measured apart, every contestant
+alone in new processes. A contestant that is refused is reported with the reason, and its bounds do not hold. Ends with
+1 unless all bounds hold.
 
 All ranks run as batch processes (SCHED_BATCH), as on a testbed: gloo's thread of a connection spins while another
 thread holds the connection, and where the two share a core a spinning thread that has just woken up keeps the core
@@ -47,7 +49,6 @@ from torch.nn.parallel import DistributedDataParallel
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.runtime.parallelize import parallelize, release
-from autosync.runtime.stock import stock_buckets
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.profile import profile
 from autosync.specs.task_run import map_tensors
@@ -83,7 +84,7 @@ SCENARIOS = {
         ("ddp", "stock", "engine"), "ddp", {"stock": 1.02, "engine": 1.05}, {"stock": 1.05, "engine": 1.05}, {}
     ),
     "many": Scenario(("bare", "ddp", "stock", "engine"), "bare", {}, {}, {"stock": 15.0, "engine": 15.0}),
-    "sparse": Scenario(("ddp_dense", "ddp", "stock", "engine"), "ddp_dense", {"stock": 1 / 5, "engine": 1 / 5}, {}, {}),
+    "sparse": Scenario(("ddp_dense", "engine"), "ddp_dense", {"engine": 1 / 5}, {}, {}),
 }
 
 
@@ -249,8 +250,6 @@ def write_bundle(scenario: str, num_ranks: int, path: Path) -> dict[str, Any]:
     model = profile(TASKS[scenario](), device="cpu")
     strategy = build_preset("ddp", model, cluster)
     plan = lower(strategy, model, cluster)
-    stock = stock_buckets(plan)
-    assert stock is not None, "the preset of stock DDP is what stock DDP can express"
     save_bundle(
         path,
         Bundle(
@@ -264,7 +263,7 @@ def write_bundle(scenario: str, num_ranks: int, path: Path) -> dict[str, Any]:
     return {
         "num_parameters": len(model.variables),
         "num_elements": sum(variable.num_elements for variable in model.variables),
-        "num_buckets": len(stock.buckets),
+        "num_buckets": len(strategy.messages),
     }
 
 

@@ -39,20 +39,6 @@ class Tied(nn.Module):
         return y
 
 
-class Rows(nn.Module):
-    """Two tables with sparse gradients beside dense layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.users = nn.Embedding(50, 4, sparse=True)
-        self.items = nn.Embedding(30, 4, sparse=True)
-        self.mlp = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 1))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        y: Tensor = self.mlp(torch.cat((self.users(ids), self.items(ids % 30)), dim=1))
-        return y
-
-
 def conv_loss(model: nn.Module, lots: torch.Generator) -> Tensor:
     return functional.cross_entropy(
         model(torch.randn(4, 3, 6, 6, generator=lots)), torch.randint(3, (4,), generator=lots)
@@ -64,16 +50,10 @@ def text_loss(model: nn.Module, lots: torch.Generator) -> Tensor:
     return functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
 
 
-def rows_loss(model: nn.Module, lots: torch.Generator) -> Tensor:
-    loss: Tensor = model(torch.randint(50, (6,), generator=lots)).square().mean()
-    return loss
-
-
 Loss = Callable[[nn.Module, torch.Generator], Tensor]
 MODELS: dict[str, tuple[type[nn.Module], Loss]] = {
     "conv": (Conv, conv_loss),
     "tied": (Tied, text_loss),
-    "rows": (Rows, rows_loss),
 }
 
 

@@ -42,16 +42,13 @@ def lots(seed: int) -> torch.Generator:
 def stock_of(model: nn.Module, buckets: Sequence[Sequence[int]]) -> StockBuckets:
     """Buckets with the facts that a plan would give."""
     parameters = list(model.parameters())
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.sparse}
-    sparse = frozenset(i for i, parameter in enumerate(parameters) if id(parameter) in tables)
     sizes: dict[torch.dtype, list[int]] = {}
     for bucket in buckets:
-        if bucket[0] not in sparse:
-            num_bytes = sum(parameters[i].numel() * parameters[i].element_size() for i in bucket)
-            sizes.setdefault(parameters[bucket[0]].dtype, []).append(num_bytes)
+        num_bytes = sum(parameters[i].numel() * parameters[i].element_size() for i in bucket)
+        sizes.setdefault(parameters[bucket[0]].dtype, []).append(num_bytes)
     columns = range(max(map(len, sizes.values())))
     limits = tuple(min(one[k] for one in sizes.values() if k < len(one)) for k in columns)
-    return StockBuckets(buckets=tuple(map(tuple, buckets)), sparse=sparse, limits_bytes=limits)
+    return StockBuckets(buckets=tuple(map(tuple, buckets)), limits_bytes=limits)
 
 
 @contextmanager
@@ -90,12 +87,6 @@ def differing(found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    if one.layout != other.layout:
-        return False
-    if one.is_sparse:
-        return torch.equal(one.coalesce().indices(), other.coalesce().indices()) and torch.equal(
-            one.coalesce().values(), other.coalesce().values()
-        )
     return one.stride() == other.stride() and torch.equal(one, other)
 
 
@@ -136,11 +127,6 @@ def conv_is_that_of_ddp() -> dict[str, Any]:
 @case
 def tied_transformer_is_that_of_ddp() -> dict[str, Any]:
     return compared("tied")
-
-
-@case
-def sparse_is_that_of_ddp() -> dict[str, Any]:
-    return compared("rows")
 
 
 @case
@@ -252,20 +238,6 @@ def penalties_apart_are_synchronised() -> list[str]:
         more = {name: expected[name] + dist.get_world_size() - 1}
         found += far(gradients(model), {**expected, **more})
     return found
-
-
-@case
-def backward_again_is_synchronised_sparse() -> list[str]:
-    model, loss = made("rows")
-    expected = {name: 2 * value for name, value in averaged(own(model, loss, 6)).items()}
-    with reducing(model, [[5], [4, 3, 2], [1], [0]]):
-        value = loss(model, lots(6))
-        value.backward(retain_graph=True)
-        value.backward()
-    found = gradients(model)
-    return far(
-        {name: value.to_dense() for name, value in found.items()}, {n: v.to_dense() for n, v in expected.items()}
-    )
 
 
 @case
@@ -410,17 +382,15 @@ def one_after_another() -> list[str]:
 @case
 def buckets_are_those_given() -> list[list[list[int]]]:
     """The positions of each bucket's parameters in the model, in the order of launch: given, and found after a step."""
-    found = []
-    for name, given in (("conv", [[4, 3], [2], [1, 0]]), ("rows", [[5, 3], [0], [4], [1], [2]])):
-        model, loss = made(name)
-        numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
-        with reducing(model, given) as reducer:
-            loss(model, lots(1)).backward()
-            loss(model, lots(2)).backward()
-            buckets = reducer._reducer._get_zeros_like_grad_buckets()
-            used = [[numbers[id(parameter)] for parameter in bucket.parameters()] for bucket in buckets]
-        found += [given, used]
-    return found
+    given = [[4, 3], [2], [1, 0]]
+    model, loss = made("conv")
+    numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
+    with reducing(model, given) as reducer:
+        loss(model, lots(1)).backward()
+        loss(model, lots(2)).backward()
+        buckets = reducer._reducer._get_zeros_like_grad_buckets()
+        used = [[numbers[id(parameter)] for parameter in bucket.parameters()] for bucket in buckets]
+    return [given, used]
 
 
 @case

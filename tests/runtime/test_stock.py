@@ -34,15 +34,13 @@ from autosync.testing.plans import cluster_of, model_with
 PROGRAM = Path(__file__).with_name("stock_ranks.py")
 LIMIT_SECONDS = 300.0
 
-# Declared first, used first, and so ready last; the table's gradient is sparse.
+# Declared first, used first, and so ready last.
 VARIABLES = (
-    Variable(
-        name="table", shape=(10, 2), kind="embedding", use=0, ready=3, touched_rows=2, max_touched_rows=4, sparse=True
-    ),
-    Variable(name="first", shape=(4, 2), use=1, ready=2),
-    Variable(name="second", shape=(5,), use=2, ready=1),
-    Variable(name="last", shape=(3,), use=3, ready=0),
+    Variable(name="first", shape=(4, 2), use=0, ready=2),
+    Variable(name="second", shape=(5,), use=1, ready=1),
+    Variable(name="last", shape=(3,), use=2, ready=0),
 )
+TABLE = Variable(name="table", shape=(10, 2), kind="embedding", use=3, ready=3, touched_rows=2, max_touched_rows=4)
 ROWS = Message(parts=("table",), synchroniser=SparseGather())
 
 
@@ -60,14 +58,8 @@ def dense(*names: str, **options: Any) -> Message:
 
 
 def test_buckets_come_in_the_order_in_which_gradients_do() -> None:
-    found = stock_buckets(plan_of(dense("first"), dense("second", "last"), ROWS))
-    assert found == StockBuckets(buckets=((3, 2), (1,), (0,)), sparse=frozenset({0}), limits_bytes=(32, 32))
-
-
-def test_all_reduces_of_rows_need_gloo() -> None:
-    plan = plan_of(dense("first", "second", "last"), ROWS)
-    assert not why_not_stock(plan)
-    assert why_not_stock(replace(plan, backend="nccl")) == "nccl has no all-reduce of sparse gradients"
+    found = stock_buckets(plan_of(dense("first"), dense("second", "last")))
+    assert found == StockBuckets(buckets=((2, 1), (0,)), limits_bytes=(32, 32))
 
 
 def test_ddps_own_preset_is_stock() -> None:
@@ -77,8 +69,7 @@ def test_ddps_own_preset_is_stock() -> None:
 
 
 def test_clipping_is_the_users() -> None:
-    dense_model = model_with(*VARIABLES[1:], clip_norm=1.0)
-    found = stock_buckets(plan_of(dense("first", "second", "last"), model=dense_model))
+    found = stock_buckets(plan_of(dense(*WEIGHTS), model=model_with(*VARIABLES, clip_norm=1.0)))
     assert found is not None
     assert found.buckets == ((2, 1, 0),)
 
@@ -117,44 +108,47 @@ def test_buckets_of_two_dtypes_must_fit_into_one_list_of_sizes() -> None:
 
 LONG = Variable(name="long", shape=(300,), use=0, ready=0)
 WEIGHTS = ("first", "second", "last")
+WITH_TABLE = model_with(*VARIABLES, TABLE)
+WITH_ROWS = model_with(*VARIABLES, replace(TABLE, sparse=True))
 NOT_STOCK = {
     "forward overlap": (
-        lambda: plan_of(dense(*WEIGHTS), ROWS, overlap="forward"),
+        lambda: plan_of(dense(*WEIGHTS), overlap="forward"),
         "transfers overlap the forward pass",
     ),
-    "lanes": (lambda: plan_of(dense(*WEIGHTS), replace(ROWS, lane=1)), "transfers are in several lanes"),
-    "one worker": (lambda: plan_of(dense(*WEIGHTS), ROWS, cluster=cluster_of(1)), "one worker has nothing to send"),
+    "lanes": (lambda: plan_of(dense("first"), dense("second", "last", lane=1)), "transfers are in several lanes"),
+    "one worker": (lambda: plan_of(dense(*WEIGHTS), cluster=cluster_of(1)), "one worker has nothing to send"),
     "ring": (
-        lambda: plan_of(dense(*WEIGHTS, synchroniser=AllReduce(topology="ring")), ROWS, cluster=cluster_of(1, 1, 1)),
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=AllReduce(topology="ring")), cluster=cluster_of(1, 1, 1)),
         "a transfer goes by ring rounds",
     ),
     "slices": (
         lambda: plan_of(dense("long", slice_bytes=1024), model=model_with(LONG)),
         "a transfer moves something else than whole gradients",
     ),
-    "codec": (lambda: plan_of(dense(*WEIGHTS, codec=Cast(dtype="float16")), ROWS), "encode"),
-    "sharded": (
-        lambda: plan_of(dense(*WEIGHTS, synchroniser=Sharded()), ROWS),
-        "the transfer reduce_scatter of its grad",
-    ),
+    "codec": (lambda: plan_of(dense(*WEIGHTS, codec=Cast(dtype="float16"))), "encode"),
+    "sharded": (lambda: plan_of(dense(*WEIGHTS, synchroniser=Sharded())), "the transfer reduce_scatter of its grad"),
     "server": (
-        lambda: plan_of(dense(*WEIGHTS, synchroniser=ParameterServer(server="n0")), ROWS),
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=ParameterServer(server="n0"))),
         "a transfer goes by star rounds",
     ),
     "periodic": (
-        lambda: plan_of(dense(*WEIGHTS, synchroniser=Periodic(every=4)), ROWS),
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=Periodic(every=4))),
         "not every operation is of every step",
     ),
     "hierarchical": (
-        lambda: plan_of(dense(*WEIGHTS, synchroniser=AllReduce(hierarchical=True)), ROWS, cluster=cluster_of(2, 2)),
+        lambda: plan_of(dense(*WEIGHTS, synchroniser=AllReduce(hierarchical=True)), cluster=cluster_of(2, 2)),
         "not every operation is of all workers and of them alone",
     ),
+    "rows of a sparse gradient": (
+        lambda: plan_of(dense(*WEIGHTS), ROWS, model=WITH_ROWS),
+        "table has the transfer all_gather_v of its rows",
+    ),
     "rows of a dense gradient": (
-        lambda: plan_of(dense(*WEIGHTS), ROWS, model=model_with(replace(VARIABLES[0], sparse=False), *VARIABLES[1:])),
+        lambda: plan_of(dense(*WEIGHTS), ROWS, model=WITH_TABLE),
         "table has the transfer all_gather_v of its rows",
     ),
     "a sparse gradient as a dense one": (
-        lambda: plan_of(dense(*WEIGHTS), dense("table")),
+        lambda: plan_of(dense(*WEIGHTS), dense("table"), model=WITH_ROWS),
         "table has the transfer all_reduce of its grad",
     ),
 }
@@ -194,11 +188,11 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_buckets_are_those_given(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
-        given, used, sparse_given, sparse_used = answer["buckets_are_those_given"]
-        assert (used, sparse_used) == (given, sparse_given)
+        given, used = answer["buckets_are_those_given"]
+        assert used == given
 
 
-@pytest.mark.parametrize("model", ["conv", "tied_transformer", "sparse"])
+@pytest.mark.parametrize("model", ["conv", "tied_transformer"])
 def test_gradients_are_those_of_ddp_bit_for_bit(answers: list[dict[str, Any]], model: str) -> None:
     for answer in answers:
         found = answer[f"{model}_is_that_of_ddp"]
@@ -210,7 +204,7 @@ def test_gradients_are_those_of_ddp_bit_for_bit(answers: list[dict[str, Any]], m
 
 def test_accumulated_gradients_are_those_of_ddp(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
-        assert [found["differing"] for found in answer["accumulated_is_that_of_ddp"]] == [[], [], []]
+        assert [found["differing"] for found in answer["accumulated_is_that_of_ddp"]] == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +214,6 @@ def test_accumulated_gradients_are_those_of_ddp(answers: list[dict[str, Any]]) -
         "evaluation_changes_nothing",
         "several_forwards_before_one_backward",
         "backward_again_is_synchronised",
-        "backward_again_is_synchronised_sparse",
         "penalties_apart_are_synchronised",
         "end_of_backward_is_told_with_final_gradients",
         "reentrant_checkpoint",

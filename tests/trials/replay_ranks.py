@@ -53,9 +53,8 @@ def run_rank(folder: Path, rank: int, num_ranks: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=dt.timedelta(seconds=30))
     steps(folder, "stock", lambda model, _: DistributedDataParallel(model))
     for bundle in sorted(folder.glob("*.bundle.yaml")):
-        for hand_off in (True, False):
-            way = f"{bundle.name.removesuffix('.bundle.yaml')}-{'reducer' if hand_off else 'engine'}"
-            steps(folder, way, lambda m, o, b=bundle, h=hand_off: parallelize(m, o, b, hand_off=h)[0])
+        way = bundle.name.removesuffix(".bundle.yaml")
+        steps(folder, way, lambda m, o, b=bundle: parallelize(m, o, b)[0])
 
 
 def main(folder: Path, num_ranks: int) -> None:

@@ -82,7 +82,7 @@ def _drawn(model: ModelSpec) -> list[list[dict[str, torch.Tensor]]]:
     return [[draw_batch(task, generator) for generator in generators] for _ in range(NUM_STEPS)]
 
 
-@pytest.mark.parametrize("way", ["stock", "ddp-reducer", "ddp-engine"])
+@pytest.mark.parametrize("way", ["stock", "ddp"])
 def test_sparse_gradients_stay_sparse_and_are_averaged(folder: Path, way: str) -> None:
     model = load_model(MODEL)
     for rank in range(NUM_RANKS):
