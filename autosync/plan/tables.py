@@ -2,8 +2,8 @@
 
 A plan is tuples, for people and for the runtime; a thousand plans a second are columns. `tables_of` makes the columns
 of a plan. Names are positions here: of a collective, an algorithm, a kind of local work or of gate in the tuples of
-names below; of a cost and of a set of groups in the tables' own. What a transfer's or a local operation's column has
-no meaning for is -1. Regions are left out: they say where numbers lie, not what it costs to move them.
+names below; of a cost and of a shape in the tables' own. What a transfer's or a local operation's column has no meaning
+for is -1. Regions are left out: they say where numbers lie, not what it costs to move them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from autosync.plan.types import (
     GateKind,
     Groups,
     LocalKind,
+    Operation,
     Plan,
     Transfer,
 )
@@ -34,6 +35,15 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 LOCAL_KINDS: tuple[LocalKind, ...] = get_args(LocalKind)
 EVENTS: tuple[Event, ...] = get_args(Event)
 GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
+
+
+class Shape(NamedTuple):
+    """Who takes part in an operation and how, whatever its size. Local work has no collective."""
+
+    collective: Collective | None
+    algorithm: Algorithm | None
+    groups: Groups
+    within: Groups = ()
 
 
 class Edges(NamedTuple):
@@ -48,15 +58,14 @@ class Edges(NamedTuple):
 class Operations(NamedTuple):
     """A row an operation, in the plan's order; the columns are the fields of `Transfer` and `Local`.
 
-    `kind` is the collective of a transfer and the kind of local work, `cost` what local work is priced by, `groups` and
-    `within` are positions in `Tables.group_sets`.
+    `kind` is the collective of a transfer and the kind of local work, `cost` what local work is priced by, `shape` a
+    position in `Tables.shapes`.
     """
 
     is_transfer: npt.NDArray[np.bool_]
     kind: Integers
     algorithm: Integers
-    groups: Integers
-    within: Integers
+    shape: Integers
     num_elements: Integers
     max_elements: Integers
     item_bytes: Integers
@@ -85,9 +94,9 @@ class Tables:
     num_workers: int
     num_lanes: int
     forward: bool
-    native_backend: str
+    backend: str
     costs: tuple[str, ...]
-    group_sets: tuple[Groups, ...]
+    shapes: tuple[Shape, ...]
     operations: Operations
     gates: Gates
 
@@ -95,56 +104,41 @@ class Tables:
 def tables_of(plan: Plan) -> Tables:
     """The columns of a plan."""
     costs: dict[str, int] = {}
-    group_sets: dict[Groups, int] = {}
+    shapes: dict[Shape, int] = {}
     rows: list[tuple[int, ...]] = []
     for one in plan.operations:
-        groups = group_sets.setdefault(one.groups, len(group_sets))
+        shape = shapes.setdefault(shape_of(one), len(shapes))
         if isinstance(one, Transfer):
-            within = group_sets.setdefault(one.within, len(group_sets)) if one.within else -1
-            rows.append(
-                (
-                    1,
-                    COLLECTIVES.index(one.collective),
-                    ALGORITHMS.index(one.algorithm),
-                    groups,
-                    within,
-                    one.num_elements,
-                    one.max_elements,
-                    one.item_bytes,
-                    one.lane,
-                    one.priority,
-                    one.message,
-                    one.every,
-                    -1,
-                    0,
-                )
-            )
+            kind, algorithm = COLLECTIVES.index(one.collective), ALGORITHMS.index(one.algorithm)
+            sizes = (one.num_elements, one.max_elements, one.item_bytes)
+            rows.append((1, kind, algorithm, shape, *sizes, one.lane, one.priority, one.message, one.every, -1, 0))
         else:
-            cost = costs.setdefault(one.cost, len(costs))
-            kind = LOCAL_KINDS.index(one.kind)
-            size = one.num_elements
-            rows.append((0, kind, -1, groups, -1, size, size, -1, -1, -1, one.message, one.every, cost, one.sharded))
+            kind, cost = LOCAL_KINDS.index(one.kind), costs.setdefault(one.cost, len(costs))
+            sizes = (one.num_elements, one.num_elements, -1)
+            rows.append((0, kind, -1, shape, *sizes, -1, -1, one.message, one.every, cost, one.sharded))
     columns = _columns(rows, len(Operations._fields) - 1)
     is_transfer, *others, sharded = columns
+    gates = _columns([(GATE_KINDS.index(gate.kind), gate.variable) for gate in plan.gates], 2)
     return Tables(
         num_ranks=len(plan.ranks),
         num_workers=plan.num_workers,
         num_lanes=plan.num_lanes,
         forward=plan.overlap == "forward",
-        native_backend=plan.backend,
+        backend=plan.backend,
         costs=tuple(costs),
-        group_sets=tuple(group_sets),
-        operations=Operations(
-            is_transfer.astype(np.bool_),
-            *others,
-            sharded=sharded.astype(np.bool_),
-            after=_edges([one.after for one in plan.operations]),
+        shapes=tuple(shapes),
+        operations=Operations._make(
+            [is_transfer == 1, *others, sharded == 1, _edges([one.after for one in plan.operations])]
         ),
-        gates=Gates(
-            *_columns([(GATE_KINDS.index(gate.kind), gate.variable) for gate in plan.gates], 2),
-            after=_edges([gate.after for gate in plan.gates]),
-        ),
+        gates=Gates._make([*gates, _edges([gate.after for gate in plan.gates])]),
     )
+
+
+def shape_of(operation: Operation) -> Shape:
+    """Who takes part in an operation, and how."""
+    if isinstance(operation, Transfer):
+        return Shape(operation.collective, operation.algorithm, operation.groups, operation.within)
+    return Shape(None, None, operation.groups)
 
 
 def _columns(rows: Sequence[tuple[int, ...]], num_columns: int) -> list[Integers]:

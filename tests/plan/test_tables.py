@@ -31,15 +31,15 @@ def edges_of(edges: Edges, row: int) -> tuple[Edge, ...]:
 def operation_of(tables: Tables, row: int) -> Transfer | Local:
     """The operation that a row stands for, but for its regions and its codec's settings."""
     table = tables.operations
-    groups, after = tables.group_sets[table.groups[row]], edges_of(table.after, row)
+    shape, after = tables.shapes[table.shape[row]], edges_of(table.after, row)
     numbers = {name: int(getattr(table, name)[row]) for name in ("num_elements", "message", "every")}
     if table.is_transfer[row]:
         more = {name: int(getattr(table, name)[row]) for name in ("max_elements", "item_bytes", "lane", "priority")}
-        within = tables.group_sets[table.within[row]] if table.within[row] >= 0 else ()
         kind, algorithm = COLLECTIVES[table.kind[row]], ALGORITHMS[table.algorithm[row]]
-        return Transfer(kind, algorithm, groups, (), within=within, after=after, **numbers, **more)
+        assert (shape.collective, shape.algorithm) == (kind, algorithm)
+        return Transfer(kind, algorithm, shape.groups, (), within=shape.within, after=after, **numbers, **more)
     cost, sharded = tables.costs[table.cost[row]], bool(table.sharded[row])
-    return Local(LOCAL_KINDS[table.kind[row]], cost, groups, sharded, (), (), after=after, **numbers)
+    return Local(LOCAL_KINDS[table.kind[row]], cost, shape.groups, sharded, (), (), after=after, **numbers)
 
 
 @given(seed=st.integers(0, 2**32))

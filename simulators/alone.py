@@ -1,0 +1,58 @@
+"""How long a transfer's bytes take that has all links to itself: its rounds wait for one another.
+
+A ring keeps every link busy from its beginning to its end. In a tree links stand idle: who has the sum of two cannot
+send it on before both are there. So a transfer is played here move by move: a member's interface sends, and receives,
+one move after another in the order of rounds, and what a move passes on streams behind what brought it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from autosync.plan.expansion import expand, num_chunks
+from autosync.plan.types import Algorithm, Collective
+
+
+class Place(NamedTuple):
+    """Where a member is: its node, and bytes a second out of it, into it and within it."""
+
+    node: int
+    rate_out: float
+    rate_in: float
+    rate_within: float
+
+
+@functools.lru_cache(maxsize=16384)
+def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[Place, ...]) -> float:
+    """Seconds for a buffer of one byte (of a gather: for a contribution of one byte)."""
+    count = 1 if collective in ("gather_v", "all_gather_v") else num_chunks(collective, len(places))
+    out_free: dict[int, float] = {}
+    in_free: dict[int, float] = {}
+    # By member and chunk: when what it has of it began and ended to arrive.
+    arrived: dict[tuple[int, int], tuple[float, float]] = {}
+    latest = 0.0
+    found: dict[tuple[int, int], tuple[float, float]] = {}
+    number = 0
+    for move in expand(collective, algorithm, len(places)):
+        if move.round != number:
+            number = move.round
+            for key, (begin, end) in found.items():
+                before = arrived.get(key, (0.0, 0.0))
+                arrived[key] = (max(before[0], begin), max(before[1], end))
+            found = {}
+        source, destination = places[move.source], places[move.destination]
+        is_within = source.node == destination.node
+        rate = source.rate_within if is_within else min(source.rate_out, destination.rate_in)
+        brought = [arrived.get((move.source, chunk), (0.0, 0.0)) for chunk in range(move.first, move.last)]
+        start = max([begin for begin, _ in brought], default=0.0)
+        if not is_within:
+            start = max(start, out_free.get(source.node, 0.0), in_free.get(destination.node, 0.0))
+        end = max(start + (move.last - move.first) / count / rate, max([end for _, end in brought], default=0.0))
+        if not is_within:
+            out_free[source.node] = in_free[destination.node] = end
+        for chunk in range(move.first, move.last):
+            before = found.get((move.destination, chunk), (start, 0.0))
+            found[move.destination, chunk] = (max(before[0], start), max(before[1], end))
+        latest = max(latest, end)
+    return latest

@@ -1,0 +1,103 @@
+"""What operations cost on a cluster beside the bytes on its links.
+
+Links have rates; everything else is told by a few figures, which hold for all transfers and all local work. A probe of
+the cluster gives most of them (`costs_of`), the others are those of one ordinary processor, measured once. Trials of a
+study can make them better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from autosync.specs.calibration import Calibration, Curve, Estimate
+from autosync.specs.cluster import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds and bytes a second.
+
+    - `transfer_seconds`: what a transfer takes on its lane's thread, however short it is;
+    - `round_seconds`, `native_round_seconds`: each time that somebody waits for somebody else, in rounds of our own
+      messages and in the backend's collectives;
+    - `rate_added`: how fast a rank adds up what it receives;
+    - `local_seconds`: what local work takes on its thread, however little it is; `local_rates`: elements a second, by
+      kind of cost (the part before the colon, or all of it);
+    - `processor_seconds_per_byte`: of all processors together, for each byte that is sent and received, where the
+      cluster is emulated on one machine; `num_processors` of that machine, None where each node has its own;
+    - `link_share`: of a link's rate, as much as payload gets;
+    - `bytes_ahead`: what a sender may have sent and nobody has received yet.
+    """
+
+    transfer_seconds: float = 120e-6
+    round_seconds: float = 120e-6
+    native_round_seconds: float = 300e-6
+    rate_added: float = 2.5e9
+    local_seconds: float = 60e-6
+    local_rates: Mapping[str, float] = field(default_factory=lambda: dict(_LOCAL_RATES))
+    processor_seconds_per_byte: float = 0.7e-9
+    num_processors: int | None = None
+    link_share: float = 0.97
+    bytes_ahead: float = 1e6
+
+    def local_rate(self, cost: str) -> float:
+        """Elements a second."""
+        return self.local_rates.get(cost) or self.local_rates.get(cost.partition(":")[0], 1e9)
+
+
+_LOCAL_RATES: Mapping[str, float] = {
+    "average": 1.5e9,
+    "norm": 1e9,
+    "copy": 2e9,
+    "take": 2e9,
+    "merge_rows": 2e8,
+    "read_rows": 2e8,
+    "write_rows": 2e8,
+    "rebuild": 2e10,
+    "outer": 3e8,
+    "encode": 2e8,
+    "decode": 4e8,
+    "project": 1e9,
+}
+
+
+def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Costs:
+    """The costs on a cluster: as its probe found them, else ordinary ones."""
+    calibration = cluster.calibration
+    if calibration is None:
+        return Costs(num_processors=num_processors)
+    ordinary = Costs()
+    return Costs(
+        round_seconds=_round_seconds(cluster, calibration, ("ring", "halving_doubling")) or ordinary.round_seconds,
+        native_round_seconds=_round_seconds(cluster, calibration, ("native",)) or ordinary.native_round_seconds,
+        num_processors=num_processors if calibration.emulated else None,
+    )
+
+
+def _round_seconds(cluster: ClusterSpec, calibration: Calibration, algorithms: tuple[str, ...]) -> float | None:
+    """The shortest all-reduces have no bytes to speak of: what they take is their rounds."""
+    found = [
+        _without_bytes(cluster, curve) / _num_rounds(curve.algorithm, cluster.num_workers)
+        for curve in calibration.curves
+        if curve.collective == "all_reduce" and curve.algorithm in algorithms and curve.points
+    ]
+    return median(found) if found else None
+
+
+def _without_bytes(cluster: ClusterSpec, curve: Curve) -> float:
+    shortest = min(curve.points, key=lambda point: point.num_bytes)
+    slowest = min(min(node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes)
+    return max(1e-5, shortest.seconds.value - 2 * shortest.num_bytes / slowest)
+
+
+def _num_rounds(algorithm: str, num_members: int) -> int:
+    if algorithm == "halving_doubling":
+        return 2 * max(1, (num_members - 1).bit_length())
+    return 2 * max(1, num_members - 1)
+
+
+def link_rate(claimed: float, measured: Estimate | None, costs: Costs) -> float:
+    """Payload bytes a second of a link."""
+    return measured.value if measured is not None and measured.value > 0 else claimed * costs.link_share

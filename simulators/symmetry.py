@@ -1,0 +1,105 @@
+"""Which ranks do the same at the same times, so that one of them can stand for all.
+
+On equal hosts every rank of a ring waits for the same and sends as much. A plan on a thousand hosts has then a handful
+of classes of ranks, and simulating these is simulating all. Classes are found by refinement: ranks begin in classes by
+what they and their node are, and part wherever a transfer tells them apart: by their place in it where that matters (a
+root, the levels of a tree), and by the classes of those they meet. Ranks of one class then see the same whatever
+happens, for whatever is seen depends on classes alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from autosync.plan.tables import Shape
+from autosync.plan.types import Algorithm, Collective
+from autosync.specs.cluster import ClusterSpec
+
+_AROUND: frozenset[Algorithm] = frozenset({"ring", "native"})
+_ROOTED: frozenset[Collective] = frozenset({"reduce", "broadcast", "gather_v"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classes:
+    """Classes of ranks and of nodes: by rank and by node, and how many of them are in each."""
+
+    of_rank: tuple[int, ...]
+    of_node: tuple[int, ...]
+    num_ranks: tuple[int, ...]
+    num_nodes: tuple[int, ...]
+
+    def members(self, shape: Shape, group: tuple[int, ...]) -> tuple[int, ...]:
+        """What tells one group of a shape from another: its members' classes, in their order where that matters."""
+        found = [self.of_rank[rank] for rank in group]
+        return tuple(sorted(found)) if _is_symmetric(shape) else tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def classes_of(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
+    """The coarsest classes that these shapes do not tell apart."""
+    ranks = cluster.ranks
+    nodes = [_kind_of_node(cluster, position) for position in range(len(cluster.nodes))]
+    of_rank = _numbered([(rank.role, nodes[rank.node]) for rank in ranks])
+    while True:
+        of_node = _numbered([(kind, _ranks_of(cluster, of_rank)[node]) for node, kind in enumerate(nodes)])
+        seen: list[list[Hashable]] = [[of_rank[rank.index], of_node[rank.node]] for rank in ranks]
+        for number, shape in enumerate(sorted(shapes, key=str)):
+            for group in shape.groups:
+                classes = [of_rank[rank] for rank in group]
+                met = tuple(sorted(classes)) if _is_symmetric(shape) else tuple(classes)
+                for place, rank in enumerate(group):
+                    seen[rank].append((number, _place(shape, place), met))
+        finer = _numbered([tuple(one) for one in seen])
+        if max(finer) == max(of_rank):
+            return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))
+        of_rank = finer
+
+
+def apart(cluster: ClusterSpec) -> Classes:
+    """Every rank and every node in a class of its own."""
+    of_rank, of_node = tuple(range(len(cluster.ranks))), tuple(range(len(cluster.nodes)))
+    return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))
+
+
+def _is_symmetric(shape: Shape) -> bool:
+    """Whether all members of a group do the same, whatever their place."""
+    if shape.collective is None:
+        return True
+    return shape.algorithm in _AROUND and shape.collective not in _ROOTED
+
+
+def _place(shape: Shape, place: int) -> int:
+    if _is_symmetric(shape):
+        return 0
+    return min(place, 1) if shape.algorithm == "star" else place
+
+
+def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
+    node = cluster.nodes[position]
+    rack = next((rack for rack in cluster.racks if rack.name == node.rack), None)
+    uplink = None if rack is None else (rack.uplink_out, rack.uplink_in, _num_in_rack(cluster, rack.name))
+    return (node.role, node.devices, node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, uplink)
+
+
+def _num_in_rack(cluster: ClusterSpec, rack: str) -> int:
+    return sum(node.rack == rack for node in cluster.nodes)
+
+
+def _ranks_of(cluster: ClusterSpec, of_rank: tuple[int, ...]) -> Mapping[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for rank in cluster.ranks:
+        found[rank.node].append(of_rank[rank.index])
+    return {node: tuple(sorted(classes)) for node, classes in found.items()}
+
+
+def _numbered(kinds: Iterable[Hashable]) -> tuple[int, ...]:
+    """Equal ones get equal numbers, by first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return tuple([numbers.setdefault(kind, len(numbers)) for kind in kinds])
+
+
+def _counted(classes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([classes.count(number) for number in range(max(classes) + 1)])

@@ -1,0 +1,1 @@
+"""The timeline: an event-driven simulation of a plan."""

@@ -1,0 +1,96 @@
+"""The timeline as a simulator: it lowers a strategy, and plays its plan until steps are steady."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autosync.plan.lowering import lower
+from autosync.plan.tables import LOCAL_KINDS, Shape, Tables, tables_of
+from autosync.plan.types import Plan
+from autosync.runtime.updates import EngineUpdates, engine_updates
+from autosync.simulators.costs import Costs, costs_of
+from autosync.simulators.interface import Prediction
+from autosync.simulators.symmetry import Classes, classes_of
+from autosync.simulators.timeline.assembly import Given, assemble
+from autosync.simulators.timeline.catalog import Catalog, catalog_of
+from autosync.simulators.timeline.kernel import simulate
+from autosync.simulators.timeline.problem import Flags, Floats, Outcome, Problem
+from autosync.simulators.timeline.program import program_of
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+
+NUM_ITERATIONS = 8
+"""As many as steps need to become steady, and more: what goes on into the next forward pass settles in two or three."""
+
+_UPDATE = LOCAL_KINDS.index("update")
+
+
+class TimelineSimulator:
+    """Predicts by playing plans, event by event. `classes`: of ranks that are simulated as one; found unless told."""
+
+    def __init__(
+        self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None, classes: Classes | None = None
+    ) -> None:
+        self._model = model
+        self._cluster = cluster
+        self._costs = costs or costs_of(cluster)
+        self._classes = classes
+        self._catalogs: dict[tuple[Shape, ...], Catalog] = {}
+        num_elements = sum(variable.num_elements for variable in model.variables)
+        self._update_seconds = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
+
+    def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
+        """One prediction a strategy, in their order."""
+        return [self._predict(lower(strategy, self._model, self._cluster)) for strategy in strategies]
+
+    def play(self, plan: Plan, *, num_iterations: int = NUM_ITERATIONS) -> Outcome:
+        """All that happens, from rest until steps are steady."""
+        return simulate(self.problem(plan), num_iterations)
+
+    def problem(self, plan: Plan) -> Problem:
+        """What the kernel is given."""
+        tables = tables_of(plan)
+        ours = engine_updates(plan)
+        elements = sum(v.num_elements for v in self._model.variables if v.name not in ours.variables)
+        return assemble(
+            Given(
+                operations=tables.operations,
+                gates=tables.gates,
+                num_lanes=max(1, tables.num_lanes),
+                catalog=self._catalog(tables.shapes),
+                program=program_of(plan, self._model, users_seconds=elements * self._update_seconds),
+                local_seconds=self._local_seconds(tables),
+                by_users=_users_updates(tables, ours),
+                bytes_ahead=self._costs.bytes_ahead,
+            )
+        )
+
+    def _predict(self, plan: Plan) -> Prediction:
+        period = max([operation.every for operation in plan.operations], default=1)
+        ends = self.play(plan, num_iterations=max(NUM_ITERATIONS, 2 * period)).step_ends
+        assert len(ends) > period, "a plan cannot deadlock, so all its steps end"
+        return Prediction(seconds=float(ends[-1] - ends[-1 - period]) / period)
+
+    def _catalog(self, shapes: tuple[Shape, ...]) -> Catalog:
+        found = self._catalogs.get(shapes)
+        if found is None:
+            classes = self._classes or classes_of(self._cluster, frozenset(shapes))
+            found = self._catalogs[shapes] = catalog_of(self._cluster, classes, shapes, self._costs)
+        return found
+
+    def _local_seconds(self, tables: Tables) -> Floats:
+        """What each operation takes that is local work, on the whole of its elements."""
+        operations, costs = tables.operations, self._costs
+        rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
+        per_element = np.where(operations.kind == _UPDATE, self._update_seconds, 1.0 / rates[operations.cost])
+        return np.asarray(costs.local_seconds + operations.num_elements * per_element, dtype=np.float64)
+
+
+def _users_updates(tables: Tables, ours: EngineUpdates) -> Flags:
+    """The updates that the user's optimizer makes."""
+    found: Flags = ~tables.operations.is_transfer & (tables.operations.kind == _UPDATE)
+    found[list(ours.operations)] = False
+    return found
