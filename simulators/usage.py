@@ -1,8 +1,9 @@
 """What the transfers of a shape put on links, by classes of ranks and nodes (see `symmetry`).
 
 A link is a class of nodes in one direction (out, in, within) or a rack in one. A transfer's groups with the same
-members by class are one *instance*: they do the same at the same times. How much an instance puts on a link is told as
-a share of the transfer's buffer, on one link of the class; and how many connections carry it there.
+members by class are one *instance*: they do the same at the same times. In a star nobody waits for anybody but the
+root, so there is an instance for each class of the others. How much an instance puts on a link is told as a share of
+the transfer's buffer, on one link of the class; and how many connections carry it there.
 """
 
 from __future__ import annotations
@@ -75,8 +76,20 @@ def instances_of(cluster: ClusterSpec, classes: Classes, shape: Shape) -> tuple[
         return _of_local_work(classes, shape)
     alike: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
     for group in shape.groups:
-        alike[classes.members(shape, group)].append(group)
+        if shape.algorithm == "star" and len(group) > 1:
+            for part in _rays(classes, group):
+                alike[classes.members(shape, part)].append(part)
+        else:
+            alike[classes.members(shape, group)].append(group)
     return tuple([_instance(cluster, classes, shape, groups) for groups in alike.values()])
+
+
+def _rays(classes: Classes, group: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The root with the others of each class."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for rank in group[1:]:
+        found[classes.of_rank[rank]].append(rank)
+    return [(group[0], *others) for others in found.values()]
 
 
 def _of_local_work(classes: Classes, shape: Shape) -> tuple[Instance, ...]:

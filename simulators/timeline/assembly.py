@@ -90,6 +90,7 @@ def assemble(given: Given) -> Problem:
         on_event=on_event,
         first_queued=first_queued,
         queued=queued,
+        first_instance=items.first,
         program=program.step,
         program_argument=program.argument,
         program_seconds=program.seconds,
@@ -275,19 +276,25 @@ def _event(given: Given, items: _Items, item: int, member: int, position: int) -
 @_compiled
 def _queues(given: Given, items: _Items) -> tuple[Integers, Integers]:
     """For each class and lane its transfers, in the plan's order."""
-    begins = np.zeros(len(given.catalog.trains) * given.num_lanes + 1, np.int64)
+    num_queues = len(given.catalog.trains) * given.num_lanes
+    begins = np.zeros(num_queues + 1, np.int64)
     place, queued = np.empty(0, np.int64), np.empty(0, np.int64)
     for fills in (False, True):
         if fills:
             begins = np.cumsum(begins)
             place, queued = begins[:-1].copy(), np.empty(begins[-1], np.int64)
+        # A class may have a part in several instances of an operation, which is in its queue once.
+        last = np.full(num_queues, -1)
         for item, number in enumerate(items.operation):
             if not given.operations.is_transfer[number]:
                 continue
             for at in range(items.first_member[item], items.first_member[item + 1]):
                 queue = items.member[at] * given.num_lanes + given.operations.lane[number]
+                if last[queue] == number:
+                    continue
+                last[queue] = number
                 if fills:
-                    queued[place[queue]] = item
+                    queued[place[queue]] = number
                     place[queue] += 1
                 else:
                     begins[queue + 1] += 1

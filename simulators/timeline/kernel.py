@@ -62,6 +62,7 @@ def _at_rest(problem: Problem, num_iterations: int) -> State:
         step_ends=np.full(num_iterations, np.nan),
         head=problem.first_queued[:-1].copy(),
         head_iteration=np.zeros(num_queues, np.int64),
+        num_under_way=np.zeros(num_queues, np.int64),
         trains_until=np.full(num_classes, np.inf),
         resumes=problem.trains.copy(),
         at=np.zeros(num_classes, np.int64),
@@ -71,11 +72,11 @@ def _at_rest(problem: Problem, num_iterations: int) -> State:
         works_on=np.full(num_classes, -1, np.int64),
         ready=np.empty((num_classes, num_iterations * num_instances), np.int64),
         num_ready=np.zeros(num_classes, np.int64),
-        active=np.empty(num_queues + 1, np.int64),
-        flows_from=np.empty(num_queues + 1),
-        left=np.empty(num_queues + 1),
-        senders_left=np.zeros(num_queues + 1, np.bool_),
-        rate=np.zeros(num_queues + 1),
+        active=np.empty(num_instances + 1, np.int64),
+        flows_from=np.empty(num_instances + 1),
+        left=np.empty(num_instances + 1),
+        senders_left=np.zeros(num_instances + 1, np.bool_),
+        rate=np.zeros(num_instances + 1),
         num_active=np.zeros(1, np.int64),
         todo=np.empty(num_codes, np.int64),
         num_todo=np.zeros(1, np.int64),
@@ -156,8 +157,10 @@ def _make_room(problem: Problem, state: State, item: int, senders: bool) -> None
     for position in range(problem.first_member[item], problem.first_member[item + 1]):
         if problem.only_sends[position] == senders:
             queue = problem.member[position] * problem.num_lanes + problem.lane[item]
-            state.head[queue] += 1
-            _stand(problem, state, queue)
+            state.num_under_way[queue] -= 1
+            if state.num_under_way[queue] == 0:
+                state.head[queue] += 1
+                _stand(problem, state, queue)
 
 
 @_compiled
@@ -188,21 +191,33 @@ def _release(problem: Problem, state: State, iteration: int, item: int) -> None:
 
 @_compiled
 def _stand(problem: Problem, state: State, queue: int) -> None:
-    """The next transfer of a class in a lane, in this iteration or a later one: one member of it more is there."""
+    """On to the next transfer of a class in a lane, in this iteration or a later one; the class is there now."""
     begin, end = problem.first_queued[queue], problem.first_queued[queue + 1]
-    if begin == end:
-        return
-    while state.head_iteration[queue] < state.num_iterations:
+    rank_class = queue // problem.num_lanes
+    while begin < end and state.head_iteration[queue] < state.num_iterations:
         if state.head[queue] == end:
             state.head[queue] = begin
             state.head_iteration[queue] += 1
             continue
-        iteration, item = state.head_iteration[queue], problem.queued[state.head[queue]]
-        if _is_due(problem, iteration, item):
-            state.num_met[iteration, item] += 1
-            _begin_if_met(problem, state, iteration, item)
+        iteration, number = state.head_iteration[queue], problem.queued[state.head[queue]]
+        first, last = problem.first_instance[number], problem.first_instance[number + 1]
+        if _is_due(problem, iteration, first):
+            for item in range(first, last):
+                state.num_under_way[queue] += _has_part(problem, item, rank_class)
+            for item in range(first, last):
+                if _has_part(problem, item, rank_class):
+                    state.num_met[iteration, item] += 1
+                    _begin_if_met(problem, state, iteration, item)
             return
         state.head[queue] += 1
+
+
+@_compiled
+def _has_part(problem: Problem, item: int, rank_class: int) -> bool:
+    for position in range(problem.first_member[item], problem.first_member[item + 1]):
+        if problem.member[position] == rank_class:
+            return True
+    return False
 
 
 @_compiled

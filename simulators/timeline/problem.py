@@ -44,7 +44,8 @@ class Problem(NamedTuple):
       lane when no more than the share `leave_at` is left, for the rest is with the receivers' systems;
     - items: how much of the same iteration they wait for (`num_waits`), and who waits for them how many iterations on;
     - events of a class: `class * num_events + event`, and the items that wait for them;
-    - queues: the transfers of a class in a lane, in the plan's order: `class * num_lanes + lane`;
+    - queues: the operations of a class in a lane, in the plan's order, at `class * num_lanes + lane`; an operation's
+      instances are those from `first_instance` on;
     - training: the program of an iteration, the same for all classes; a gate's item is
       `num_instances + class * num_gates + gate`;
     - `capacity`: bytes a second of each link.
@@ -77,6 +78,7 @@ class Problem(NamedTuple):
     on_event: Integers
     first_queued: Integers
     queued: Integers
+    first_instance: Integers
     program: Integers
     program_argument: Integers
     program_seconds: Floats
@@ -87,7 +89,8 @@ class State(NamedTuple):
     """Where a simulation stands; arrays of one element are numbers that change.
 
     - items by iteration: what they still wait for, on how many members they are next, when they began and ended;
-    - queues: their `head` (a position in `Problem.queued`) and its iteration;
+    - queues: their `head` (a position in `Problem.queued`), its iteration, and how many of its instances the class is
+      not done with;
     - training by class: until when it computes, whether it looks what to do next, where in the program it is;
     - local work by class: on what and until when, and what else is ready;
     - transfers under way: from when on their bytes flow, what share is left, and at what rate it shrinks;
@@ -104,6 +107,7 @@ class State(NamedTuple):
     step_ends: Floats
     head: Integers
     head_iteration: Integers
+    num_under_way: Integers
     trains_until: Floats
     resumes: Flags
     at: Integers
