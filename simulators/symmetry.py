@@ -37,16 +37,35 @@ class Classes:
         return tuple(sorted(found)) if _is_symmetric(shape) else tuple(found)
 
 
-@functools.lru_cache(maxsize=4096)
-def classes_of(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
+def classes_of(cluster: ClusterSpec, shapes: Iterable[Shape]) -> Classes:
     """The coarsest classes that these shapes do not tell apart."""
+    workers = tuple(range(cluster.num_workers))
+    return _refined(cluster, frozenset([_telling(one) for one in shapes if not _tells_nothing(one, workers)]))
+
+
+def _tells_nothing(shape: Shape, workers: tuple[int, ...]) -> bool:
+    """Whether all workers do the same in it, and nobody else takes part."""
+    return shape.groups == (workers,) and _is_symmetric(shape)
+
+
+def _telling(shape: Shape) -> Shape:
+    """Shapes that tell the same ranks apart are one, so that few sets of them are refined."""
+    if _is_symmetric(shape):
+        return Shape(None, None, tuple(sorted(shape.groups)))
+    return Shape("reduce", shape.algorithm, shape.groups)
+
+
+@functools.lru_cache(maxsize=4096)
+def _refined(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
     ranks = cluster.ranks
     nodes = [_kind_of_node(cluster, position) for position in range(len(cluster.nodes))]
+    ordered = sorted(shapes, key=str)
     of_rank = _numbered([(rank.role, nodes[rank.node]) for rank in ranks])
     while True:
-        of_node = _numbered([(kind, _ranks_of(cluster, of_rank)[node]) for node, kind in enumerate(nodes)])
+        on_nodes = _ranks_of(cluster, of_rank)
+        of_node = _numbered([(kind, on_nodes[node]) for node, kind in enumerate(nodes)])
         seen: list[list[Hashable]] = [[of_rank[rank.index], of_node[rank.node]] for rank in ranks]
-        for number, shape in enumerate(sorted(shapes, key=str)):
+        for number, shape in enumerate(ordered):
             for group in shape.groups:
                 classes = [of_rank[rank] for rank in group]
                 met = tuple(sorted(classes)) if _is_symmetric(shape) else tuple(classes)
@@ -68,6 +87,8 @@ def _is_symmetric(shape: Shape) -> bool:
     """Whether all members of a group do the same, whatever their place."""
     if shape.collective is None:
         return True
+    if shape.algorithm == "halving_doubling":
+        return all((len(group) & (len(group) - 1)) == 0 for group in shape.groups)
     return shape.algorithm in _AROUND and shape.collective not in _ROOTED
 
 

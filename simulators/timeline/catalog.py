@@ -14,7 +14,7 @@ import numpy as np
 from autosync.plan.tables import Shape
 from autosync.simulators.alone import Place, seconds_alone
 from autosync.simulators.costs import Costs, link_rate
-from autosync.simulators.symmetry import Classes
+from autosync.simulators.symmetry import Classes, classes_of
 from autosync.simulators.timeline.problem import Flags, Floats, Integers
 from autosync.simulators.usage import Instance, instances_of, links_of
 from autosync.specs.cluster import ClusterSpec
@@ -45,6 +45,28 @@ class Catalog(NamedTuple):
     use_link: Integers
     use_share: Floats
     use_connections: Floats
+
+
+class Catalogs:
+    """Catalogs of a cluster by its classes of ranks; one grows whenever a shape is new to it."""
+
+    def __init__(self, cluster: ClusterSpec, costs: Costs, *, classes: Classes | None = None) -> None:
+        self._cluster = cluster
+        self._costs = costs
+        self._classes = classes
+        self._found: dict[Classes, tuple[dict[Shape, int], Catalog]] = {}
+
+    def find(self, shapes: Sequence[Shape]) -> tuple[Catalog, Integers]:
+        """The catalog that has these shapes, and where."""
+        classes = self._classes or classes_of(self._cluster, shapes)
+        known = self._found.get(classes)
+        if known is None or any(shape not in known[0] for shape in shapes):
+            numbers = dict(known[0]) if known else {}
+            for shape in shapes:
+                numbers.setdefault(shape, len(numbers))
+            known = self._found[classes] = numbers, catalog_of(self._cluster, classes, list(numbers), self._costs)
+        numbers, catalog = known
+        return catalog, _integers(numbers[shape] for shape in shapes)
 
 
 def catalog_of(cluster: ClusterSpec, classes: Classes, shapes: Sequence[Shape], costs: Costs) -> Catalog:

@@ -7,25 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from autosync.plan.lowering import lower
-from autosync.plan.tables import LOCAL_KINDS, Shape, Tables, tables_of
+from autosync.plan.tables import LOCAL_KINDS, Tables, tables_of
 from autosync.plan.types import Plan
 from autosync.runtime.updates import EngineUpdates, engine_updates
 from autosync.simulators.costs import Costs, costs_of
 from autosync.simulators.interface import Prediction
-from autosync.simulators.symmetry import Classes, classes_of
+from autosync.simulators.symmetry import Classes
 from autosync.simulators.timeline.assembly import Given, assemble
-from autosync.simulators.timeline.catalog import Catalog, catalog_of
+from autosync.simulators.timeline.catalog import Catalogs
 from autosync.simulators.timeline.kernel import simulate
-from autosync.simulators.timeline.problem import Flags, Floats, Outcome, Problem
-from autosync.simulators.timeline.program import program_of
+from autosync.simulators.timeline.problem import Flags, Floats, Outcome, Problem, Program
+from autosync.simulators.timeline.program import program_of, with_update
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import Strategy
+from autosync.strategy.representation import Overlap, Strategy
 
 NUM_ITERATIONS = 8
 """As many as steps need to become steady, and more: what goes on into the next forward pass settles in two or three."""
 
-_UPDATE = LOCAL_KINDS.index("update")
+_UPDATE, _NORM = LOCAL_KINDS.index("update"), LOCAL_KINDS.index("norm")
 
 
 class TimelineSimulator:
@@ -37,8 +37,8 @@ class TimelineSimulator:
         self._model = model
         self._cluster = cluster
         self._costs = costs or costs_of(cluster)
-        self._classes = classes
-        self._catalogs: dict[tuple[Shape, ...], Catalog] = {}
+        self._catalogs = Catalogs(cluster, self._costs, classes=classes)
+        self._programs: dict[Overlap, Program] = {}
         num_elements = sum(variable.num_elements for variable in model.variables)
         self._update_seconds = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
 
@@ -53,15 +53,16 @@ class TimelineSimulator:
     def problem(self, plan: Plan) -> Problem:
         """What the kernel is given."""
         tables = tables_of(plan)
-        ours = engine_updates(plan)
+        ours = _engine_updates(plan, tables)
         elements = sum(v.num_elements for v in self._model.variables if v.name not in ours.variables)
+        catalog, numbers = self._catalogs.find(tables.shapes)
         return assemble(
             Given(
-                operations=tables.operations,
+                operations=tables.operations._replace(shape=numbers[tables.operations.shape]),
                 gates=tables.gates,
                 num_lanes=max(1, tables.num_lanes),
-                catalog=self._catalog(tables.shapes),
-                program=program_of(plan, self._model, users_seconds=elements * self._update_seconds),
+                catalog=catalog,
+                program=with_update(self._program(plan), elements * self._update_seconds),
                 local_seconds=self._local_seconds(tables),
                 by_users=_users_updates(tables, ours),
                 bytes_ahead=self._costs.bytes_ahead,
@@ -74,11 +75,11 @@ class TimelineSimulator:
         assert len(ends) > period, "a plan cannot deadlock, so all its steps end"
         return Prediction(seconds=float(ends[-1] - ends[-1 - period]) / period)
 
-    def _catalog(self, shapes: tuple[Shape, ...]) -> Catalog:
-        found = self._catalogs.get(shapes)
+    def _program(self, plan: Plan) -> Program:
+        """Plans have the same gates wherever they overlap the same."""
+        found = self._programs.get(plan.overlap)
         if found is None:
-            classes = self._classes or classes_of(self._cluster, frozenset(shapes))
-            found = self._catalogs[shapes] = catalog_of(self._cluster, classes, shapes, self._costs)
+            found = self._programs[plan.overlap] = program_of(plan.gates, self._model)
         return found
 
     def _local_seconds(self, tables: Tables) -> Floats:
@@ -87,6 +88,18 @@ class TimelineSimulator:
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         per_element = np.where(operations.kind == _UPDATE, self._update_seconds, 1.0 / rates[operations.cost])
         return np.asarray(costs.local_seconds + operations.num_elements * per_element, dtype=np.float64)
+
+
+def _engine_updates(plan: Plan, tables: Tables) -> EngineUpdates:
+    """The same as the runtime's, at once where it is plain to see: all workers update everything behind backward."""
+    operations = tables.operations
+    everywhere = [shape.groups == (tuple(range(plan.num_workers)),) for shape in tables.shapes]
+    updates = ~operations.is_transfer & (operations.kind == _UPDATE)
+    plain = np.array(everywhere)[operations.shape] & ~operations.sharded
+    is_norm = ~operations.is_transfer & (operations.kind == _NORM)
+    if plan.overlap == "backward" and plain[updates].all() and not is_norm.any():
+        return EngineUpdates(operations=frozenset(), variables=frozenset())
+    return engine_updates(plan)
 
 
 def _users_updates(tables: Tables, ours: EngineUpdates) -> Flags:
