@@ -67,7 +67,6 @@ class Operations(NamedTuple):
     algorithm: Integers
     shape: Integers
     num_elements: Integers
-    max_elements: Integers
     item_bytes: Integers
     lane: Integers
     priority: Integers
@@ -88,13 +87,11 @@ class Gates(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """A plan's operations and gates as columns. `forward` says whether transfers overlap the forward pass."""
+    """A plan's operations and gates as columns."""
 
     num_ranks: int
     num_workers: int
     num_lanes: int
-    forward: bool
-    backend: str
     costs: tuple[str, ...]
     shapes: tuple[Shape, ...]
     operations: Operations
@@ -110,12 +107,11 @@ def tables_of(plan: Plan) -> Tables:
         shape = shapes.setdefault(shape_of(one), len(shapes))
         if isinstance(one, Transfer):
             kind, algorithm = COLLECTIVES.index(one.collective), ALGORITHMS.index(one.algorithm)
-            sizes = (one.num_elements, one.max_elements, one.item_bytes)
-            rows.append((1, kind, algorithm, shape, *sizes, one.lane, one.priority, one.message, one.every, -1, 0))
+            size, lane = (one.num_elements, one.item_bytes), (one.lane, one.priority)
+            rows.append((1, kind, algorithm, shape, *size, *lane, one.message, one.every, -1, 0))
         else:
             kind, cost = LOCAL_KINDS.index(one.kind), costs.setdefault(one.cost, len(costs))
-            sizes = (one.num_elements, one.num_elements, -1)
-            rows.append((0, kind, -1, shape, *sizes, -1, -1, one.message, one.every, cost, one.sharded))
+            rows.append((0, kind, -1, shape, one.num_elements, -1, -1, -1, one.message, one.every, cost, one.sharded))
     columns = _columns(rows, len(Operations._fields) - 1)
     is_transfer, *others, sharded = columns
     gates = _columns([(GATE_KINDS.index(gate.kind), gate.variable) for gate in plan.gates], 2)
@@ -123,8 +119,6 @@ def tables_of(plan: Plan) -> Tables:
         num_ranks=len(plan.ranks),
         num_workers=plan.num_workers,
         num_lanes=plan.num_lanes,
-        forward=plan.overlap == "forward",
-        backend=plan.backend,
         costs=tuple(costs),
         shapes=tuple(shapes),
         operations=Operations._make(

@@ -67,7 +67,6 @@ def assemble(given: Given) -> Problem:
         num_lanes=given.num_lanes,
         num_gates=len(given.gates.kind),
         num_events=program.num_events,
-        operation=operation,
         is_transfer=operations.is_transfer[operation],
         seconds=seconds,
         fastest=fastest,

@@ -38,7 +38,7 @@ class Problem(NamedTuple):
     """A plan to simulate.
 
     - classes of ranks: `trains` those with workers;
-    - instances: `operation` of the plan, `is_transfer`, `seconds` (of local work; of a transfer, before its bytes
+    - instances: `is_transfer`, `seconds` (of local work; of a transfer, before its bytes
       flow), `fastest` (seconds that its bytes take with all links to itself), `urgency` (a transfer's priority, local
       work's message), `every`, `lane`, and their members and uses of links; members that only send go on with their
       lane when no more than the share `leave_at` is left, for the rest is with the receivers' systems;
@@ -55,7 +55,6 @@ class Problem(NamedTuple):
     num_lanes: int
     num_gates: int
     num_events: int
-    operation: Integers
     is_transfer: Flags
     seconds: Floats
     fastest: Floats

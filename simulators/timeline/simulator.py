@@ -25,7 +25,7 @@ from autosync.strategy.representation import Overlap, Strategy
 NUM_ITERATIONS = 8
 """As many as steps need to become steady, and more: what goes on into the next forward pass settles in two or three."""
 
-_UPDATE, _NORM = LOCAL_KINDS.index("update"), LOCAL_KINDS.index("norm")
+_UPDATE = LOCAL_KINDS.index("update")
 
 
 class TimelineSimulator:
@@ -53,7 +53,7 @@ class TimelineSimulator:
     def problem(self, plan: Plan) -> Problem:
         """What the kernel is given."""
         tables = tables_of(plan)
-        ours = _engine_updates(plan, tables)
+        ours = engine_updates(plan)
         elements = sum(v.num_elements for v in self._model.variables if v.name not in ours.variables)
         catalog, numbers = self._catalogs.find(tables.shapes)
         return assemble(
@@ -88,18 +88,6 @@ class TimelineSimulator:
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         per_element = np.where(operations.kind == _UPDATE, self._update_seconds, 1.0 / rates[operations.cost])
         return np.asarray(costs.local_seconds + operations.num_elements * per_element, dtype=np.float64)
-
-
-def _engine_updates(plan: Plan, tables: Tables) -> EngineUpdates:
-    """The same as the runtime's, at once where it is plain to see: all workers update everything behind backward."""
-    operations = tables.operations
-    everywhere = [shape.groups == (tuple(range(plan.num_workers)),) for shape in tables.shapes]
-    updates = ~operations.is_transfer & (operations.kind == _UPDATE)
-    plain = np.array(everywhere)[operations.shape] & ~operations.sharded
-    is_norm = ~operations.is_transfer & (operations.kind == _NORM)
-    if plan.overlap == "backward" and plain[updates].all() and not is_norm.any():
-        return EngineUpdates(operations=frozenset(), variables=frozenset())
-    return engine_updates(plan)
 
 
 def _users_updates(tables: Tables, ours: EngineUpdates) -> Flags:
