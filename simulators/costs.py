@@ -1,8 +1,7 @@
 """What operations cost on a cluster beside the bytes on its links.
 
 Links have rates; everything else is told by a few figures, which hold for all transfers and all local work. A probe of
-the cluster gives most of them (`costs_of`), the others are those of one ordinary processor, measured once. Trials of a
-study can make them better.
+the cluster gives those of rounds (`costs_of`); the others are estimates for an ordinary processor, not measurements.
 """
 
 from __future__ import annotations
