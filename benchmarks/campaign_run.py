@@ -30,6 +30,8 @@ from autosync.trials.policy import Service
 
 MAX_LAUNCH_FAILURES = 3
 MAX_FAILURES_IN_A_ROW = 8
+MAX_DISTURBED = 3
+"""How often a trial is made during which other programs were busy; the last one counts, and is flagged."""
 RATE_TRIALS = 200
 """Over how many of the last trials the rate is told."""
 
@@ -183,6 +185,10 @@ class Collector:
             self._await_quiet()
         self.machine.others_share()
 
+    def is_disturbed(self, others: float) -> bool:
+        """Whether a trial is to be made again, for what other programs used meanwhile."""
+        return self._waits and others > self.machine.max_other_cpu
+
     def next_number(self) -> int:
         self._num_trials += 1
         return self._num_trials - 1
@@ -251,10 +257,15 @@ class _Visit:
     def measure(self, proposal: Proposal) -> bool:
         """One trial, written down; whether the visit goes on."""
         collector = self._collector
-        collector.before_trial()
-        began = collector.clock()
-        record = self._trials.run(proposal.candidate, collector.next_number(), best_seconds=self._slow_seconds)
-        others = collector.machine.others_share()
+        number = collector.next_number()
+        for _ in range(MAX_DISTURBED):
+            collector.before_trial()
+            began = collector.clock()
+            record = self._trials.run(proposal.candidate, number, best_seconds=self._slow_seconds)
+            others = collector.machine.others_share()
+            if record.measurement is None or not collector.is_disturbed(others):
+                break
+            collector.counts["disturbed"] += 1
         complete = _completed(record, proposal, self._combination, others, collector.machine.max_other_cpu)
         is_repeated = record.origin == REFERENCE_ORIGIN
         if is_repeated and record.measurement is not None:

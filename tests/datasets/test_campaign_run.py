@@ -211,10 +211,29 @@ def test_a_busy_machine_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
     with pytest.raises(OperationError, match="other programs"):
         collector(tmp_path, Services(), machine).collect()
     assert machine.num_waits == 4
-    for record in Store(tmp_path).records():
-        assert record.measurement is not None
-        assert "busy_machine" in record.measurement.flags
-        assert record.measurement.other_cpu_share == 0.5
+    assert list(Store(tmp_path).records()) == []
+
+
+class Disturbed(Idle):
+    """Others are busy during the first trials, and never before one."""
+
+    def __init__(self, num_disturbed: int) -> None:
+        super().__init__()
+        self._shares = [0.0, 0.0, 0.5] * num_disturbed
+
+    def others_share(self) -> float:
+        return self._shares.pop(0) if self._shares else 0.0
+
+
+@pytest.mark.parametrize("num_disturbed", [1, 2, 3])
+def test_a_trial_that_others_disturb_is_made_again(tmp_path: Path, num_disturbed: int) -> None:
+    campaign_collector = collector(tmp_path, Services(), Disturbed(num_disturbed))
+    campaign_collector.collect()
+    records = list(Store(tmp_path).records())
+    flagged = [record.measurement is not None and "busy_machine" in record.measurement.flags for record in records]
+    assert flagged == [num_disturbed == 3] + [False] * (len(records) - 1)
+    assert campaign_collector.counts["disturbed"] == num_disturbed
+    assert [record.trial for record in records] == list(range(len(records)))
 
 
 def test_a_busy_machine_may_be_measured_anyway(tmp_path: Path) -> None:
