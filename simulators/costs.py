@@ -6,6 +6,7 @@ the cluster gives those of rounds (`costs_of`); the others are estimates for an 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -60,6 +61,11 @@ _LOCAL_RATES: Mapping[str, float] = {
     "decode": 4e8,
     "project": 1e9,
 }
+
+
+def local_processors(cluster: ClusterSpec) -> int | None:
+    """How many processors a cluster has among all its nodes: this machine's where it is emulated on it, else None."""
+    return os.cpu_count() if cluster.launcher == "testbed" else None
 
 
 def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Costs:

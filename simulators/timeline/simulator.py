@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from autosync.datasets.schema import Record
 from autosync.plan.lowering import lower
 from autosync.plan.tables import LOCAL_KINDS, Tables, tables_of
 from autosync.plan.types import Plan
 from autosync.runtime.updates import EngineUpdates, engine_updates
-from autosync.simulators.costs import Costs, costs_of
+from autosync.simulators.costs import Costs, costs_of, local_processors
 from autosync.simulators.interface import Prediction
 from autosync.simulators.symmetry import Classes
 from autosync.simulators.timeline.assembly import Given, assemble
@@ -28,8 +30,15 @@ NUM_ITERATIONS = 8
 _UPDATE = LOCAL_KINDS.index("update")
 
 
+def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> TimelineSimulator:  # noqa: ARG001 - it knows nothing of other models
+    """The timeline as the catalogue opens it."""
+    return TimelineSimulator(model, cluster, costs=costs_of(cluster, num_processors=local_processors(cluster)))
+
+
 class TimelineSimulator:
     """Predicts by playing plans, event by event. `classes`: of ranks that are simulated as one; found unless told."""
+
+    name = "timeline"
 
     def __init__(
         self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None, classes: Classes | None = None
@@ -45,6 +54,9 @@ class TimelineSimulator:
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """One prediction a strategy, in their order."""
         return [self._predict(lower(strategy, self._model, self._cluster)) for strategy in strategies]
+
+    def learn(self, records: Sequence[Record]) -> None:
+        """What it knows is what the probe found."""
 
     def play(self, plan: Plan, *, num_iterations: int = NUM_ITERATIONS) -> Outcome:
         """All that happens, from rest until steps are steady."""

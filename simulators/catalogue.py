@@ -1,0 +1,34 @@
+"""All simulators by name. Other packages add theirs through the entry-point group `autosync.simulators`.
+
+What stands behind a name is a builder, `(model, cluster, *, prior) -> Simulator`. `prior` is a file of records of other
+models and clusters, or None; who cannot learn from others leaves it alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autosync.registry import Registry
+from autosync.simulators.interface import Simulator
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+
+_HERE = "autosync.simulators"
+
+SIMULATORS = Registry(
+    "simulator",
+    {
+        "timeline": f"{_HERE}.timeline.simulator:open_timeline",
+    },
+)
+
+
+def simulator_names() -> tuple[str, ...]:
+    """All known simulators, sorted."""
+    return SIMULATORS.names()
+
+
+def open_simulator(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> Simulator:
+    """The simulator of that name for a model on a cluster; an unknown name lists the known ones."""
+    simulator: Simulator = SIMULATORS.get(name)(model, cluster, prior=prior)
+    return simulator
