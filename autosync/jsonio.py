@@ -8,7 +8,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -63,13 +63,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def append_json_line(path: Path, value: Any) -> None:
     """Append one line and wait until the disk has it. What a crash left of a line before it is taken away."""
-    line = canonical_json(value).encode() + b"\n"
+    append_json_lines(path, [value])
+
+
+def append_json_lines(path: Path, values: Iterable[Any]) -> None:
+    """Append lines and wait once until the disk has them all; a crash before that leaves the first of them."""
+    lines = [canonical_json(value).encode() + b"\n" for value in values]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         # Two processes that append at once must not see each other's half line as one that a crash left.
         fcntl.flock(file, fcntl.LOCK_EX)
         _mend(file)
-        file.write(line)
+        file.writelines(lines)
         file.flush()
         os.fsync(file.fileno())
 

@@ -3,9 +3,11 @@
     python benchmarks/collect_dataset.py configs/campaigns/first.yaml --minutes 120    measure for two hours
     python benchmarks/collect_dataset.py configs/campaigns/first.yaml --status         what is there and what is not
     python benchmarks/collect_dataset.py configs/campaigns/first.yaml --pack           write datasets/records/*.parquet
+    python benchmarks/collect_dataset.py configs/campaigns/first.yaml --from datasets/records    go on behind those
 
 What is measured is on the disk at once, in a store (`--store`, else autosync-campaigns/NAME): stop it with Ctrl-C or
-pull the plug, and start it again; it goes on where it was. It measures nothing while other programs use the processors.
+pull the plug, and start it again; it goes on where it was. Where the store is gone, `--from` begins it with what was
+packed of it. It measures nothing while other programs use the processors.
 The last thing it prints, on stdout, is one JSON document. Ends with 0 where all is measured, 1 where it gave up, 3 if
 the time was over first, 130 where it was interrupted. docs/dataset.md says how to write a plan.
 """
@@ -22,7 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autosync.datasets.drift import REFERENCE_ORIGIN, flag_drift
-from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, pack
+from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, not_among, pack, read_packed, unpack
+from autosync.datasets.schema import Record
 from autosync.datasets.store import Store
 from autosync.errors import AutosyncError, InputError
 from autosync.trials.service import TrialService
@@ -42,6 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", help="the plan file of the campaign")
     parser.add_argument("--store", type=Path, help=f"the folder of its records (default: {STORES}/NAME)")
+    parser.add_argument("--from", dest="packed", type=Path, metavar="FOLDER", help="take up what --pack wrote there")
     parser.add_argument("--minutes", type=float, help="begin no trial that may end after this time")
     parser.add_argument("--only", action="append", metavar="MODEL:CLUSTER", help="this combination (may be repeated)")
     parser.add_argument("--busy-anyway", action="store_true", help="measure while the machine is busy (and flag it)")
@@ -49,10 +53,13 @@ def main() -> int:
     task.add_argument("--status", action="store_true", help="measure nothing; say what is there")
     task.add_argument("--pack", action="store_true", help="measure nothing; write what is there as Parquet")
     parser.add_argument("--output", type=Path, default=ROOT / "datasets" / "records", help="where --pack writes")
-    parser.add_argument("--force", action="store_true", help="let --pack replace files")
+    parser.add_argument("--force", action="store_true", help="let --pack replace records that it has not")
     options = parser.parse_args()
     campaign, combinations = load_campaign(options.plan)
     store = Store(options.store or STORES / campaign.name)
+    if options.packed is not None:
+        with store.held():
+            to_stderr(f"took up {unpack(options.packed, store)} records of {options.packed}")
     if options.pack:
         document = packed(campaign, store, options.output, force=options.force)
         code = 0
@@ -134,7 +141,9 @@ def packed(campaign: Campaign, store: Store, output: Path, *, force: bool) -> di
     for problem in problems:
         to_stderr(f"left out: {problem}")
     records = flag_drift(found, share=campaign.quiet.max_drift)
-    count = pack(records, store.specs(), output, force=force)
+    if not force:
+        _refuse_loss(records, output)
+    count = pack(records, store.specs(), output, force=True)
     measured = [record.measurement for record in records if record.measurement is not None]
     return {
         "campaign": campaign.name,
@@ -146,6 +155,16 @@ def packed(campaign: Campaign, store: Store, output: Path, *, force: bool) -> di
         "num_left_out": len(problems),
         "num_bytes": {name: (output / name).stat().st_size for name in (RECORDS_FILE, SPECS_FILE)},
     }
+
+
+def _refuse_loss(records: Sequence[Record], output: Path) -> None:
+    """Stop where what was packed before would be lost, because the store does not have it."""
+    if (output / RECORDS_FILE).is_file():
+        lost = not_among(read_packed(output), records)
+        if lost:
+            hint = f"--from {output} takes them up, --force drops them"
+            what = f"{output} has {len(lost)} records that the store has not"
+            raise InputError(what, rule="no record is lost unasked", hint=hint)
 
 
 if __name__ == "__main__":

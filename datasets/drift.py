@@ -48,6 +48,11 @@ def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list
     return everything
 
 
+def without_drift(record: Record) -> Record:
+    """A record as it was before anybody looked for drift."""
+    return _flagged(record, is_drifting=False)
+
+
 def _drifting(records: Sequence[Record], share: float) -> list[bool]:
     seconds = [
         record.measurement.median_seconds if is_reference(record) and record.measurement is not None else None

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from autosync import jsonio
+from autosync.datasets.drift import without_drift
 from autosync.datasets.export import export, import_records
 from autosync.datasets.facts import Spec
 from autosync.datasets.files import replacing
 from autosync.datasets.schema import Record, record_to_plain
-from autosync.datasets.store import parse_spec
+from autosync.datasets.store import Store, parse_spec
 from autosync.documents import Document
 from autosync.errors import DocumentError, InputError, Problem
 
@@ -63,14 +64,45 @@ def read_specs(folder: Path | str) -> Iterator[Spec]:
         yield _spec_of(row, str(path), number)
 
 
+def unpack(folder: Path | str, store: Store) -> int:
+    """Put what a dataset holds and a store has not into the store, in the order of the trials; how many records.
+
+    So a store that is gone begins anew with what was packed of it. What `flag_drift` said is left behind: it is said
+    anew when the store is packed. A trial that both have, each with another outcome, is refused.
+    """
+    if not (Path(folder) / RECORDS_FILE).is_file():
+        raise InputError(f"{folder} holds no dataset", rule=f"a folder with {RECORDS_FILE} and {SPECS_FILE}")
+    new = not_among(read_packed(folder), store.records())
+    known = {(record.study, record.trial) for record in store.records()}
+    clashing = [record for record in new if (record.study, record.trial) in known]
+    if clashing:
+        what = f"{store.path} has another trial {clashing[0].trial} of {clashing[0].study} than {folder}"
+        hint = f"{len(clashing)} trials are in both; a new store can begin with {folder}"
+        raise InputError(what, rule="a study has each trial once", hint=hint)
+    for spec in read_specs(folder):
+        store.add_spec(spec)
+    store.extend(sorted(map(without_drift, new), key=lambda record: (record.study, record.trial)))
+    return len(new)
+
+
+def not_among(records: Iterable[Record], others: Iterable[Record]) -> list[Record]:
+    """The records that are not among the others, whatever either say of drift."""
+    known = {_content(without_drift(other)) for other in others}
+    return [record for record in records if _content(without_drift(record)) not in known]
+
+
 def distinct(records: Iterable[Record]) -> Iterator[Record]:
     """Each record once, however often it is there."""
     seen: set[str] = set()
     for record in records:
-        content = jsonio.content_hash(record_to_plain(record), length=32)
+        content = _content(record)
         if content not in seen:
             seen.add(content)
             yield record
+
+
+def _content(record: Record) -> str:
+    return jsonio.content_hash(record_to_plain(record), length=32)
 
 
 def _place(record: Record) -> tuple[str, str, str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,7 +62,11 @@ class Store:
 
     def append(self, record: Record) -> None:
         """Add a record; when this returns it is on the disk."""
-        jsonio.append_json_line(self.records_file, record_to_plain(record))
+        self.extend([record])
+
+    def extend(self, records: Iterable[Record]) -> None:
+        """Add records; when this returns they are on the disk."""
+        jsonio.append_json_lines(self.records_file, map(record_to_plain, records))
 
     def records(self, *, report: Report | None = None) -> Iterator[Record]:
         """The records in their order. Lines that hold none go to `report`; without it they are raised at the end."""

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from autosync.datasets.drift import REFERENCE_ORIGIN, flag_drift
+from autosync.datasets.packed import read_packed, unpack
 from autosync.datasets.schema import Record
 from autosync.datasets.store import Store
-from autosync.errors import OperationError
+from autosync.errors import InputError, OperationError
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
 from autosync.testing.trials import FakeService, FakeSteps
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from campaign_plan import Campaign, Combination, Group, Screen, _cluster, _model
 from campaign_proposals import Proposals
 from campaign_run import Collector
+from collect_dataset import packed
 
 STEPS = FakeSteps(seconds=0.05, noise=0.001)
 
@@ -179,6 +181,69 @@ def test_a_line_that_a_crash_left_torn_is_measured_again(tmp_path: Path) -> None
     assert collector(tmp_path, Services(), tell=told.append).collect()
     assert told[0].startswith("left out: ")
     assert strategies(tmp_path) == before
+
+
+def pack_campaign(store: Path, output: Path, **options: Any) -> dict[str, Any]:
+    return packed(campaign(), Store(store), output, **({"force": False} | options))
+
+
+def test_a_campaign_whose_store_is_gone_goes_on_from_what_was_packed(tmp_path: Path) -> None:
+    collector(tmp_path / "whole", Services()).collect()
+    with pytest.raises(KeyboardInterrupt):
+        collector(tmp_path / "cut", Services(stops_at=12)).collect()
+    before = list(Store(tmp_path / "cut").records())
+    pack_campaign(tmp_path / "cut", tmp_path / "packed")
+    assert unpack(tmp_path / "packed", Store(tmp_path / "new")) == len(before) == 11
+    # To the bit, and in the order of time: what comes next follows from it.
+    assert list(Store(tmp_path / "new").records()) == before
+    assert {spec.spec_id for spec in Store(tmp_path / "new").specs()} == {one.model_spec for one in before} | {
+        one.cluster_spec for one in before
+    }
+    assert collector(tmp_path / "new", Services()).collect()
+    assert strategies(tmp_path / "new") == strategies(tmp_path / "whole")
+    found = list(Store(tmp_path / "new").records())
+    # A second time there is nothing to take up, and packing again is the union.
+    assert unpack(tmp_path / "packed", Store(tmp_path / "new")) == 0
+    assert pack_campaign(tmp_path / "new", tmp_path / "packed")["num_records"] == len(found)
+    assert sorted(read_packed(tmp_path / "packed"), key=lambda record: record.trial) == flag_drift(found)
+    assert len({record.trial for record in found}) == len(found)
+
+
+def test_drift_is_told_anew_with_all_references(tmp_path: Path) -> None:
+    """In the first half the machine was slow, as its end did not know; with the second half the usual time is known."""
+    with pytest.raises(KeyboardInterrupt):
+        collector(tmp_path / "first", Services(stops_at=12, steps=replace(STEPS, seconds=0.06))).collect()
+    assert pack_campaign(tmp_path / "first", tmp_path / "packed")["num_flagged"] == 0
+    unpack(tmp_path / "packed", Store(tmp_path / "second"))
+    collector(tmp_path / "second", Services()).collect()
+    assert pack_campaign(tmp_path / "second", tmp_path / "packed")["num_flagged"] >= 8
+    flagged = [
+        record.trial
+        for record in read_packed(tmp_path / "packed")
+        if record.measurement is not None and "drifting_machine" in record.measurement.flags
+    ]
+    assert set(range(8)) <= set(flagged)
+    # The flags are of the look, not of the trials: taken up again they are gone.
+    unpack(tmp_path / "packed", Store(tmp_path / "third"))
+    assert list(Store(tmp_path / "third").records()) == list(Store(tmp_path / "second").records())
+
+
+def test_packing_loses_no_record_unasked(tmp_path: Path) -> None:
+    collector(tmp_path / "old", Services()).collect()
+    pack_campaign(tmp_path / "old", tmp_path / "packed")
+    with pytest.raises(KeyboardInterrupt):
+        collector(tmp_path / "new", Services(stops_at=5, steps=replace(STEPS, seconds=0.04))).collect()
+    with pytest.raises(InputError, match="records that the store has not"):
+        pack_campaign(tmp_path / "new", tmp_path / "packed")
+    with pytest.raises(InputError, match="has another trial 0 of tried than"):
+        unpack(tmp_path / "packed", Store(tmp_path / "new"))
+    assert len(list(Store(tmp_path / "new").records())) == 4
+    assert pack_campaign(tmp_path / "new", tmp_path / "packed", force=True)["num_records"] == 4
+
+
+def test_what_was_never_packed_cannot_be_taken_up(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no dataset"):
+        unpack(tmp_path, Store(tmp_path / "store"))
 
 
 def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
