@@ -1,0 +1,151 @@
+"""How good predictions are, held against what was measured: order first, then seconds, then what trusting them costs.
+
+Only pairs count of which the measurements themselves say which is the faster: each figure has its interval, and two
+whose intervals overlap are a tie. An interval is of one trial; the same strategy measured in another trial may come out
+differently by more. Where strategies were measured again and again, that is known (`noise_of`), and no interval is
+taken to be narrower. Records that something disturbed are told apart by `is_disturbed`.
+
+Of equal predictions the worse one counts as the pick, and a pair of them as half right: a simulator that says the same
+of all gains nothing by the order in which they are listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.datasets.drift import combination_of
+from autosync.datasets.schema import Flag, Measurement, Record
+
+Floats = npt.NDArray[np.float64]
+
+DISTURBED: frozenset[Flag] = frozenset({"busy_cpu", "busy_machine", "drifting_machine"})
+"""Flags that say: the machine was measured, or something else that ran on it."""
+
+
+class Measured(NamedTuple):
+    """What was measured, a row a strategy: step times and the ends of their intervals."""
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Of so many strategies, `num_pairs` of whose pairs are no ties. None: there is nothing to tell it from.
+
+    - `pair_ranking`: the share of these pairs that are predicted in the right order;
+    - `kendall_tau`: of all pairs, with its correction for equal values (tau-b);
+    - `median_error`, `p90_error`: of the predicted seconds, as a share of the measured;
+    - `top_regret`: how much slower than the fastest the one is that is predicted to be the fastest, as a share;
+      `top5_regret`: the same of the fastest of the five that are predicted to be.
+    """
+
+    num_strategies: int
+    num_pairs: int
+    pair_ranking: float | None
+    kendall_tau: float | None
+    median_error: float | None
+    p90_error: float | None
+    top_regret: float | None
+    top5_regret: float | None
+
+
+def is_disturbed(record: Record) -> bool:
+    """Whether something else than strategy, model and cluster had a say in a record's figure."""
+    return record.measurement is not None and not DISTURBED.isdisjoint(record.measurement.flags)
+
+
+def measured_of(measurements: Sequence[Measurement], *, noise: float = 0.0) -> Measured:
+    """Measurements as columns, each interval at least `noise` to either side, as a share."""
+    seconds = np.array([one.median_seconds for one in measurements], dtype=np.float64)
+    low = np.array([one.low_seconds for one in measurements], dtype=np.float64)
+    high = np.array([one.high_seconds for one in measurements], dtype=np.float64)
+    return Measured(seconds, np.minimum(low, seconds / (1 + noise)), np.maximum(high, seconds * (1 + noise)))
+
+
+def noise_of(records: Iterable[Record]) -> float:
+    """How far off one trial of a strategy is from another, as a share: 0 where none was measured twice.
+
+    Half the width of a 95 % interval, from the deviations of trials from the median of those of the same strategy on
+    the same model and cluster. Of deviations the median is taken, so that few wild trials do not make all others ties.
+    """
+    trials: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for record in records:
+        if record.measurement is not None and record.strategy_id is not None and not is_disturbed(record):
+            key = (*combination_of(record), record.strategy_id)
+            trials[key].append(math.log(record.measurement.median_seconds))
+    deviations: list[float] = []
+    for found in trials.values():
+        centre = median(found)
+        # The median of n numbers is nearer to them than what they scatter around.
+        factor = math.sqrt(len(found) / max(1, len(found) - 1))
+        deviations += [abs(one - centre) * factor for one in found] if len(found) > 1 else []
+    # 1.4826: from the median of absolute deviations to a standard deviation.
+    return math.expm1(1.96 * 1.4826 * median(deviations)) if deviations else 0.0
+
+
+def clear_pairs(measured: Measured) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The pairs that are no ties, the faster one first."""
+    faster, slower = np.nonzero(measured.high[:, None] < measured.low[None, :])
+    return faster, slower
+
+
+def accuracy_of(measured: Measured, predicted: Floats) -> Accuracy:
+    """How good these predictions, in seconds, are."""
+    count = len(measured.seconds)
+    assert len(predicted) == count, "one prediction a measurement"
+    faster, slower = clear_pairs(measured)
+    difference = np.sign(predicted[slower] - predicted[faster])
+    errors = np.abs(predicted / measured.seconds - 1) if count else np.empty(0)
+    return Accuracy(
+        num_strategies=count,
+        num_pairs=len(faster),
+        pair_ranking=float(np.mean((difference + 1) / 2)) if len(faster) else None,
+        kendall_tau=_kendall_tau(measured.seconds, predicted),
+        median_error=float(np.median(errors)) if count else None,
+        p90_error=float(np.quantile(errors, 0.9)) if count else None,
+        top_regret=_regret(measured.seconds, predicted, 1) if count else None,
+        top5_regret=_regret(measured.seconds, predicted, 5) if count else None,
+    )
+
+
+def mean_accuracy(parts: Sequence[Accuracy]) -> Accuracy:
+    """The mean of several, each of which counts the same; the numbers of strategies and pairs add up."""
+
+    def mean(name: str) -> float | None:
+        values = [value for part in parts if (value := getattr(part, name)) is not None]
+        return float(np.mean(values)) if values else None
+
+    return Accuracy(
+        num_strategies=sum(part.num_strategies for part in parts),
+        num_pairs=sum(part.num_pairs for part in parts),
+        pair_ranking=mean("pair_ranking"),
+        kendall_tau=mean("kendall_tau"),
+        median_error=mean("median_error"),
+        p90_error=mean("p90_error"),
+        top_regret=mean("top_regret"),
+        top5_regret=mean("top5_regret"),
+    )
+
+
+def _kendall_tau(first: Floats, second: Floats) -> float | None:
+    rows, columns = np.triu_indices(len(first), 1)
+    signs = [np.sign(values[rows] - values[columns]) for values in (first, second)]
+    distinct = [float(np.count_nonzero(sign)) for sign in signs]
+    if not all(distinct):
+        return None
+    return float(np.sum(signs[0] * signs[1])) / math.sqrt(distinct[0] * distinct[1])
+
+
+def _regret(seconds: Floats, predicted: Floats, count: int) -> float:
+    picked = np.lexsort((-seconds, predicted))[:count]
+    return float(np.min(seconds[picked]) / np.min(seconds) - 1)
