@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from autosync.datasets.schema import Record
-from autosync.plan.lowering import lower
 from autosync.plan.tables import LOCAL_KINDS, Tables, tables_of
 from autosync.plan.types import Plan
 from autosync.runtime.updates import EngineUpdates, engine_updates
 from autosync.simulators.costs import Costs, costs_of, local_processors
 from autosync.simulators.interface import Prediction
+from autosync.simulators.lowered import lowered
 from autosync.simulators.symmetry import Classes
 from autosync.simulators.timeline.assembly import Given, assemble
 from autosync.simulators.timeline.catalog import Catalogs
@@ -53,7 +53,7 @@ class TimelineSimulator:
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """One prediction a strategy, in their order."""
-        return [self._predict(lower(strategy, self._model, self._cluster)) for strategy in strategies]
+        return [self._predict(lowered(strategy, self._model, self._cluster)) for strategy in strategies]
 
     def learn(self, records: Sequence[Record]) -> None:
         """What it knows is what the probe found."""
