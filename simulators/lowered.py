@@ -1,4 +1,4 @@
-"""From a strategy to its plan, as simulators ask for it: one of another model is refused with the rule that it breaks."""
+"""From a strategy to its plan, as simulators ask for it: one for another model is refused with the rule it breaks."""
 
 from __future__ import annotations
 
