@@ -79,13 +79,15 @@ SAME: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         ("schedules", "everything", EVERYWHERE),
         ("several_forwards", "everything", EVERYWHERE),
         ("uneven", "everything", EVERYWHERE),
-        ("compiled_after", "everything", EVERYWHERE),
-        ("compiled_before", "everything", EVERYWHERE),
-        ("compiled_by_aot", "everything", EVERYWHERE),
-        ("compiled_model_is_given", "everything", EVERYWHERE),
-        ("compiled_in_place", "layers", EVERYWHERE),
         ("checkpoints", "layers", EVERYWHERE),
         ("checkpoints_reentrant", "layers", EVERYWHERE),
+    ],
+    # Compiling takes seconds a script; `COMPILED` has the other ways.
+    "compiled": [
+        ("compiled_after", "everything", ("reducer", "forward")),
+        ("compiled_before", "everything", ("shards forward",)),
+        ("compiled_model_is_given", "everything", ("server",)),
+        ("compiled_in_place", "layers", ("backward",)),
     ],
     "states": [
         ("state_dict_is_bare", "everything", EVERYWHERE),
@@ -108,6 +110,14 @@ SAME: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         ("buffers_of_all", "normed", EVERYWHERE),
     ],
 }
+
+COMPILED = [
+    ("compiled_after", "everything", EVERYWHERE),
+    ("compiled_before", "everything", EVERYWHERE),
+    ("compiled_by_aot", "everything", EVERYWHERE),
+    ("compiled_model_is_given", "everything", EVERYWHERE),
+    ("compiled_in_place", "layers", EVERYWHERE),
+]
 
 # Script, task, ways, and how the refusal begins.
 REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
@@ -135,9 +145,12 @@ REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
 ]
 
 CHOSEN = frozenset(os.environ.get("AUTOSYNC_SCRIPTS", "").split()) or {
-    row[0] for row in (*itertools.chain(*SAME.values()), *REFUSED)
+    row[0] for row in (*itertools.chain(*SAME.values()), *COMPILED, *REFUSED)
 }
 """The scripts that are run: all of them, but where a tool looks for the test that notices a fault."""
+
+
+EVERY_COMPILED = pytest.param(COMPILED, id="compiled in every way", marks=pytest.mark.slow)
 
 
 def options_of(way: str) -> dict[str, Any]:
@@ -223,10 +236,12 @@ def test_groups_of_a_larger_world(make_ranks: Callable[[str], Any]) -> None:
     assert ranks.run(cases) == [[""] * len(ways)] * 4
 
 
-@pytest.mark.parametrize("which", SAME)
-def test_a_script_comes_out_as_under_ddp(which: str, make_ranks: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize("listed", [*[pytest.param(rows, id=name) for name, rows in SAME.items()], EVERY_COMPILED])
+def test_a_script_comes_out_as_under_ddp(
+    listed: list[tuple[str, str, tuple[str, ...]]], make_ranks: Callable[[str], Any]
+) -> None:
     ranks = make_ranks("one node")
-    rows = [(script, task, way) for script, task, ways in SAME[which] for way in ways if script in CHOSEN]
+    rows = [(script, task, way) for script, task, ways in listed for way in ways if script in CHOSEN]
     if not rows:
         pytest.skip("none of these is chosen")
     cases = [("expectation_cases:compared", arguments(ranks, *row)) for row in rows]
