@@ -21,7 +21,7 @@ from campaign_proposals import Proposal, Proposals
 
 from autosync.datasets.drift import REFERENCE_ORIGIN, combination_of, is_reference
 from autosync.datasets.facts import cluster_spec, model_spec
-from autosync.datasets.schema import Flag, Measurement, Record
+from autosync.datasets.schema import Measurement, Record
 from autosync.datasets.store import Store
 from autosync.errors import OperationError
 from autosync.search.effort import Effort
@@ -180,14 +180,13 @@ class Collector:
             self.machine.await_quiet(self._tell)
 
     def before_trial(self) -> None:
-        """Look at the machine once more where it was busy during the last trial; begin to count what others use."""
+        """Look at the machine once more where it was busy since the last trial."""
         if self.machine.others_share() > self.machine.max_other_cpu:
             self._await_quiet()
-        self.machine.others_share()
 
-    def is_disturbed(self, others: float) -> bool:
+    def is_disturbed(self, record: Record) -> bool:
         """Whether a trial is to be made again, for what other programs used meanwhile."""
-        return self._waits and others > self.machine.max_other_cpu
+        return self._waits and _others_share(record) > self.machine.max_other_cpu
 
     def next_number(self) -> int:
         self._num_trials += 1
@@ -252,6 +251,8 @@ class _Visit:
             cluster=combination.cluster,
             is_replayed=True,
             effort=Effort(trial=collector.campaign.steps.policy()),
+            dilation=combination.dilation,
+            others_share=collector.machine.others_share,
         )
 
     def measure(self, proposal: Proposal) -> bool:
@@ -262,11 +263,10 @@ class _Visit:
             collector.before_trial()
             began = collector.clock()
             record = self._trials.run(proposal.candidate, number, best_seconds=self._slow_seconds)
-            others = collector.machine.others_share()
-            if record.measurement is None or not collector.is_disturbed(others):
+            if not collector.is_disturbed(record):
                 break
             collector.counts["disturbed"] += 1
-        complete = _completed(record, proposal, self._combination, others, collector.machine.max_other_cpu)
+        complete = _flagged(record, collector.machine.max_other_cpu)
         is_repeated = record.origin == REFERENCE_ORIGIN
         if is_repeated and record.measurement is not None:
             self._slow_seconds = record.measurement.median_seconds
@@ -275,23 +275,17 @@ class _Visit:
         return goes_on and not (is_repeated and record.measurement is None)
 
 
-def _completed(
-    record: Record, proposal: Proposal, combination: Combination, others: float, max_other_cpu: float
-) -> Record:
-    """The record with what the campaign knows beside the measurement."""
+def _others_share(record: Record) -> float:
+    """What other programs used during a trial; nothing that matters where it failed."""
+    return 0.0 if record.measurement is None else record.measurement.other_cpu_share or 0.0
+
+
+def _flagged(record: Record, max_other_cpu: float) -> Record:
+    """The record, flagged where other programs used too much."""
     measurement = record.measurement
-    if measurement is not None:
-        busy: tuple[Flag, ...] = ("busy_machine",) if others > max_other_cpu else ()
-        measurement = replace(measurement, other_cpu_share=round(others, 4), flags=(*measurement.flags, *busy))
-    model, cluster = combination.key
-    return replace(
-        record,
-        measurement=measurement,
-        plan=proposal.facts,
-        model_spec=model,
-        cluster_spec=cluster,
-        dilation=combination.dilation,
-    )
+    if measurement is None or _others_share(record) <= max_other_cpu:
+        return record
+    return replace(record, measurement=replace(measurement, flags=(*measurement.flags, "busy_machine")))
 
 
 def outcome(record: Record) -> str:

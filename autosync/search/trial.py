@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
@@ -23,7 +24,11 @@ from autosync.trials.service import TrialFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """What all trials of a study share."""
+    """What all trials of a study share.
+
+    `dilation` is how many times as long as recorded replayed compute takes. `others_share` tells the share of this
+    machine's processor time that other programs used since it was last asked; None where ranks run elsewhere.
+    """
 
     study: str
     service: Service
@@ -31,6 +36,8 @@ class Trials:
     cluster: ClusterSpec
     is_replayed: bool
     effort: Effort
+    dilation: float = 1.0
+    others_share: Callable[[], float] | None = None
 
     def bundle(self, candidate: Candidate) -> Bundle | None:
         """The candidate as a bundle; none for torch's own DDP."""
@@ -57,6 +64,7 @@ class Trials:
         """Try a candidate on the cluster; stop early if it is clearly worse than the best so far."""
         started = dt.datetime.now(tz=dt.UTC)
         outcome: Measurement | Failure
+        self._other_cpu_share()
         try:
             outcome = measure(
                 self.service,
@@ -67,12 +75,18 @@ class Trials:
             )
         except TrialFailed as failure:
             outcome = Failure(kind=failure.kind, message=failure.message)
+        else:
+            outcome = replace(outcome, other_cpu_share=self._other_cpu_share())
         return self._record(candidate, number, started, outcome)
+
+    def _other_cpu_share(self) -> float | None:
+        return None if self.others_share is None else round(self.others_share(), 4)
 
     def _record(
         self, candidate: Candidate, number: int, started: dt.datetime, outcome: Measurement | Failure
     ) -> Record:
         strategy, bundle = candidate.strategy, self.bundle(candidate)
+        plan = None if strategy is None else plan_facts(lower(strategy, self.model, self.cluster), self.cluster)
         return Record(
             study=self.study,
             trial=number,
@@ -87,9 +101,13 @@ class Trials:
             classes=("exact",) if strategy is None else tuple(sorted(strategy.classes)),
             measurement=outcome if isinstance(outcome, Measurement) else None,
             failure=outcome if isinstance(outcome, Failure) else None,
+            plan=plan,
+            model_spec=model_spec(self.model).spec_id,
+            cluster_spec=cluster_spec(self.cluster).spec_id,
             environment=environment(self.cluster),
             compute="replayed" if self.is_replayed else "real",
             network="emulated" if self.cluster.launcher == "testbed" else "real",
+            dilation=self.dilation,
             started=started.isoformat(timespec="seconds"),
         )
 

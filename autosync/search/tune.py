@@ -17,7 +17,9 @@ from autosync.search.progress import SILENT, Course, Progress, Tried
 from autosync.search.study import Study
 from autosync.search.summary import summary_fields
 from autosync.search.trial import Trials
+from autosync.specs.model_file import split_dilation
 from autosync.strategy.bundle import save_bundle
+from autosync.trials.others import Others
 from autosync.trials.service import TrialService
 
 
@@ -79,6 +81,9 @@ def tune(
                 cluster=plan.cluster,
                 is_replayed=plan.is_replayed,
                 effort=effort,
+                dilation=split_dilation(model)[1] or 1.0,
+                # Elsewhere ranks are no children of this process, or not on this machine.
+                others_share=Others().share if plan.cluster.launcher in {"local", "testbed"} else None,
             )
             drawn = plan.candidates()
             while not course.is_over and (candidate := next(drawn, None)) is not None:

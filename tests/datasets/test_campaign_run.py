@@ -284,6 +284,7 @@ class Disturbed(Idle):
 
     def __init__(self, num_disturbed: int) -> None:
         super().__init__()
+        # Asked before a trial, when it begins and when it ends.
         self._shares = [0.0, 0.0, 0.5] * num_disturbed
 
     def others_share(self) -> float:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.search.candidates import STOCK_DDP, default_as_strategy
 from autosync.search.effort import NORMAL_EFFORT, Effort
 from autosync.search.trial import Trials
@@ -62,3 +63,21 @@ def test_stock_ddp_is_told_of_unused_parameters_where_they_are(model: ModelSpec,
     trials = _trials(FakeSteps(seconds=0.1), unused, cluster)
     assert trials.contestant(STOCK_DDP).find_unused_parameters
     assert not replace(trials, is_replayed=True).contestant(STOCK_DDP).find_unused_parameters
+
+
+def test_a_record_says_all_that_is_known_beside_the_measurement(model: ModelSpec, cluster: ClusterSpec) -> None:
+    shares = iter([0.9, 0.25])
+    trials = replace(_trials(FakeSteps(seconds=0.1), model, cluster), dilation=4.0, others_share=lambda: next(shares))
+    record = trials.run(default_as_strategy(model, cluster), 0)
+    assert record.plan is not None
+    assert record.plan.num_messages >= 1
+    assert record.plan.num_sends >= 4
+    assert (record.model_spec, record.cluster_spec) == (model_spec(model).spec_id, cluster_spec(cluster).spec_id)
+    assert record.dilation == 4.0
+    assert record.measurement is not None
+    # What others used before the trial is not counted.
+    assert record.measurement.other_cpu_share == 0.25
+    stock = _trials(FakeSteps(seconds=0.1), model, cluster).run(STOCK_DDP, 0)
+    assert (stock.plan, stock.dilation) == (None, 1.0)
+    assert stock.measurement is not None
+    assert stock.measurement.other_cpu_share is None
