@@ -1,7 +1,7 @@
-"""Where a plan grows: regions and operations with their positions, and what messages are cut into.
+"""Where a plan grows: regions and operations with their positions, stamped from templates.
 
-Large plans have a hundred thousand operations and a search lowers thousands of plans, so what can be known before the
-first operation (sizes of parts, edges to gradients, stars) is worked out once.
+Large plans have a hundred thousand operations, so what can be known before the first one (sizes of parts, edges to
+gradients) is worked out once.
 """
 
 from __future__ import annotations
@@ -9,26 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from autosync.plan.rows import union_rows, whole_rows
-from autosync.plan.types import (
-    Algorithm,
-    Collective,
-    Edge,
-    Groups,
-    Local,
-    LocalKind,
-    Operation,
-    Region,
-    RegionKind,
-    Transfer,
-)
+from autosync.plan.measures import measured
+from autosync.plan.steps import Amount, Kept, LocalStep, Site, Step, Template, WaitKind, Waits
+from autosync.plan.types import Edge, Groups, Local, Operation, Region, RegionKind, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.parts import Part
-from autosync.strategy.representation import Codec, OuterOptimizer, ParameterServer, Strategy
+from autosync.strategy.representation import ParameterServer, Strategy
 
 # What the constructor of a NamedTuple does, without a call of Python that costs as much again.
 _new = tuple.__new__
+
+STEP_CALLED = Edge("step_called")
+
+Edges = tuple[Edge, ...]
 
 
 class Piece(NamedTuple):
@@ -40,7 +34,7 @@ class Piece(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What one round of a message's template works on.
+    """What a template is stamped on.
 
     `ready` is the last gradient it needs, `use` the first parameter it feeds.
     """
@@ -53,36 +47,48 @@ class Slice(NamedTuple):
     use: int
 
 
-class Buffer(NamedTuple):
-    """Regions that travel one behind the other, with their size."""
+class Finished(NamedTuple):
+    """A finished gradient: the edges to wait for, its regions, and the ranks that hold it.
 
-    regions: tuple[int, ...]
+    Each holds its shard where `sharded`.
+    """
+
+    after: Edges
+    grads: tuple[int, ...]
+    holders: Groups
+    sharded: bool
+
+
+class _Scope(NamedTuple):
+    """What steps are stamped on: pieces of a message, and what their words for regions and edges stand for.
+
+    `first` is the position of the operation that the first of them becomes.
+    """
+
+    template: Template
+    message: int
+    pieces: Sequence[Piece]
     num_elements: int
     item_bytes: int
+    regions: Mapping[RegionKind, tuple[int, ...]]
+    edges: Mapping[WaitKind, Edges]
+    first: int
 
 
 class Builder:
-    """The growing plan.
-
-    `shared_nodes` are the nodes with several workers, `everyone` is the workers and the servers in use.
-    """
+    """The growing plan. `everyone` is the workers and the servers in use."""
 
     def __init__(
         self, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, named_parts: Mapping[str, Part]
     ) -> None:
         self.strategy = strategy
         self.model = model
-        self.cluster = cluster
+        self.site = Site(model, cluster)
         self.parts = tuple(named_parts.values())
         index_of = {variable.name: index for index, variable in enumerate(model.variables)}
         self.variable_of = [index_of[part.variable.name] for part in self.parts]
         self.num_lanes = 1 + max([message.lane for message in strategy.messages])
-        self.nodes: Groups = cluster.worker_groups()
-        self.shared_nodes: Groups = tuple(group for group in self.nodes if len(group) > 1)
-        self.workers: Groups = (tuple(range(cluster.num_workers)),)
-        self.leaders = {name: cluster.leader(cluster.node_index(name)) for name in _servers(strategy)}
-        self.everyone: Groups = (tuple(sorted({*self.workers[0], *self.leaders.values()})),)
-        self.update_cost = f"update:{model.optimizer.name}"
+        self.everyone = self.site.everyone(_servers(strategy))
         self.regions: list[Region] = []
         self.operations: list[Operation] = []
         self._position = {name: position for position, name in enumerate(named_parts)}
@@ -92,101 +98,126 @@ class Builder:
         self._use = [part.variable.use for part in self.parts]
         self._grad_ready = [Edge("grad_ready", variable) for variable in self.variable_of]
 
-    def region(self, kind: RegionKind, piece: Piece, dtype: str) -> int:
+    def region(self, region: Region) -> int:
         """The position of a new region."""
-        self.regions.append(Region(kind, piece.part, piece.start, piece.stop, dtype))
+        self.regions.append(region)
         return len(self.regions) - 1
 
-    def regions_of(self, kind: RegionKind, pieces: Sequence[Piece], dtype: str = "") -> tuple[int, ...]:
-        """A new region for each piece; in the part's own dtype unless told otherwise."""
-        first, dtypes = len(self.regions), self._dtypes
-        self.regions.extend(
-            [_new(Region, (kind, part, start, stop, dtype or dtypes[part])) for part, start, stop in pieces]
-        )
+    def add(self, operation: Operation) -> Edge:
+        """Add an operation; the edge to it."""
+        self.operations.append(operation)
+        return _new(Edge, ("operation", len(self.operations) - 1, 0))
+
+    def collect(self, template: Template, piece: Slice) -> Finished:
+        """The operations that finish a slice's gradient."""
+        half, pieces = template.collect, piece.pieces
+        regions = {kept.kind: self._regions(template, kept, pieces) for kept in half.kept}
+        gradients = tuple(dict.fromkeys([self._grad_ready[one.part] for one in pieces]))
+        edges: dict[WaitKind, Edges] = {"gradients": gradients}
+        scope = self._scope(template, (piece,), pieces, regions, edges)
+        self._stamp(half.steps, scope)
+        return Finished(_after(half.finished, scope), regions[half.grads], half.holders, half.sharded)
+
+    def settle(self, template: Template, slices: Sequence[Slice], finished: Sequence[Finished], norm: Edges) -> Edges:
+        """Update slices and bring the parameters home; the edges that their use waits for."""
+        half = template.settle
+        pieces = [piece for one in slices for piece in one.pieces]
+        regions = {kept.kind: self._regions(template, kept, pieces) for kept in half.kept}
+        regions[template.collect.grads] = tuple([grad for one in finished for grad in one.grads])
+        collected = tuple(dict.fromkeys([edge for one in finished for edge in one.after]))
+        edges: dict[WaitKind, Edges] = {"collected": collected, "norm": norm, "step_called": (STEP_CALLED,)}
+        scope = self._scope(template, slices, pieces, regions, edges)
+        self._stamp(half.once, scope)
+        done = updated = _after(half.done, scope)
+        begin = 0
+        for one in slices if half.each else ():
+            end = begin + len(one.pieces)
+            own = {kind: all_of[begin:end] for kind, all_of in regions.items()}
+            scope = self._scope(template, (one,), one.pieces, own, {"updated": updated})
+            self._stamp(half.each, scope)
+            done, begin = done + _after(half.each_done, scope), end
+        return done
+
+    def _regions(self, template: Template, kept: Kept, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        """A new region for each piece."""
+        first, dtypes, (kind, dtype, amount) = len(self.regions), self._dtypes, kept
+        if amount.measure == "elements":
+            self.regions.extend(
+                [_new(Region, (kind, part, start, stop, dtype or dtypes[part])) for part, start, stop in pieces]
+            )
+        else:
+            for piece in pieces:
+                size = self._size(amount, template, (piece,))
+                self.regions.append(Region(kind, piece.part, 0, size, dtype or dtypes[piece.part]))
         return tuple(range(first, len(self.regions)))
 
-    def grads_ready(self, pieces: Sequence[Piece]) -> tuple[Edge, ...]:
-        """Edges to the gradients that pieces are cut from."""
-        return tuple(dict.fromkeys([self._grad_ready[piece.part] for piece in pieces]))
+    def _size(self, amount: Amount, template: Template, pieces: Sequence[Piece]) -> int:
+        codec, num_workers, parts = template.codec, self.site.num_workers, self.parts
+        sizes = [
+            measured(amount.measure, parts[part], stop - start, codec, num_workers) for part, start, stop in pieces
+        ]
+        return amount.factor * sum(sizes)
 
-    def star(self, server: str, *, through_proxies: bool) -> Groups:
-        """The server, then everybody who speaks to it: all workers, or the first of each node."""
-        root = self.leaders[server]
-        speakers = [group[0] for group in self.nodes] if through_proxies else self.workers[0]
-        return ((root, *[rank for rank in speakers if rank != root]),)
-
-    def touched_by_any(self, part: int) -> tuple[int, int]:
-        """Rows of an embedding's part that any worker touches: expected, and at most."""
-        touched, most = self.parts[part].touched_rows()
-        num_rows, num_workers = self.parts[part].shape[0], len(self.workers[0])
-        return whole_rows(union_rows(num_rows, touched, num_workers)), min(num_rows, most * num_workers)
-
-    def transfer(
+    def _scope(
         self,
-        message: int,
-        stage: int,
-        collective: Collective,
-        algorithm: Algorithm,
-        groups: Groups,
-        buffer: Buffer,
-        after: tuple[Edge, ...],
-        *,
-        max_elements: int | None = None,
-        within: Groups = (),
-        every: int = 1,
-    ) -> Edge:
-        """Add a transfer in its stage's lane; the edge to it."""
+        template: Template,
+        slices: Sequence[Slice],
+        pieces: Sequence[Piece],
+        regions: Mapping[RegionKind, tuple[int, ...]],
+        edges: Mapping[WaitKind, Edges],
+    ) -> _Scope:
+        message, item_bytes = slices[0].message, slices[0].item_bytes
+        num_elements = sum([one.num_elements for one in slices])
+        first = len(self.operations)
+        return _new(_Scope, (template, message, pieces, num_elements, item_bytes, regions, edges, first))
+
+    def _stamp(self, steps: Sequence[Step], scope: _Scope) -> None:
+        """The operations that steps become."""
+        template, message, pieces, elements, item_bytes, regions, _, _ = scope
         settings = self.strategy.messages[message]
-        regions, num_elements, item_bytes = buffer
-        operation = (
-            collective,
-            algorithm,
-            groups,
-            regions,
-            num_elements,
-            num_elements if max_elements is None else max_elements,
-            item_bytes,
-            within,
-            settings.lane + stage * self.num_lanes,
-            settings.priority,
-            message,
-            after,
-            every,
-        )
-        self.operations.append(_new(Transfer, operation))
-        return _new(Edge, ("operation", len(self.operations) - 1, 0))
-
-    def local(
-        self,
-        message: int,
-        kind: LocalKind,
-        groups: Groups,
-        inputs: tuple[int, ...],
-        outputs: tuple[int, ...],
-        after: tuple[Edge, ...],
-        *,
-        num_elements: int,
-        cost: str = "",
-        sharded: bool = False,
-        every: int = 1,
-        settings: Codec | OuterOptimizer | None = None,
-    ) -> Edge:
-        """Add work within ranks; the edge to it."""
-        operation = (
-            kind,
-            cost or kind,
-            groups,
-            sharded,
-            inputs,
-            outputs,
-            num_elements,
-            message,
-            after,
-            every,
-            settings,
-        )
-        self.operations.append(_new(Local, operation))
-        return _new(Edge, ("operation", len(self.operations) - 1, 0))
+        for step in steps:
+            (measure, factor), after = step.amount, _after(step.waits, scope)
+            size = elements * factor if measure == "elements" else self._size(step.amount, template, pieces)
+            operation: Operation
+            if isinstance(step, LocalStep):
+                inputs = tuple([one for kind in step.inputs for one in regions[kind]])
+                outputs = tuple([one for kind in step.outputs for one in regions[kind]])
+                operation = _new(
+                    Local,
+                    (
+                        step.kind,
+                        step.cost or step.kind,
+                        step.groups,
+                        step.sharded,
+                        inputs,
+                        outputs,
+                        size,
+                        message,
+                        after,
+                        step.every,
+                        step.settings,
+                    ),
+                )
+            else:
+                operation = _new(
+                    Transfer,
+                    (
+                        step.collective,
+                        step.algorithm,
+                        step.groups,
+                        tuple([one for kind in step.regions for one in regions[kind]]),
+                        size,
+                        size if step.most is None else self._size(step.most, template, pieces),
+                        step.item_bytes or item_bytes,
+                        step.within,
+                        settings.lane + step.stage * self.num_lanes,
+                        settings.priority,
+                        message,
+                        after,
+                        step.every,
+                    ),
+                )
+            self.operations.append(operation)
 
     def slices_of(self, message: int) -> list[Slice]:
         """The message's parts, one behind the other, cut where its slices end."""
@@ -205,6 +236,17 @@ class Builder:
         ready = self._ready[pieces[-1].part]
         use = min([self._use[piece.part] for piece in pieces])
         return _new(Slice, (message, tuple(pieces), num_elements, item_bytes, ready, use))
+
+
+def _after(waits: Waits, scope: _Scope) -> Edges:
+    """The edges that waits stand for."""
+    found: list[Edge] = []
+    for on, step, lag in waits:
+        if on == "step":
+            found.append(_new(Edge, ("operation", scope.first + step, lag)))
+        else:
+            found += scope.edges[on]
+    return tuple(found)
 
 
 def _servers(strategy: Strategy) -> set[str]:

@@ -11,48 +11,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
 
-from autosync.plan.builder import Buffer, Builder, Piece, Slice
-from autosync.plan.server_templates import ServerTemplate, SparseServerTemplate
-from autosync.plan.templates import (
-    AllReduceTemplate,
-    FactorsTemplate,
-    Finished,
-    PeriodicTemplate,
-    ShardedTemplate,
-    SparseGatherTemplate,
-    Template,
-)
-from autosync.plan.types import Edge, Gate, Groups, Plan
+from autosync.plan.builder import Builder, Finished, Slice
+from autosync.plan.steps import Template
+from autosync.plan.templates import template_of
+from autosync.plan.types import Edge, Gate, Groups, Local, Plan, Region, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import canonical
 from autosync.strategy.parts import all_parts
-from autosync.strategy.representation import (
-    AllReduce,
-    Codec,
-    ParameterServer,
-    Periodic,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-    Synchroniser,
-)
+from autosync.strategy.representation import Codec, Periodic, Strategy, Synchroniser
 
-SHARED_NORM = Piece(-1, 0, 1)
-OWN_NORM = Piece(-1, 1, 2)
-
-_TEMPLATES: Mapping[type, type[Template[Any]]] = {
-    AllReduce: AllReduceTemplate,
-    Sharded: ShardedTemplate,
-    SparseGather: SparseGatherTemplate,
-    SufficientFactors: FactorsTemplate,
-    Periodic: PeriodicTemplate,
-}
+SHARED_NORM = Region("norm", -1, 0, 1, "float64")
+OWN_NORM = Region("norm", -1, 1, 2, "float64")
 
 
 def lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
@@ -80,9 +53,9 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
     builder = Builder(strategy, model, cluster, all_parts(strategy, model))
     slices = [builder.slices_of(index) for index in range(len(strategy.messages))]
     templates = _templates(builder)
-    finished = _collect(templates, slices)
+    finished = _collect(builder, templates, slices)
     barriers = _barriers(builder, slices, finished)
-    settled = _settle(templates, slices, finished, barriers)
+    settled = _settle(builder, templates, slices, finished, barriers)
     return Plan(
         model=model.fingerprint(),
         cluster=cluster.fingerprint(),
@@ -102,34 +75,29 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
 Settled = list[tuple[Sequence[Slice], tuple[Edge, ...]]]
 
 
-def _templates(builder: Builder) -> list[Template[Any]]:
+def _templates(builder: Builder) -> list[Template]:
     """Each message's template; messages with the same synchroniser and codec share theirs."""
-    known: dict[tuple[Synchroniser, Codec | None], Template[Any]] = {}
-    found: list[Template[Any]] = []
+    known: dict[tuple[Synchroniser, Codec | None], Template] = {}
+    found: list[Template] = []
     for message in builder.strategy.messages:
         key = (message.synchroniser, message.codec)
         template = known.get(key)
         if template is None:
-            template = known[key] = _template(builder, *key)
+            template = known[key] = template_of(builder.site, *key)
         found.append(template)
     return found
 
 
-def _template(builder: Builder, synchroniser: Synchroniser, codec: Codec | None) -> Template[Any]:
-    if isinstance(synchroniser, ParameterServer):
-        kind = SparseServerTemplate if synchroniser.sparse else ServerTemplate
-        return kind(builder, synchroniser, codec)
-    return _TEMPLATES[type(synchroniser)](builder, synchroniser, codec)
-
-
-def _collect(templates: Sequence[Template[Any]], slices: Sequence[Sequence[Slice]]) -> list[list[Finished]]:
+def _collect(
+    builder: Builder, templates: Sequence[Template], slices: Sequence[Sequence[Slice]]
+) -> list[list[Finished]]:
     """Collect all slices, in the order in which their last gradient becomes ready.
 
     In a message the parts are in this order, so its slices are.
     """
     finished: list[list[Finished]] = [[] for _ in templates]
     for piece in sorted(itertools.chain.from_iterable(slices), key=attrgetter("ready")):
-        finished[piece.message].append(templates[piece.message].collect(piece))
+        finished[piece.message].append(builder.collect(templates[piece.message], piece))
     return finished
 
 
@@ -150,7 +118,7 @@ def _barriers(
         chosen = own if isinstance(message.synchroniser, Periodic) else shared
         chosen.extend(zip(pieces, done, strict=True))
     of_shared = _shared_barrier(builder, shared)
-    of_own = _norm(builder, builder.region("norm", OWN_NORM, "float64"), own, shares=False)
+    of_own = _norm(builder, builder.region(OWN_NORM), own, shares=False)
     return [of_own if isinstance(message.synchroniser, Periodic) else of_shared for message in messages]
 
 
@@ -160,13 +128,28 @@ def _shared_barrier(builder: Builder, shared: Sequence[tuple[Slice, Finished]]) 
     Where all workers hold all gradients, each counts for itself. Else each counts what it alone holds and a share of
     what all hold, and a scalar all-reduce makes the norm everybody's.
     """
-    norm = builder.region("norm", SHARED_NORM, "float64")
+    norm = builder.region(SHARED_NORM)
     everywhere = all(_is_everywhere(builder, one) for _, one in shared)
     edges = _norm(builder, norm, shared, shares=not everywhere)
     if everywhere:
         return edges
     message = shared[0][0].message
-    return (builder.transfer(message, 1, "all_reduce", "native", builder.everyone, Buffer((norm,), 1, 8), edges),)
+    settings = builder.strategy.messages[message]
+    total = Transfer(
+        collective="all_reduce",
+        algorithm="native",
+        groups=builder.everyone,
+        regions=(norm,),
+        num_elements=1,
+        max_elements=1,
+        item_bytes=8,
+        within=(),
+        lane=settings.lane + builder.num_lanes,
+        priority=settings.priority,
+        message=message,
+        after=edges,
+    )
+    return (builder.add(total),)
 
 
 def _norm(
@@ -177,29 +160,33 @@ def _norm(
     On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the
     same. All workers and a server may share a rank, two servers do not.
     """
+    workers = builder.site.workers
     last: dict[Groups, Edge] = {}
     for piece, one in gradients:
-        near = last if one.holders == builder.workers else (one.holders, builder.workers)
-        last[one.holders] = builder.local(
-            piece.message,
-            "norm",
-            one.holders,
-            one.grads,
-            (norm,),
-            (*one.after, *[last[holders] for holders in near if holders in last]),
-            num_elements=piece.num_elements,
+        near = last if one.holders == workers else (one.holders, workers)
+        squares = Local(
+            kind="norm",
+            cost="norm",
+            groups=one.holders,
             sharded=one.sharded or (shares and _is_everywhere(builder, one)),
+            inputs=one.grads,
+            outputs=(norm,),
+            num_elements=piece.num_elements,
+            message=piece.message,
+            after=(*one.after, *[last[holders] for holders in near if holders in last]),
         )
+        last[one.holders] = builder.add(squares)
     return tuple(last.values())
 
 
 def _is_everywhere(builder: Builder, one: Finished) -> bool:
     """Whether every worker holds the whole gradient."""
-    return one.holders == builder.workers and not one.sharded
+    return one.holders == builder.site.workers and not one.sharded
 
 
 def _settle(
-    templates: Sequence[Template[Any]],
+    builder: Builder,
+    templates: Sequence[Template],
     slices: Sequence[Sequence[Slice]],
     finished: Sequence[Sequence[Finished]],
     barriers: Sequence[tuple[Edge, ...]],
@@ -207,13 +194,13 @@ def _settle(
     """Update everything and bring it home, in the order of the parameters' next use."""
     rounds: list[tuple[Sequence[Slice], Sequence[Finished]]] = []
     for template, pieces, done in zip(templates, slices, finished, strict=True):
-        if template.updates_by_slice:
+        if template.settle.by_slice:
             rounds.extend(zip(zip(pieces), zip(done), strict=True))
         else:
             rounds.append((pieces, done))
     rounds.sort(key=lambda one: min([piece.use for piece in one[0]]))
     return [
-        (pieces, templates[pieces[0].message].settle(pieces, done, barriers[pieces[0].message]))
+        (pieces, builder.settle(templates[pieces[0].message], pieces, done, barriers[pieces[0].message]))
         for pieces, done in rounds
     ]
 

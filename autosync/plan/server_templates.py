@@ -7,174 +7,189 @@ take what it sent some iterations ago.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from autosync.plan.builder import Buffer, Builder, Slice
-from autosync.plan.rows import whole_rows
-from autosync.plan.templates import STEP_CALLED, Finished, Template, num_touched
-from autosync.plan.types import Edge, Groups
-from autosync.plan.wires import dense_wire, gather_encoded
+from autosync.plan.steps import (
+    GRADIENTS,
+    STEP_CALLED,
+    Amount,
+    Collect,
+    Draft,
+    Kept,
+    LocalStep,
+    Settle,
+    Site,
+    Template,
+    TransferStep,
+    Wait,
+    Waits,
+    update,
+)
+from autosync.plan.types import Groups, RegionKind
+from autosync.plan.wires import Wire, decode, is_summable, wire_of
 from autosync.strategy.representation import Cast, Codec, ParameterServer
 
 
-class ServerTemplate(Template[ParameterServer]):
+class _Server:
+    """The server's rank, the star around it, and the nodes that speak through proxies."""
+
+    def __init__(self, site: Site, synchroniser: ParameterServer) -> None:
+        self.site = site
+        self.root = site.leader(synchroniser.server)
+        self.at_root: Groups = ((self.root,),)
+        # Rows are not summed on the way: everybody speaks to the server.
+        has_proxies = synchroniser.local_proxy and not synchroniser.sparse
+        self.star = site.star(synchroniser.server, through_proxies=has_proxies)
+        self._proxies = site.shared_nodes if has_proxies else ()
+
+    def reduce(self, draft: Draft, wire: Wire) -> Waits:
+        """The sum at the server."""
+        done: Waits = ()
+        step = TransferStep("reduce", "star", self._proxies, 0, (wire.kind,), wire.waits, wire.amount)
+        step = step._replace(item_bytes=wire.item_bytes)
+        if self._proxies:
+            done = (draft.add(step),)
+        if len(self.star[0]) > 1:
+            done = (*done, draft.add(step._replace(groups=self.star, stage=1, waits=(*wire.waits, *done))))
+        return done
+
+    def broadcast(self, draft: Draft, kind: RegionKind, waits: Waits, *, item_bytes: int = 0) -> Waits:
+        """What the server has, to all."""
+        done: Waits = ()
+        step = TransferStep("broadcast", "star", self.star, 2, (kind,), waits, item_bytes=item_bytes)
+        if len(self.star[0]) > 1:
+            done = (draft.add(step),)
+        if self._proxies:
+            done = (*done, draft.add(step._replace(groups=self._proxies, stage=3, waits=(*waits, *done))))
+        return done
+
+
+def server_template(site: Site, synchroniser: ParameterServer, codec: Codec | None) -> Template:
     """Sum at the server; update there and broadcast the parameter, or broadcast the gradient and update everywhere."""
-
-    def __init__(self, builder: Builder, synchroniser: ParameterServer, codec: Codec | None) -> None:
-        super().__init__(builder, synchroniser, codec)
-        self.updates_by_slice = synchroniser.update == "server"
-        self._root = builder.leaders[synchroniser.server]
-        self._at_root: Groups = ((self._root,),)
-        self._star = builder.star(synchroniser.server, through_proxies=synchroniser.local_proxy)
-        self._proxies = builder.shared_nodes if synchroniser.local_proxy else ()
-
-    def collect(self, piece: Slice) -> Finished:
-        b = self.builder
-        if self.codec is not None and not isinstance(self.codec, Cast):
-            wire, gathered = gather_encoded(b, self.codec, piece, self._star, "star")
-            sent: tuple[Edge, ...] = (gathered,)
-        else:
-            wire = dense_wire(b, self.codec, piece)
-            sent = self._reduce(piece.message, wire.buffer, wire.after)
-        if self.updates_by_slice:
-            return self._average(piece, wire, self._at_root, sent)
-        if isinstance(self.codec, Cast):
-            arrived = self._broadcast(piece.message, wire.buffer, sent)
-            return self._average(piece, wire, b.workers, (*sent, *arrived))
-        finished = self._average(piece, wire, self._at_root, sent)
-        buffer = Buffer(finished.grads, piece.num_elements, piece.item_bytes)
-        arrived = self._broadcast(piece.message, buffer, (*sent, *finished.after))
-        return Finished((*finished.after, *arrived), finished.grads, b.workers)
-
-    def settle(
-        self, slices: Sequence[Slice], finished: Sequence[Finished], barrier: tuple[Edge, ...]
-    ) -> tuple[Edge, ...]:
-        if not self.updates_by_slice:
-            return Template.settle(self, slices, finished, barrier)
-        (piece,) = slices
-        if self.synchroniser.staleness:
-            return self._settle_stale(piece, finished, barrier)
-        params = self._params(slices)
-        update = self._update(slices, finished, barrier, self._at_root, params)
-        buffer = Buffer(params, piece.num_elements, piece.item_bytes)
-        return (update, *self._broadcast(piece.message, buffer, (update, STEP_CALLED)))
-
-    def _settle_stale(self, piece: Slice, finished: Sequence[Finished], barrier: tuple[Edge, ...]) -> tuple[Edge, ...]:
-        """The server goes on with a copy of its own; workers take the parameter that is `staleness` steps old."""
-        b, root, message, num_elements = self.builder, self._at_root, piece.message, piece.num_elements
-        master = b.regions_of("master", piece.pieces)
-        incoming = b.regions_of("incoming", piece.pieces)
-        params = b.regions_of("param", piece.pieces)
-        published_before = Edge("operation", len(b.operations) + 1, 1)
-        update = self._update((piece,), finished, barrier, root, master, more=(published_before,))
-        publish = b.local(message, "copy", root, master, incoming, (update,), num_elements=num_elements)
-        sent = self._broadcast(message, Buffer(incoming, num_elements, piece.item_bytes), (publish,))
-        arrived = [Edge(event, target, self.synchroniser.staleness) for event, target, _ in (publish, *sent)]
-        after = (*arrived, STEP_CALLED)
-        return (b.local(message, "take", b.workers, incoming, params, after, num_elements=num_elements),)
-
-    def _reduce(self, message: int, buffer: Buffer, after: tuple[Edge, ...]) -> tuple[Edge, ...]:
-        b, done = self.builder, list[Edge]()
-        if self._proxies:
-            done.append(b.transfer(message, 0, "reduce", "star", self._proxies, buffer, after))
-        if len(self._star[0]) > 1:
-            done.append(b.transfer(message, 1, "reduce", "star", self._star, buffer, (*after, *done)))
-        return tuple(done)
-
-    def _broadcast(self, message: int, buffer: Buffer, after: tuple[Edge, ...]) -> tuple[Edge, ...]:
-        b, done = self.builder, list[Edge]()
-        if len(self._star[0]) > 1:
-            done.append(b.transfer(message, 2, "broadcast", "star", self._star, buffer, after))
-        if self._proxies:
-            done.append(b.transfer(message, 3, "broadcast", "star", self._proxies, buffer, (*after, *done)))
-        return tuple(done)
+    server = _Server(site, synchroniser)
+    collect = _collect(server, synchroniser, codec)
+    if synchroniser.update == "worker":
+        draft = Draft()
+        done: Waits = (draft.add(update(site, site.workers, "grad", "param")),)
+        return Template(codec=codec, collect=collect, settle=Settle(kept=_PARAM, once=draft.steps, done=done))
+    if synchroniser.staleness:
+        return Template(codec=codec, collect=collect, settle=_settle_stale(server, synchroniser.staleness))
+    draft = Draft()
+    updated = draft.add(update(site, server.at_root, "grad", "param"))
+    done = (updated, *server.broadcast(draft, "param", (updated, STEP_CALLED)))
+    return Template(
+        codec=codec, collect=collect, settle=Settle(kept=_PARAM, once=draft.steps, done=done, by_slice=True)
+    )
 
 
-class SparseServerTemplate(ServerTemplate):
-    """Touched rows to the server; back come the rows that anybody touched: new parameters, or the merged gradient."""
+_PARAM = (Kept("param"),)
 
-    def __init__(self, builder: Builder, synchroniser: ParameterServer, codec: Codec | None) -> None:
-        super().__init__(builder, synchroniser, codec)
-        # Rows are not summed on the way: everybody speaks to the server, and whole parts are updated at once.
-        self.updates_by_slice = False
-        self._star = builder.star(synchroniser.server, through_proxies=False)
-        self._others: Groups = tuple((rank,) for rank in builder.workers[0] if rank != self._root)
 
-    def num_updated(self, slices: Sequence[Slice]) -> int:
-        return num_touched(self.builder, slices)
+def _collect(server: _Server, synchroniser: ParameterServer, codec: Codec | None) -> Collect:
+    draft, site = Draft(), server.site
+    wire = wire_of(site, draft, codec, is_stale=synchroniser.staleness > 0)
+    if is_summable(codec):
+        sent = server.reduce(draft, wire)
+    else:
+        step = TransferStep("gather_v", "star", server.star, 1, (wire.kind,), wire.waits, wire.amount)
+        sent = (draft.add(step._replace(item_bytes=wire.item_bytes)),)
+    holders, finished = server.at_root, Waits()
+    if synchroniser.update == "worker" and isinstance(codec, Cast):
+        # The sum goes home as it travelled.
+        holders = site.workers
+        arrived = server.broadcast(draft, wire.kind, sent, item_bytes=wire.item_bytes)
+        finished = (draft.add(decode(site, codec, holders, (*sent, *arrived))),)
+    else:
+        averaged = draft.add(decode(site, codec, holders, sent))
+        finished = (averaged,)
+        if synchroniser.update == "worker":
+            holders = site.workers
+            finished = (averaged, *server.broadcast(draft, "grad", (*sent, averaged)))
+    return Collect(kept=wire.kept, steps=draft.steps, finished=finished, grads="grad", holders=holders)
 
-    def collect(self, piece: Slice) -> Finished:
-        b, part = self.builder, self.builder.parts[piece.pieces[0].part]
-        rows = b.regions_of("rows", piece.pieces)
-        touched, most = part.touched_rows()
-        gathered = b.transfer(
-            piece.message,
-            1,
+
+def _settle_stale(server: _Server, staleness: int) -> Settle:
+    """The server goes on with a copy of its own; workers take the parameter that is `staleness` steps old."""
+    draft, site = Draft(), server.site
+    published_before = draft.next(1, lag=1)
+    updated = draft.add(update(site, server.at_root, "grad", "master", more=(published_before,)))
+    published = draft.add(LocalStep("copy", server.at_root, ("master",), ("incoming",), (updated,)))
+    sent = server.broadcast(draft, "incoming", (published,))
+    arrived = [edge._replace(lag=staleness) for edge in (published, *sent)]
+    taken = draft.add(LocalStep("take", site.workers, ("incoming",), ("param",), (*arrived, STEP_CALLED)))
+    kept = (Kept("master"), Kept("incoming"), Kept("param"))
+    return Settle(kept=kept, once=draft.steps, done=(taken,), by_slice=True)
+
+
+# Rows.
+
+_UNION = Amount("union_elements")
+
+
+def sparse_server_template(site: Site, synchroniser: ParameterServer, codec: Codec | None) -> Template:
+    """Touched rows to the server; back come the rows that anybody touched: new parameters, or the merged gradient.
+
+    Whole parts are updated at once.
+    """
+    server = _Server(site, synchroniser)
+    collect = _collect_rows(server, update_at_server=synchroniser.update == "server")
+    draft = Draft()
+    if synchroniser.update == "worker":
+        updated = draft.add(update(site, site.workers, "rows", "param", amount=_UNION))
+        settle = Settle(kept=_PARAM, once=draft.steps, done=(updated,))
+    elif synchroniser.staleness:
+        settle = _settle_stale_rows(server, synchroniser.staleness)
+    else:
+        others = tuple((rank,) for rank in site.workers[0] if rank != server.root)
+        updated = draft.add(update(site, server.at_root, "rows", "param", amount=_UNION))
+        read = draft.add(_read_rows(server, "param", updated))
+        sent = draft.add(_send_rows(server, "new_rows", (read, STEP_CALLED)))
+        written = draft.add(LocalStep("write_rows", others, ("new_rows",), ("param",), (sent,), _UNION))
+        settle = Settle(kept=(Kept("param"), Kept("new_rows")), once=draft.steps, done=(updated, written))
+    return Template(codec=codec, collect=collect, settle=settle)
+
+
+def _collect_rows(server: _Server, *, update_at_server: bool) -> Collect:
+    draft, site = Draft(), server.site
+    gathered = draft.add(
+        TransferStep(
             "gather_v",
             "star",
-            self._star,
-            Buffer(rows, whole_rows(touched) * part.row_bytes, 1),
-            b.grads_ready(piece.pieces),
-            max_elements=most * part.row_bytes,
+            server.star,
+            1,
+            ("rows",),
+            (GRADIENTS,),
+            Amount("touched_bytes"),
+            most=Amount("most_touched_bytes"),
+            item_bytes=1,
         )
-        work = whole_rows(touched) * part.shape[1] * len(b.workers[0])
-        merged = b.local(piece.message, "merge_rows", self._at_root, rows, rows, (gathered,), num_elements=work)
-        if self.synchroniser.update == "server":
-            return Finished((merged,), rows, self._at_root)
-        sent = self._send_rows(piece, rows, (gathered, merged))
-        return Finished((sent, merged), rows, b.workers)
+    )
+    work = Amount("touched_elements", site.num_workers)
+    merged = draft.add(LocalStep("merge_rows", server.at_root, ("rows",), ("rows",), (gathered,), work))
+    finished: Waits = (merged,)
+    if not update_at_server:
+        finished = (draft.add(_send_rows(server, "rows", (gathered, merged))), merged)
+    holders = server.at_root if update_at_server else site.workers
+    return Collect(kept=(Kept("rows"),), steps=draft.steps, finished=finished, grads="rows", holders=holders)
 
-    def settle(
-        self, slices: Sequence[Slice], finished: Sequence[Finished], barrier: tuple[Edge, ...]
-    ) -> tuple[Edge, ...]:
-        if self.synchroniser.update == "worker":
-            return Template.settle(self, slices, finished, barrier)
-        (piece,), (one,) = slices, finished
-        if self.synchroniser.staleness:
-            return self._settle_stale(piece, finished, barrier)
-        params = self._params(slices)
-        update = self._update(slices, finished, barrier, self._at_root, params)
-        new_rows, sent = self._publish(piece, one.grads, params, update, (STEP_CALLED,))
-        return (update, self._write(piece, self._others, new_rows, params, (sent,)))
 
-    def _settle_stale(self, piece: Slice, finished: Sequence[Finished], barrier: tuple[Edge, ...]) -> tuple[Edge, ...]:
-        """As with dense gradients: the server updates its copy, workers write the rows that it sent steps ago."""
-        b, (one,) = self.builder, finished
-        master = b.regions_of("master", piece.pieces)
-        read_before = Edge("operation", len(b.operations) + 1, 1)
-        update = self._update((piece,), finished, barrier, self._at_root, master, more=(read_before,))
-        new_rows, sent = self._publish(piece, one.grads, master, update, ())
-        params = b.regions_of("param", piece.pieces)
-        arrived = Edge(sent.event, sent.target, self.synchroniser.staleness)
-        return (self._write(piece, b.workers, new_rows, params, (arrived, STEP_CALLED)),)
+def _settle_stale_rows(server: _Server, staleness: int) -> Settle:
+    """As with dense gradients: the server updates its copy, workers write the rows that it sent steps ago."""
+    draft, site = Draft(), server.site
+    read_before = draft.next(1, lag=1)
+    updated = draft.add(update(site, server.at_root, "rows", "master", amount=_UNION, more=(read_before,)))
+    read = draft.add(_read_rows(server, "master", updated))
+    sent = draft.add(_send_rows(server, "new_rows", (read,)))
+    waits = (sent._replace(lag=staleness), STEP_CALLED)
+    written = draft.add(LocalStep("write_rows", site.workers, ("new_rows",), ("param",), waits, _UNION))
+    kept = (Kept("master"), Kept("new_rows"), Kept("param"))
+    return Settle(kept=kept, once=draft.steps, done=(written,))
 
-    def _publish(
-        self, piece: Slice, rows: tuple[int, ...], source: tuple[int, ...], update: Edge, more: tuple[Edge, ...]
-    ) -> tuple[tuple[int, ...], Edge]:
-        """Read the rows that were updated, and send them to all."""
-        b, work = self.builder, num_touched(self.builder, (piece,))
-        new_rows = b.regions_of("new_rows", piece.pieces)
-        read = b.local(
-            piece.message, "read_rows", self._at_root, (*rows, *source), new_rows, (update,), num_elements=work
-        )
-        return new_rows, self._send_rows(piece, new_rows, (read, *more))
 
-    def _write(
-        self,
-        piece: Slice,
-        groups: Groups,
-        new_rows: tuple[int, ...],
-        params: tuple[int, ...],
-        after: tuple[Edge, ...],
-    ) -> Edge:
-        b, work = self.builder, num_touched(self.builder, (piece,))
-        return b.local(piece.message, "write_rows", groups, new_rows, params, after, num_elements=work)
+def _read_rows(server: _Server, source: RegionKind, updated: Wait) -> LocalStep:
+    """The rows that were updated."""
+    return LocalStep("read_rows", server.at_root, ("rows", source), ("new_rows",), (updated,), _UNION)
 
-    def _send_rows(self, piece: Slice, regions: tuple[int, ...], after: tuple[Edge, ...]) -> Edge:
-        b, part_index = self.builder, piece.pieces[0].part
-        row_bytes = b.parts[part_index].row_bytes
-        union, most = b.touched_by_any(part_index)
-        buffer = Buffer(regions, union * row_bytes, 1)
-        return b.transfer(
-            piece.message, 2, "broadcast", "star", self._star, buffer, after, max_elements=most * row_bytes
-        )
+
+def _send_rows(server: _Server, kind: RegionKind, waits: Waits) -> TransferStep:
+    """Rows that any rank touched, to all."""
+    step = TransferStep("broadcast", "star", server.star, 2, (kind,), waits, Amount("union_bytes"))
+    return step._replace(most=Amount("most_union_bytes"), item_bytes=1)
