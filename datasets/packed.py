@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from autosync import jsonio
 from autosync.datasets.drift import without_drift
-from autosync.datasets.export import export, import_records
+from autosync.datasets.export import Report, export, import_records
 from autosync.datasets.facts import Spec
 from autosync.datasets.files import replacing
 from autosync.datasets.schema import Record, record_to_plain
@@ -44,9 +44,9 @@ def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *
     return export(chosen, Path(folder) / RECORDS_FILE, force=force)
 
 
-def read_packed(folder: Path | str) -> Iterator[Record]:
-    """The records of a dataset."""
-    return import_records(Path(folder) / RECORDS_FILE)
+def read_packed(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
+    """The records of a dataset; what holds none goes to `report`, without it the first is raised."""
+    return import_records(Path(folder) / RECORDS_FILE, report=report)
 
 
 def read_specs(folder: Path | str) -> Iterator[Spec]:

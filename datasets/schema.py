@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from autosync import documents, jsonio
 from autosync.documents import STRICT, Document
+from autosync.errors import DocumentError, Problem
 from autosync.strategy.representation import StrategyClass
 
 SCHEMA_KIND = "record"
@@ -234,6 +235,46 @@ def record_from_plain(plain: Any, *, file: str = "", line: int = 0) -> Record:
     """The record that plain values hold, or a DocumentError with every mistake in them, placed in the file."""
     document = Document(file=file, value=plain, lines={(): line})
     return documents.parse(document, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=Record)
+
+
+def signed(record: Record) -> dict[str, Any]:
+    """The fields of a record with their checksum, as files hold them."""
+    fields = record_to_plain(record)
+    return {**fields, "checksum": _checksum(fields)}
+
+
+def record_from_signed(plain: Any, *, file: str = "", line: int = 0) -> Record:
+    """The record of fields as `signed` gives them; without a checksum they are believed as they are."""
+    if not isinstance(plain, dict) or plain.get("checksum") is None:
+        return record_from_plain(plain, file=file, line=line)
+    fields = dict(plain)
+    checksum = fields.pop("checksum")
+    record = record_from_plain(fields, file=file, line=line)
+    found = _checksum(record_to_plain(record))
+    if checksum != found:
+        what = f"the record is damaged or was changed: its checksum is {found}"
+        hint = "whoever changes a record leaves its checksum out"
+        problem = Problem(what=what, rule="a record is as it was written", hint=hint, path=("checksum",))
+        raise DocumentError([replace(problem, file=file, line=line)])
+    return record
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """The hash of a record's fields, whether whoever made it wrote 2 or 2.0 seconds: a file gives back the latter."""
+    parts = {name: _with_floats(fields[name], kind) for name, kind in _PARTS.items() if name in fields}
+    return jsonio.content_hash({**_with_floats(fields, Record), **parts})
+
+
+_PARTS: Mapping[str, type] = {"measurement": Measurement, "plan": PlanFacts}
+
+
+def _with_floats(fields: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    names = [name for name, written in kind.__annotations__.items() if "float" in written and name in fields]
+    return {**fields, **{name: _as_floats(fields[name]) for name in names}}
+
+
+def _as_floats(value: Any) -> Any:
+    return [_as_floats(one) for one in value] if isinstance(value, list) else float(value)
 
 
 def _is_count(number: int) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from autosync.datasets.export import FORMATS, import_records
+from autosync.datasets.export import Report, import_records
 from autosync.datasets.facts import Spec
+from autosync.datasets.formats import FORMATS
 from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, read_packed, read_specs
 from autosync.datasets.schema import Record
-from autosync.datasets.store import Report, Store, read_lines
+from autosync.datasets.store import Store
 from autosync.errors import InputError
 
 
@@ -28,15 +29,13 @@ class Source:
             raise InputError(f"{path} holds no records", rule=rule)
 
     def records(self, report: Report) -> Iterator[Record]:
-        """The records. Lines of JSON that hold none go to `report`; in other files the first that does is raised."""
+        """The records; what holds none goes to `report`."""
         if self._store is not None:
             yield from self._store.records(report=report)
         elif self._is_packed:
-            yield from read_packed(self.path)
-        elif self.path.suffix.lower() == ".jsonl":
-            yield from read_lines(self.path, report)
+            yield from read_packed(self.path, report=report)
         else:
-            yield from import_records(self.path)
+            yield from import_records(self.path, report=report)
 
     def specs(self) -> list[Spec]:
         """The models and clusters that come with the records; a file of records has none."""

@@ -6,23 +6,21 @@ once, under the hash that records call it by. One process at a time writes; whoe
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from autosync import documents, jsonio
+from autosync.datasets.export import Report, rejecting
 from autosync.datasets.facts import Spec, cluster_spec, model_spec
-from autosync.datasets.schema import Record, record_from_plain, record_to_plain
+from autosync.datasets.formats import read_jsonl
+from autosync.datasets.schema import Record, signed
 from autosync.errors import DocumentError, InputError, OperationError, Problem, first_problems
 from autosync.specs.cluster_file import parse_cluster
 from autosync.specs.model import SCHEMA_KIND as MODEL_KIND
 from autosync.specs.model import SCHEMA_VERSION as MODEL_VERSION
 from autosync.specs.model import ModelSpec
-
-Report = Callable[[Problem], None]
 
 
 class Store:
@@ -66,14 +64,14 @@ class Store:
 
     def extend(self, records: Iterable[Record]) -> None:
         """Add records; when this returns they are on the disk."""
-        jsonio.append_json_lines(self.records_file, map(record_to_plain, records))
+        jsonio.append_json_lines(self.records_file, map(signed, records))
 
     def records(self, *, report: Report | None = None) -> Iterator[Record]:
         """The records in their order. Lines that hold none go to `report`; without it they are raised at the end."""
         problems: list[Problem] = []
         tell = problems.append if report is None else report
         if self.records_file.exists():
-            yield from read_lines(self.records_file, tell)
+            yield from read_jsonl(self.records_file, rejecting(tell))
         if problems:
             raise DocumentError(first_problems(problems))
 
@@ -90,25 +88,6 @@ def find_store(path: Path | str) -> Store:
         rule = "a store is a folder with records.jsonl in it"
         raise InputError(f"{path} is no store of records", rule=rule)
     return store
-
-
-def read_lines(path: Path, report: Report) -> Iterator[Record]:
-    """The records of a file of JSON lines; each line that is none is reported with its number."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                plain = json.loads(line)
-            except (ValueError, RecursionError):
-                what = "no JSON" if line.endswith(b"\n") else "the last line breaks off"
-                report(Problem(what=what, rule="one record a line", file=str(path), line=number))
-                continue
-            try:
-                yield record_from_plain(plain, file=str(path), line=number)
-            except DocumentError as error:
-                for problem in error.problems:
-                    report(dataclasses.replace(problem, line=number))
 
 
 def read_spec(path: Path) -> Spec:

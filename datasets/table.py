@@ -1,7 +1,7 @@
 """Records as rows: one flat row a record, the same columns in every table that autosync writes.
 
-Columns are the fields of a record; those of measurement and failure stand among them. A record with a failure has
-nothing in the columns of a measurement, and the other way round. What is no single value is a list or, for the
+Columns are the fields of a record; those of measurement, plan and failure stand among them. A record with a failure
+has nothing in the columns of a measurement, and the other way round. What is no single value is a list or, for the
 strategy and the environment, JSON.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from autosync.datasets.schema import Record, record_from_plain, record_to_plain
+from autosync.datasets.schema import PlanFacts, Record, record_from_signed, signed
 
 ColumnKind = Literal["text", "whole", "number", "texts", "wholes", "numbers_by_rank", "json"]
 
@@ -27,6 +27,9 @@ _MEASUREMENT: Mapping[str, ColumnKind] = {
     "bytes_received": "wholes",
     "peak_memory_bytes": "wholes",
     "step_seconds": "numbers_by_rank",
+}
+_PLAN: Mapping[str, ColumnKind] = {
+    f"plan_{name}": "whole" if kind == "int" else "number" for name, kind in PlanFacts.__annotations__.items()
 }
 _FAILURE: Mapping[str, str] = {"failure_kind": "kind", "failure_message": "message"}
 
@@ -55,18 +58,20 @@ COLUMNS: Mapping[str, ColumnKind] = {
     "bytes_received": "wholes",
     "peak_memory_bytes": "wholes",
     "step_seconds": "numbers_by_rank",
-    "plan": "json",
+    **_PLAN,
     "environment": "json",
     "strategy": "json",
+    "checksum": "text",
 }
 
 
 def row_of(record: Record) -> dict[str, Any]:
     """The values of a record by column; None where it has none."""
-    fields = record_to_plain(record)
+    fields = signed(record)
     measurement = fields.pop("measurement", None) or {}
     failure = fields.pop("failure", None) or {}
-    found = fields | measurement | {name: failure.get(field) for name, field in _FAILURE.items()}
+    plan = {f"plan_{name}": value for name, value in (fields.pop("plan", None) or {}).items()}
+    found = fields | measurement | plan | {name: failure.get(field) for name, field in _FAILURE.items()}
     return {name: found.get(name) for name in COLUMNS}
 
 
@@ -74,10 +79,13 @@ def record_of(row: Mapping[str, Any], *, file: str = "", line: int = 0) -> Recor
     """The record of a row. Columns that nobody knows are refused with all other mistakes."""
     fields = {name: value for name, value in row.items() if value is not None}
     measurement = {name: fields.pop(name) for name in _MEASUREMENT if name in fields}
+    plan = {name.removeprefix("plan_"): fields.pop(name) for name in _PLAN if name in fields}
     failure = {field: fields.pop(name) for name, field in _FAILURE.items() if name in fields}
     if measurement:
         fields["measurement"] = measurement
+    if plan:
+        fields["plan"] = plan
     if failure:
         # Tables cannot tell an empty text from none.
         fields["failure"] = {"message": "", **failure}
-    return record_from_plain(fields, file=file, line=line)
+    return record_from_signed(fields, file=file, line=line)

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autosync.datasets.export import FORMATS, export, format_of, import_records
+from autosync.datasets.export import export, format_of, import_records
+from autosync.datasets.formats import FORMATS
 from autosync.datasets.schema import (
     FAILURE_KINDS,
     FLAGS,
@@ -25,9 +27,10 @@ from autosync.datasets.schema import (
     Record,
     record_from_plain,
     record_to_plain,
+    signed,
 )
 from autosync.datasets.table import COLUMNS
-from autosync.errors import DocumentError, InputError, UnknownNameError
+from autosync.errors import DocumentError, InputError, Problem, UnknownNameError
 
 MakeRecord = Callable[..., Record]
 
@@ -112,6 +115,35 @@ def test_a_record_reads_back_from_its_plain_form(record: Record) -> None:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
+def test_whole_numbers_of_seconds_are_what_they_are(file_format: Any, tmp_path: Path, make_record: MakeRecord) -> None:
+    measured = make_record().measurement
+    assert measured is not None
+    records = [make_record(dilation=2, measurement=replace(measured, high_seconds=1, cpu_share=0, exposed_seconds=0))]
+    path = tmp_path / f"records.{file_format}"
+    export(records, path)
+    assert list(import_records(path)) == records
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_what_was_changed_is_not_believed(file_format: str, tmp_path: Path, make_record: MakeRecord) -> None:
+    path, problems = tmp_path / f"records.{file_format}", list[Problem]()
+    export([make_record(), make_record(trial=1), make_record(trial=2)], path)
+    if file_format == "parquet":
+        frame = pd.read_parquet(path)
+        frame.loc[1, "median_seconds"] = 0.12
+        frame.to_parquet(path)
+    else:
+        lines = path.read_bytes().splitlines(keepends=True)
+        number = 2 if file_format == "csv" else 1
+        lines[number] = lines[number].replace(b"0.13,0.11", b"0.12,0.11").replace(b'ds":0.13', b'ds":0.12')
+        path.write_bytes(b"".join(lines))
+    assert [record.trial for record in import_records(path, report=problems.append)] == [0, 2]
+    assert [(problem.line, problem.path) for problem in problems] == [(3 if file_format == "csv" else 2, ("checksum",))]
+    with pytest.raises(DocumentError, match="the record is damaged or was changed"):
+        list(import_records(path))
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
 @settings(max_examples=60)
 @given(records=st.lists(_records(), max_size=4))
 def test_files_read_back_exactly(
@@ -178,16 +210,21 @@ def test_pandas_opens_the_json_lines(tmp_path: Path, make_record: MakeRecord, ma
 
 def test_the_first_lines_of_a_csv(tmp_path: Path, make_failed: MakeRecord) -> None:
     path = tmp_path / "records.csv"
-    export([make_failed(strategy=None, strategy_id=None, plan_id=None, environment={"cpu": "x"})], path)
+    record = make_failed(strategy=None, strategy_id=None, plan_id=None, environment={"cpu": "x"})
+    export([record], path)
+    checksum = signed(record)["checksum"]
     header = (
         "schema,study,trial,origin,model_name,cluster_name,classes,median_seconds,low_seconds,high_seconds,"
         "num_warmup_steps,exposed_seconds,cpu_share,other_cpu_share,flags,failure_kind,failure_message,compute,network,"
         "dilation,started,model_fingerprint,cluster_fingerprint,model_spec,cluster_spec,strategy_id,plan_id,"
-        "bytes_sent,bytes_received,peak_memory_bytes,step_seconds,plan,environment,strategy"
+        "bytes_sent,bytes_received,peak_memory_bytes,step_seconds,plan_num_messages,plan_num_transfers,plan_num_locals,"
+        "plan_num_lanes,plan_num_sends,plan_num_native_sends,plan_sent_bytes,plan_wire_seconds,environment,strategy,"
+        "checksum"
     )
     row = (
         'autosync.record/1,nightly,0,preset:ddp,resnet50,4-hosts,"[""exact""]",,,,,,,,,timeout,no answer,real,emulated,'
-        ',2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,,,,,,"{""cpu"":""x""}",'
+        ',2026-01-31T12:00:00+00:00,0123456789abcdef,fedcba9876543210,,,,,,,,,,,,,,,,,"{""cpu"":""x""}",,'
+        f"{checksum}"
     )
     assert path.read_bytes().decode().split("\r\n") == [header, row, ""]
 
@@ -292,7 +329,7 @@ def test_a_file_that_breaks_off_is_refused(file_format: str, tmp_path: Path, mak
             r"csv:3: schema: version 9 of autosync.record",
         ),
         (b"nightly,1,", b"nightly,one,", r"csv:3: trial: cannot be understood \(numbers"),
-        (b"nightly,1,", b"nightly,1,,", r"csv:3: 35 cells \(a row has 34 cells\)"),
+        (b"nightly,1,", b"nightly,1,,", r"csv:3: 43 cells \(a row has 42 cells\)"),
         (b"nightly,1,", b"nightly,,", r"csv:3: trial: is missing"),
         (b"0.13,0.11,0.3", b"0.13,0.2,0.3", r"csv:2: measurement: the median 0.13 is not within"),
         (b"origin,", b"origen,", r"csv:2: (origin: is missing|origen: unknown key)"),

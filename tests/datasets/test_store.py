@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autosync.datasets.facts import cluster_spec, model_spec
-from autosync.datasets.schema import Record, record_to_plain
+from autosync.datasets.schema import Record, signed
 from autosync.datasets.store import Store, find_store
 from autosync.errors import DocumentError, InputError, OperationError, Problem
 from autosync.specs.cluster_file import load_cluster
@@ -104,4 +104,4 @@ def test_a_folder_without_records_is_no_store(tmp_path: Path) -> None:
 def test_lines_are_records_as_json_lines_have_them(tmp_path: Path, make_record: MakeRecord) -> None:
     store = Store(tmp_path)
     store.append(make_record())
-    assert json.loads(store.records_file.read_text(encoding="utf-8")) == record_to_plain(make_record())
+    assert json.loads(store.records_file.read_text(encoding="utf-8")) == signed(make_record())
