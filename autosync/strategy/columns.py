@@ -1,0 +1,200 @@
+"""Strategies as columns of numbers: what compiled code reads, and what thousands of strategies a second are made of.
+
+A batch of strategies for one model is a few flat arrays. A row of one table has rows of the next: strategy i has the
+messages `first_message[i]` to `first_message[i + 1]`, message j the parts `first_part[j]` to `first_part[j + 1]`. Each
+number says one thing, so changing a strategy is changing numbers: another lane, another codec, a part moved to another
+message. Names are numbers: variables by their position in the model, synchronisers and codecs by their position in a
+`Numbering`. Where a variable is cut is said by its parts.
+
+Everything that a strategy says is there, but for its name, which no plan depends on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import (
+    Codec,
+    Message,
+    Overlap,
+    Partition,
+    PartName,
+    Strategy,
+    Synchroniser,
+)
+
+Integers = npt.NDArray[np.int64]
+
+OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+WHOLE = -1
+"""The index of a part that is a whole variable."""
+
+NO_SLICES = -1
+
+
+class Columns(NamedTuple):
+    """A batch of strategies.
+
+    - by strategy: `overlap`, a position in `OVERLAPS`;
+    - by message, in the order in which they are written: what `Message` says, `slice_bytes` being `NO_SLICES` where it
+      is not sliced;
+    - by part, in the order in which the message has them: the variable, the part's index (`WHOLE` where it is not cut),
+      and where it lies along which axis.
+    """
+
+    overlap: Integers
+    first_message: Integers
+    synchroniser: Integers
+    codec: Integers
+    priority: Integers
+    lane: Integers
+    slice_bytes: Integers
+    first_part: Integers
+    variable: Integers
+    index: Integers
+    axis: Integers
+    begin: Integers
+    end: Integers
+
+
+_MESSAGE_COLUMNS = ("synchroniser", "codec", "priority", "lane", "slice_bytes")
+_PART_COLUMNS = ("variable", "index", "axis", "begin", "end")
+
+_Row = tuple[int, int, int, int, int]
+
+
+class Numbering:
+    """The numbers of a model's variables, and of all synchronisers and codecs that were met. Numbers never change.
+
+    Codec 0 is none.
+    """
+
+    def __init__(self, model: ModelSpec) -> None:
+        self._variables = model.variables
+        self._whole: dict[str, _Row] = {
+            variable.name: (position, WHOLE, 0, 0, variable.shape[0] if variable.shape else 1)
+            for position, variable in enumerate(model.variables)
+        }
+        self._synchronisers: dict[Synchroniser, int] = {}
+        self._codecs: dict[Codec | None, int] = {None: 0}
+
+    @property
+    def synchronisers(self) -> tuple[Synchroniser, ...]:
+        """All that were met, by their numbers."""
+        return tuple(self._synchronisers)
+
+    @property
+    def codecs(self) -> tuple[Codec | None, ...]:
+        """All that were met, by their numbers."""
+        return tuple(self._codecs)
+
+    def synchroniser(self, synchroniser: Synchroniser) -> int:
+        """The number of a synchroniser."""
+        return self._synchronisers.setdefault(synchroniser, len(self._synchronisers))
+
+    def codec(self, codec: Codec | None) -> int:
+        """The number of a codec."""
+        return self._codecs.setdefault(codec, len(self._codecs))
+
+    def encode(self, strategies: Sequence[Strategy]) -> Columns:
+        """Legal strategies as columns; KeyError where one names what the model does not have."""
+        messages: list[_Row] = []
+        parts: list[_Row] = []
+        num_parts: list[int] = []
+        for strategy in strategies:
+            rows = self._rows(strategy.partitions)
+            numbers: dict[int, int] = {}
+            for message in strategy.messages:
+                # Messages mostly share a few objects: hashing these again and again is what would take long.
+                synchroniser = message.synchroniser
+                number = numbers.get(id(synchroniser))
+                if number is None:
+                    number = numbers[id(synchroniser)] = self.synchroniser(synchroniser)
+                codec = 0 if message.codec is None else self.codec(message.codec)
+                slice_bytes = NO_SLICES if message.slice_bytes is None else message.slice_bytes
+                messages.append((number, codec, message.priority, message.lane, slice_bytes))
+                num_parts.append(len(message.parts))
+                parts.extend([rows[name] for name in message.parts])
+        return Columns(
+            np.array([OVERLAPS.index(strategy.overlap) for strategy in strategies], dtype=np.int64),
+            _ends([len(strategy.messages) for strategy in strategies]),
+            *_columns(messages, len(_MESSAGE_COLUMNS)),
+            _ends(num_parts),
+            *_columns(parts, len(_PART_COLUMNS)),
+        )
+
+    def _rows(self, partitions: Mapping[str, Partition]) -> Mapping[str, _Row]:
+        """The columns of parts by their names."""
+        if not partitions:
+            return self._whole
+        rows = dict(self._whole)
+        for name, partition in partitions.items():
+            variable, begin = rows.pop(name)[0], 0
+            for index, size in enumerate(partition.sizes):
+                rows[f"{name}[{index}]"] = (variable, index, partition.axis, begin, begin + size)
+                begin += size
+        return rows
+
+    def decode(self, columns: Columns) -> list[Strategy]:
+        """The strategies of columns, without names."""
+        synchronisers, codecs = self.synchronisers, self.codecs
+        parts = [getattr(columns, name).tolist() for name in _PART_COLUMNS]
+        rows: list[_Row] = list(zip(*parts, strict=True))
+        ends = columns.first_part.tolist()
+        settings = zip(*[getattr(columns, name).tolist() for name in _MESSAGE_COLUMNS], strict=True)
+        messages = [
+            Message(
+                parts=tuple([self._name(row) for row in rows[begin:end]]),
+                synchroniser=synchronisers[synchroniser],
+                codec=codecs[codec],
+                priority=priority,
+                lane=lane,
+                slice_bytes=None if slice_bytes == NO_SLICES else slice_bytes,
+            )
+            for (begin, end), (synchroniser, codec, priority, lane, slice_bytes) in zip(
+                itertools.pairwise(ends), settings, strict=True
+            )
+        ]
+        firsts = itertools.pairwise(columns.first_message.tolist())
+        return [
+            Strategy(
+                overlap=OVERLAPS[overlap],
+                partitions=self._partitions(rows[ends[first] : ends[last]]),
+                messages=tuple(messages[first:last]),
+            )
+            for overlap, (first, last) in zip(columns.overlap.tolist(), firsts, strict=True)
+        ]
+
+    def _name(self, row: _Row) -> str:
+        variable, index = self._variables[row[0]].name, row[1]
+        return str(PartName(variable) if index == WHOLE else PartName(variable, index, whole=False))
+
+    def _partitions(self, rows: Iterable[_Row]) -> dict[str, Partition]:
+        found: dict[int, list[_Row]] = {}
+        for row in rows:
+            if row[1] != WHOLE:
+                found.setdefault(row[0], []).append(row)
+        return {
+            self._variables[variable].name: Partition(
+                axis=cut[0][2], sizes=tuple([end - begin for _, _, _, begin, end in sorted(cut)])
+            )
+            for variable, cut in sorted(found.items())
+        }
+
+
+def _ends(lengths: Sequence[int]) -> Integers:
+    """Where rows of these lengths begin, and the last one ends."""
+    found = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=found[1:])
+    return found
+
+
+def _columns(rows: Sequence[tuple[int, ...]], num_columns: int) -> list[Integers]:
+    flat = np.array(list(itertools.chain.from_iterable(rows)), dtype=np.int64)
+    return list(np.ascontiguousarray(flat.reshape(len(rows), num_columns).T))
