@@ -18,6 +18,7 @@ from autosync.simulators.interface import Simulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
+from autosync.strategy.space.limits import Limits
 
 
 class Domain(Protocol):
@@ -46,13 +47,15 @@ class Domain(Protocol):
 class Ground:
     """What a proposer is opened on.
 
-    `known` are the strategies that have a name (presets), all of them in the domain. `simulator` predicts; who asks it
-    tells it first what was measured (`learn`). `num_simulated` is how many strategies may be simulated for a round.
+    `limits` are those of the space that the domain is of. `known` are the strategies that have a name (presets), all of
+    them in the domain. `simulator` predicts; who asks it tells it first what was measured (`learn`). `num_simulated` is
+    how many strategies may be simulated for a round.
     """
 
     model: ModelSpec
     cluster: ClusterSpec
     domain: Domain
+    limits: Limits
     known: tuple[Candidate, ...]
     simulator: Simulator
     num_simulated: int

@@ -1,0 +1,96 @@
+"""Domains: what may be tried. The space of a model on a cluster, or the pool of strategies that a record stands for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autosync.plan.lowering import lower
+from autosync.runtime.support import unsupported
+from autosync.search.memory import Room
+from autosync.search.proposers.likeness import Likeness, distances
+from autosync.strategy import legality
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.representation import Strategy
+from autosync.strategy.space import Space
+
+P_NEXT = 0.3
+"""In a pool, the nearest is drawn with this chance, else the next with it, and so on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceDomain:
+    """Every strategy of a space that the engine runs and that has room in the nodes' memory.
+
+    Presets that lie outside the grid of the limits (a slice size of their own, say) may be tried as well; what is lossy
+    or stale only where the limits allow it.
+    """
+
+    space: Space
+
+    def sample(self, rng: random.Random) -> Strategy:
+        return self.space.sample(rng)
+
+    def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
+        return self.space.mutate(strategy, rng)
+
+    def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
+        return self.space.crossover(first, second, rng)
+
+    def nearest(self, strategy: Strategy) -> Strategy:
+        return strategy
+
+    def contains(self, strategy: Strategy) -> bool:
+        model, cluster = self.space.model, self.space.cluster
+        if not strategy.classes <= {"exact", *self.space.limits.allow}:
+            return False
+        if legality.problems(strategy, model, cluster):
+            return False
+        plan = lower(strategy, model, cluster)
+        return not unsupported(plan) and Room(model, cluster).has(plan)
+
+
+class PoolDomain:
+    """The strategies that were measured once: whatever is asked for, one of them stands for it.
+
+    Moves are those of the space, as far as a pool has them: a mutation is a member near the strategy, a crossover one
+    that is near both parents.
+    """
+
+    def __init__(self, space: Space, members: Sequence[Strategy]) -> None:
+        assert members, "a pool has members"
+        self._space = space
+        self._members = list(members)
+        self._likeness = Likeness(space.model, space.cluster)
+        self._vectors = self._likeness.vectors(self._members)
+        self._ids = {strategy_id(member, space.model, space.cluster) for member in members}
+
+    def sample(self, rng: random.Random) -> Strategy:
+        return rng.choice(self._members)
+
+    def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
+        return self._near([strategy], rng)
+
+    def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
+        return self._near([first, second], rng)
+
+    def nearest(self, strategy: Strategy) -> Strategy:
+        return self._by_distance([strategy])[0]
+
+    def contains(self, strategy: Strategy) -> bool:
+        return strategy_id(strategy, self._space.model, self._space.cluster) in self._ids
+
+    def _near(self, strategies: Sequence[Strategy], rng: random.Random) -> Strategy:
+        """A member near all of these and, if there are others, none of them."""
+        found = [member for member in self._by_distance(strategies) if member not in strategies] or self._members
+        for member in found:
+            if rng.random() < P_NEXT:
+                return member
+        return rng.choice(found)
+
+    def _by_distance(self, strategies: Sequence[Strategy]) -> list[Strategy]:
+        far = distances(self._likeness.vectors(strategies), self._vectors).sum(axis=0)
+        return [self._members[position] for position in np.argsort(far, kind="stable")]

@@ -1,0 +1,141 @@
+"""How like two strategies are: each becomes a vector, and those of like strategies lie near one another.
+
+The vector says how the bytes of each quarter of the backward pass travel (by which synchroniser, in how large messages
+and slices), who serves, and how the step is scheduled. Two strategies that treat the same bytes alike are near, however
+they are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.representation import Message, ParameterServer, PartName, Strategy, Synchroniser
+
+Floats = npt.NDArray[np.float64]
+
+NUM_QUARTERS = 4
+SIZE_UNIT = math.log(8.0)
+"""Messages that are eight times as large differ as much as bytes that go another way."""
+
+_TOPOLOGIES = ("native", "ring", "tree", "halving_doubling")
+_WAYS: tuple[tuple[object, ...], ...] = (
+    *(("all_reduce", topology, hierarchical) for topology in _TOPOLOGIES for hierarchical in (False, True)),
+    *(("parameter_server", update, sparse) for update in ("server", "worker") for sparse in (False, True)),
+    *(("sharded", topology) for topology in _TOPOLOGIES),
+    *(("sparse_gather", topology) for topology in _TOPOLOGIES),
+    *(("sufficient_factors", topology) for topology in _TOPOLOGIES),
+    *(("periodic", topology) for topology in _TOPOLOGIES),
+)
+_WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}
+_CODECS = ("cast", "int8", "top_k", "power_sgd", "sign")
+_NUM_SIZES = 2
+_BLOCK = len(_WAYS) + _NUM_SIZES
+
+
+class Likeness:
+    """The vectors of the strategies for one model on one cluster."""
+
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
+        self._variables = {variable.name: variable for variable in model.variables}
+        self._weights = {variable.name: float(variable.num_bytes) for variable in model.variables}
+        self._total = sum(self._weights.values())
+        self._nodes = {node.name: index for index, node in enumerate(cluster.nodes)}
+        self._quarters: dict[str, int] = {}
+        before = 0.0
+        for variable in sorted(model.variables, key=lambda variable: variable.ready):
+            middle = before + self._weights[variable.name] / 2
+            self._quarters[variable.name] = min(int(NUM_QUARTERS * middle / self._total), NUM_QUARTERS - 1)
+            before += self._weights[variable.name]
+        self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5
+
+    def vectors(self, strategies: Sequence[Strategy]) -> Floats:
+        """A row a strategy."""
+        rows = [self._vector(strategy) for strategy in strategies]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), self._length)
+
+    def num_pieces(self, strategy: Strategy) -> int:
+        """How many pieces travel: slices, or whole messages."""
+        count = 0
+        for message in strategy.messages:
+            if message.slice_bytes is None:
+                count += 1
+            else:
+                num_bytes = sum(self._part(part, strategy)[1] for part in message.parts)
+                count += math.ceil(num_bytes / message.slice_bytes)
+        return count
+
+    def _vector(self, strategy: Strategy) -> list[float]:
+        row = [0.0] * self._length
+        servers = NUM_QUARTERS * _BLOCK
+        codecs = servers + len(self._nodes)
+        for message in strategy.messages:
+            parts = [self._part(part, strategy) for part in message.parts]
+            num_bytes = sum(weight for _, weight in parts)
+            way = _WAY_INDEX[_way(message.synchroniser)]
+            sizes = (_units(num_bytes), _units(min(message.slice_bytes or num_bytes, num_bytes)))
+            for variable, weight in parts:
+                share = weight / self._total
+                block = self._quarters[variable.name] * _BLOCK
+                row[block + way] += share * NUM_QUARTERS / 2
+                for offset, size in enumerate(sizes, len(_WAYS)):
+                    row[block + offset] += share * size
+            if isinstance(message.synchroniser, ParameterServer):
+                row[servers + self._nodes[message.synchroniser.server]] += num_bytes / self._total
+            if message.codec is not None:
+                row[codecs + _CODECS.index(message.codec.kind)] += num_bytes / self._total
+        row[codecs + len(_CODECS) :] = self._schedule(strategy)
+        return row
+
+    def _part(self, text: str, strategy: Strategy) -> tuple[Variable, float]:
+        name = PartName.parse(text)
+        variable, weight = self._variables[name.variable], self._weights[name.variable]
+        if name.whole:
+            return variable, weight
+        partition = strategy.partitions[name.variable]
+        return variable, weight * partition.sizes[name.index] / variable.shape[partition.axis]
+
+    def _schedule(self, strategy: Strategy) -> list[float]:
+        """What holds for the whole step."""
+        messages = strategy.messages
+        num_lanes = len({message.lane for message in messages})
+        return [
+            0.7 if strategy.overlap == "forward" else 0.0,
+            math.log(len(messages)) / SIZE_UNIT / 2,
+            math.log(1 + sum(len(partition.sizes) for partition in strategy.partitions.values())) / SIZE_UNIT / 2,
+            math.log2(num_lanes) / 2,
+            0.5 * self._follows_use(messages) if num_lanes > 1 else 0.0,
+        ]
+
+    def _follows_use(self, messages: Sequence[Message]) -> float:
+        """How far priorities follow the order of use: the correlation of the two, 0 where all are equal."""
+        priorities = [message.priority for message in messages]
+        if len(set(priorities)) == 1:
+            return 0.0
+        uses = [self._variables[PartName.parse(message.parts[0]).variable].use for message in messages]
+        if len(set(uses)) == 1:
+            return 0.0
+        return float(np.corrcoef(priorities, uses)[0, 1])
+
+
+def distances(first: Floats, second: Floats) -> Floats:
+    """From each row of one to each row of the other."""
+    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :] - 2 * first @ second.T
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)), dtype=np.float64)
+
+
+def _way(synchroniser: Synchroniser) -> tuple[object, ...]:
+    if isinstance(synchroniser, ParameterServer):
+        return synchroniser.kind, synchroniser.update, synchroniser.sparse
+    if synchroniser.kind == "all_reduce":
+        return synchroniser.kind, synchroniser.topology, synchroniser.hierarchical
+    return synchroniser.kind, synchroniser.topology
+
+
+def _units(num_bytes: float) -> float:
+    return math.log(max(num_bytes, 1.0)) / SIZE_UNIT

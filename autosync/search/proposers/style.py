@@ -1,0 +1,279 @@
+"""Styles: a few numbers that say how a whole strategy is made, for searchers that know numbers only.
+
+`Styles.strategy` makes the strategy of a style, always the same; `Styles.style` says which style a strategy comes
+nearest to, so that what others proposed counts as well. A style has one value for all messages where strategies may
+have many: it reaches a small part of the space.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from autosync.specs.model import Variable
+from autosync.strategy.legality import MAX_PARTS
+from autosync.strategy.representation import (
+    Message,
+    Overlap,
+    ParameterServer,
+    Partition,
+    PartName,
+    Strategy,
+    Synchroniser,
+)
+from autosync.strategy.space import Space
+from autosync.strategy.space.choices import Variant
+from autosync.strategy.space.cutting import axes_to_cut
+from autosync.strategy.space.limits import even_sizes
+from autosync.strategy.space.placement import bandwidths_of
+from autosync.strategy.space.scheduling import use_order
+
+SMALLEST_MESSAGE = 1 / 256
+"""The smallest message to aim at, as a share of the model."""
+
+P_UNCUT = 0.6
+P_UNSLICED = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How a strategy is made.
+
+    `way` and `rows_way` name the synchronisers of dense variables and of embeddings (`""`: as dense ones). Parts ready
+    one after the other are merged up to `message_bytes`; variables above `part_bytes` are cut. Slices are of
+    `slice_bytes`, none where 0. Messages take turns on `num_lanes` lanes, with priority `by_use` or none.
+    """
+
+    overlap: Overlap
+    way: str
+    rows_way: str
+    message_bytes: float
+    part_bytes: float
+    slice_bytes: int
+    num_lanes: int
+    by_use: bool
+
+
+_FIELDS = tuple(field.name for field in fields(Style))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A message to be."""
+
+    names: list[str]
+    dtype: str
+    variant: Variant
+    num_bytes: float
+
+    def takes(self, variable: Variable, variant: Variant, num_bytes: float, style: Style) -> bool:
+        """Whether a part may join."""
+        is_like = variant is self.variant and variable.dtype == self.dtype
+        return is_like and self.num_bytes + num_bytes <= style.message_bytes
+
+
+class Styles:
+    """The styles of one space."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self._variables = sorted(space.model.variables, key=lambda variable: variable.ready)
+        self._rates = bandwidths_of(space.cluster)
+        self.total_bytes = sum(variable.num_bytes for variable in self._variables)
+        largest = max(self._variables, key=lambda variable: variable.num_bytes)
+        self._main = space.choices.dense[largest.dtype]
+        self.ways = tuple(_by_way(space.choices.dense_table[largest.dtype]))
+        self.rows_ways = ("", *_by_way(space.choices.alone_table["embedding"]))
+
+    @property
+    def message_bounds(self) -> tuple[float, float]:
+        """The least and most bytes to aim at."""
+        return self.total_bytes * SMALLEST_MESSAGE, float(self.total_bytes)
+
+    @property
+    def overlaps(self) -> tuple[Overlap, ...]:
+        return self.space.limits.overlaps
+
+    @property
+    def slices(self) -> tuple[int, ...]:
+        return (0, *self.space.limits.slice_bytes)
+
+    @property
+    def num_lanes(self) -> int:
+        return self.space.choices.num_lanes
+
+    def strategy(self, style: Style) -> Strategy:
+        """The strategy that a style makes."""
+        partitions: dict[str, Partition] = {}
+        load = dict.fromkeys(self._rates, 0.0)
+        drafts: list[_Draft] = []
+        for variable in self._variables:
+            cut = self._cut(variable, style)
+            if cut is not None:
+                partitions[variable.name] = cut
+            variant, is_alone = self._variant(variable, style)
+            for name, num_bytes in _pieces(variable, cut):
+                last = drafts[-1] if drafts and not is_alone else None
+                if last is not None and last.takes(variable, variant, num_bytes, style):
+                    last.names.append(name)
+                    last.num_bytes += num_bytes
+                else:
+                    drafts.append(_Draft([name], variable.dtype, variant, num_bytes))
+        messages = [
+            self._message(draft, style, load, position % style.num_lanes) for position, draft in enumerate(drafts)
+        ]
+        if style.by_use and style.num_lanes > 1 and self.space.choices.num_priorities > 1:
+            messages = self._prioritised(messages)
+        return Strategy(overlap=style.overlap, partitions=partitions, messages=tuple(messages))
+
+    def sample(self, rng: random.Random) -> Style:
+        """Any style: sizes are drawn by their logarithm, and mostly no variable is cut."""
+        return Style(**{name: self._drawn(name, rng) for name in _FIELDS})
+
+    def changed(self, style: Style, rng: random.Random) -> Style:
+        """A style that differs in one value, sizes by a factor of up to four."""
+        name = rng.choice(_FIELDS)
+        if name.endswith("_bytes") and name != "slice_bytes":
+            low, high = self.message_bounds
+            size = getattr(style, name) * math.exp(rng.uniform(-1.4, 1.4))
+            return replace(style, **{name: min(max(size, low), high)})
+        return replace(style, **{name: self._drawn(name, rng)})
+
+    def _drawn(self, name: str, rng: random.Random) -> Any:
+        low, high = self.message_bounds
+        match name:
+            case "overlap":
+                return rng.choice(self.overlaps)
+            case "way":
+                return rng.choice(self.ways)
+            case "rows_way":
+                return rng.choice(self.rows_ways)
+            case "part_bytes" if rng.random() < P_UNCUT:
+                return high
+            case "message_bytes" | "part_bytes":
+                return math.exp(rng.uniform(math.log(low), math.log(high)))
+            case "slice_bytes":
+                return 0 if rng.random() < P_UNSLICED else rng.choice(self.slices)
+            case "num_lanes":
+                return rng.randint(1, self.num_lanes)
+            case _:
+                return rng.random() < 0.5
+
+    def style(self, strategy: Strategy) -> Style:
+        """The style that a strategy comes nearest to."""
+        ways: dict[str, float] = defaultdict(float)
+        rows: dict[str, float] = defaultdict(float)
+        variables = {variable.name: variable for variable in self._variables}
+        message_bytes = slice_bytes = 0.0
+        for message in strategy.messages:
+            num_bytes = 0.0
+            for part in message.parts:
+                name = PartName.parse(part)
+                variable = variables[name.variable]
+                size = variable.num_bytes * _share(name, variable, strategy)
+                num_bytes += size
+                way = _way_of(message.synchroniser)
+                ways[way if way in self.ways else ""] += size
+                if variable.kind == "embedding":
+                    rows[way if way in self.rows_ways else ""] += size
+            message_bytes += num_bytes / self.total_bytes * math.log(num_bytes)
+            slice_bytes += num_bytes / self.total_bytes * (message.slice_bytes or 0)
+        ways.pop("", None)
+        low, high = self.message_bounds
+        return Style(
+            overlap=strategy.overlap if strategy.overlap in self.overlaps else self.overlaps[0],
+            way=max(ways, key=lambda way: ways[way], default=self.ways[0]),
+            rows_way=max(rows, key=lambda way: rows[way], default=""),
+            message_bytes=min(max(math.exp(message_bytes), low), high),
+            part_bytes=min(max(self._part_bytes(strategy), low), high),
+            slice_bytes=min(self.slices, key=lambda size: abs(size - slice_bytes)),
+            num_lanes=min(len({message.lane for message in strategy.messages}), self.num_lanes),
+            by_use=len({message.priority for message in strategy.messages}) > 1,
+        )
+
+    def _part_bytes(self, strategy: Strategy) -> float:
+        """The largest part of a variable that is cut; all bytes where none is."""
+        variables = {variable.name: variable for variable in self._variables}
+        sizes = [
+            variables[name].num_bytes * max(cut.sizes) / sum(cut.sizes) for name, cut in strategy.partitions.items()
+        ]
+        return max(sizes, default=float(self.total_bytes))
+
+    def _cut(self, variable: Variable, style: Style) -> Partition | None:
+        axes = axes_to_cut(variable)
+        num_parts = math.ceil(variable.num_bytes / style.part_bytes)
+        if not self.space.choices.can_cut or not axes or num_parts < 2:
+            return None
+        size = variable.shape[axes[0]]
+        num_parts = min(num_parts, self.space.limits.max_parts, MAX_PARTS, size)
+        return Partition(axis=axes[0], sizes=even_sizes(size, num_parts))
+
+    def _variant(self, variable: Variable, style: Style) -> tuple[Variant, bool]:
+        choices = self.space.choices
+        if variable.kind == "embedding" and style.rows_way:
+            return _by_way(choices.alone_table["embedding"])[style.rows_way], True
+        dense = _by_way(choices.dense_table[variable.dtype])
+        return dense.get(style.way) or next(iter(dense.values())), False
+
+    def _message(self, draft: _Draft, style: Style, load: dict[str, float], lane: int) -> Message:
+        """A served message goes to the node that would be done with it first."""
+        setting = draft.variant[0]
+        if len(draft.variant) > 1:
+            found = [(one.synchroniser, one) for one in draft.variant]
+            servers = {one.server: setting for one, setting in found if isinstance(one, ParameterServer)}
+            server = min(servers, key=lambda name: (load[name] + draft.num_bytes) / self._rates[name])
+            load[server] += draft.num_bytes
+            setting = servers[server]
+        is_sliced = setting.slices and 0 < style.slice_bytes < draft.num_bytes
+        return Message(
+            parts=tuple(draft.names),
+            synchroniser=setting.synchroniser,
+            lane=lane,
+            slice_bytes=style.slice_bytes if is_sliced else None,
+        )
+
+    def _prioritised(self, messages: Sequence[Message]) -> list[Message]:
+        by_name = {variable.name: variable for variable in self._variables}
+        uses = [min(by_name[PartName.parse(part).variable].use for part in message.parts) for message in messages]
+        levels = use_order(uses, min(self.space.choices.num_priorities, len(uses)))
+        return [replace(message, priority=level) for message, level in zip(messages, levels, strict=True)]
+
+
+def _by_way(table: Mapping[str, Mapping[object, Sequence[Variant]]]) -> dict[str, Variant]:
+    """The variants without a codec by the name of their way."""
+    return {
+        _way_of(variant[0].synchroniser): variant
+        for by_codec in table.values()
+        for variant in by_codec.get(None, ())
+        if not variant[0].is_stale
+    }
+
+
+def _way_of(synchroniser: Synchroniser) -> str:
+    """What a synchroniser is called, its server aside."""
+    if isinstance(synchroniser, ParameterServer):
+        words = ["parameter_server", f"update at {synchroniser.update}"]
+        words += ["through proxies"] if synchroniser.local_proxy else []
+        words += ["rows"] if synchroniser.sparse else []
+        return ", ".join(words)
+    words = [synchroniser.kind, synchroniser.topology]
+    words += ["hierarchical"] if getattr(synchroniser, "hierarchical", False) else []
+    return ", ".join(words)
+
+
+def _pieces(variable: Variable, cut: Partition | None) -> list[tuple[str, float]]:
+    if cut is None:
+        return [(variable.name, float(variable.num_bytes))]
+    per_index = variable.num_bytes / variable.shape[cut.axis]
+    return [(f"{variable.name}[{index}]", per_index * size) for index, size in enumerate(cut.sizes)]
+
+
+def _share(name: PartName, variable: Variable, strategy: Strategy) -> float:
+    if name.whole:
+        return 1.0
+    cut = strategy.partitions[name.variable]
+    return cut.sizes[name.index] / variable.shape[cut.axis]
