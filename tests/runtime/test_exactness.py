@@ -19,13 +19,15 @@ def test_cases_that_once_failed(exactness: Any) -> None:
 @pytest.mark.parametrize(
     ("count", "options"),
     [
-        pytest.param(40, (), marks=pytest.mark.timeout(300)),
+        pytest.param(
+            80, ("--cluster", "unequal nodes", "--cluster", "2 nodes x 2 and a server"), marks=pytest.mark.timeout(300)
+        ),
         pytest.param(600, (), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]),
         pytest.param(200, ("--delays",), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]),
     ],
 )
 def test_every_preset_and_random_strategies(exactness: Any, count: int, options: tuple[str, ...]) -> None:
-    found = exactness("--count", str(count), "--seed", str(count), *options, limit_seconds=240 if count == 40 else 900)
+    found = exactness("--count", str(count), "--seed", str(count), *options, limit_seconds=240 if count == 80 else 900)
     assert found["failures"] == []
     assert found["trained"] == count
     assert len(found["by_origin"]) == 23, "all exact presets, averages of every step, and samples"
