@@ -1,42 +1,68 @@
-"""`autosync dataset`: what a dataset holds, whether it is whole, and several made one."""
+"""`autosync dataset`: what a dataset holds, whether it is whole, several made one, one made several."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from autosync.cli.output import force_option, json_option, note, print_json
+from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
 from autosync.errors import InputError, Problem, first_problems
 from autosync.strategy.wording import format_table
 
 if TYPE_CHECKING:
+    from autosync.datasets.facts import Spec
+    from autosync.datasets.schema import Record
+    from autosync.datasets.sources import Source
     from autosync.datasets.stats import CombinationStats, Stats
 
-_SOURCE = "PATH is a store of a campaign, a folder with records.parquet, or a file of records (parquet, csv, jsonl)."
+_SOURCE = (
+    "PATH is a folder with records.parquet, a store of a campaign, a study, a folder as AutoDist has it, or a file of "
+    "records (parquet, csv, jsonl)."
+)
+_OPTIONAL = f"{_SOURCE} Without it: the records that ship with autosync."
+
+_path_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
+_folder_option = click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", required=True, help="Write it here."
+)
+_skip_option = click.option(
+    "--skip-unreadable", is_flag=True, help="Leave out what holds no record, say what that is, and keep it aside."
+)
 
 
 @click.group(epilog="Example: autosync dataset stats datasets/records")
 def dataset() -> None:
-    """Look at records, check them and put them together."""
+    """Look at records, check them, put them together and take them apart."""
 
 
 @dataset.command(
-    epilog="Example: autosync dataset stats datasets/records", help=f"Count what a dataset holds.\n\n{_SOURCE}"
+    epilog="""\b
+Examples:
+  autosync dataset stats datasets/records
+  autosync dataset stats autosync-studies/resnet50 --picture spread.svg""",
+    help=f"Count what a dataset holds.\n\n{_OPTIONAL}",
 )
-@click.argument("path", type=click.Path(path_type=Path))
+@_path_argument
+@click.option("--picture", type=click.Path(path_type=Path), metavar="PICTURE.svg", help="Draw all step times here.")
+@force_option
 @json_option
-def stats(*, path: Path, as_json: bool) -> None:
+def stats(*, path: Path | None, picture: Path | None, force: bool, as_json: bool) -> None:
     """Count what a dataset holds."""
-    from autosync.datasets.sources import Source
     from autosync.datasets.stats import dataset_stats
 
+    refuse_overwrite(picture, force=force)
+    source = _source(path)
     problems: list[Problem] = []
-    found = dataset_stats(Source(path).records(problems.append))
+    records = list(source.records(problems.append))
+    found = dataset_stats(records)
     for problem in problems:
         note(f"left out: {problem}")
+    if picture is not None:
+        _draw(records, picture, source.path)
     if as_json:
         print_json({**asdict(found), "left_out": [str(problem) for problem in problems]})
     else:
@@ -45,28 +71,29 @@ def stats(*, path: Path, as_json: bool) -> None:
 
 @dataset.command(
     epilog="Example: autosync dataset validate datasets/records",
-    help=f"Check that records fit their models and clusters, and that none is there twice.\n\n{_SOURCE}",
+    help=f"Check that records fit their models and clusters, and that none is there twice.\n\n{_OPTIONAL}",
 )
-@click.argument("path", type=click.Path(path_type=Path))
+@_path_argument
 @json_option
-def validate(*, path: Path, as_json: bool) -> None:
+def validate(*, path: Path | None, as_json: bool) -> None:
     """Check every record."""
     from autosync.datasets.checks import Checker
-    from autosync.datasets.sources import Source
 
-    source = Source(path)
+    source = _source(path)
     problems: list[Problem] = []
     checker = Checker(source.specs())
     num_records = 0
     for record in source.records(problems.append):
         num_records += 1
-        problems += [replace(problem, file=str(path), line=num_records) for problem in checker.problems(record)]
+        found = checker.problems(record)
+        problems += [replace(problem, file=str(source.path), line=num_records) for problem in found]
     if as_json:
-        print_json({"path": str(path), "num_records": num_records, "problems": [str(problem) for problem in problems]})
+        told = [str(problem) for problem in problems]
+        print_json({"path": str(source.path), "num_records": num_records, "problems": told})
     if problems:
         raise InputError(first_problems(problems))
     if not as_json:
-        print(f"{path}: {num_records:,} records, nothing wrong with them")
+        print(f"{source.path}: {num_records:,} records, nothing wrong with them")
 
 
 @dataset.command(
@@ -74,28 +101,131 @@ def validate(*, path: Path, as_json: bool) -> None:
     help=f"Put datasets together: a folder with records.parquet and specs.parquet, each record once.\n\n{_SOURCE}",
 )
 @click.argument("paths", metavar="PATH ...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", required=True, help="Write it here.")
-@click.option("--skip-unreadable", is_flag=True, help="Leave out lines that hold no record, and say which they are.")
+@_folder_option
+@_skip_option
 @force_option
 @json_option
 def merge(*, paths: tuple[Path, ...], output: Path, skip_unreadable: bool, force: bool, as_json: bool) -> None:
     """Several datasets as one."""
-    from autosync.datasets.packed import pack
-    from autosync.datasets.sources import Source
+    _merge(paths, output, skip_unreadable=skip_unreadable, force=force, as_json=as_json)
 
-    sources = [Source(path) for path in paths]
+
+@dataset.command(
+    "import",
+    epilog="Example: autosync dataset import release/ -o lab/records",
+    help=f"Take in a dataset from elsewhere: a folder with records.parquet and specs.parquet.\n\n{_SOURCE}",
+)
+@click.argument("path", type=click.Path(path_type=Path))
+@_folder_option
+@_skip_option
+@force_option
+@json_option
+def import_(*, path: Path, output: Path, skip_unreadable: bool, force: bool, as_json: bool) -> None:
+    """One dataset, whatever its form, as ours."""
+    _merge((path,), output, skip_unreadable=skip_unreadable, force=force, as_json=as_json)
+
+
+@dataset.command(
+    epilog="""\b
+Examples:
+  autosync dataset split datasets/records --by model -o by-model
+  autosync dataset split datasets/records --share 0.8 --seed 1 -o parts""",
+    help="Take a dataset apart: a folder with records.parquet and specs.parquet for each model or each cluster; or "
+    f"train and test, with a share of the strategies of each combination by lot.\n\n{_SOURCE}",
+)
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--by", type=click.Choice(("model", "cluster")), help="A part for each model or each cluster.")
+@click.option("--share", type=float, help="The share of train, above 0 and below 1; the others are in test.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Another seed draws other strategies.")
+@_folder_option
+@_skip_option
+@json_option
+def split(
+    *,
+    path: Path,
+    by: Literal["model", "cluster"] | None,
+    share: float | None,
+    seed: int,
+    output: Path,
+    skip_unreadable: bool,
+    as_json: bool,
+) -> None:
+    """One dataset as several."""
+    from autosync.datasets.split import split_by, split_by_share
+
+    if (by is None) == (share is None):
+        raise click.UsageError("either --by or --share says what the parts are")
+    source = _source(path)
+    records, problems = _read([source], skip_unreadable=skip_unreadable)
+    parts = split_by(records, by) if by is not None else split_by_share(records, share or 0.0, seed)
+    counts = _write_parts(parts, source.specs(), output, problems)
+    note(f"wrote {output}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}")
+    if as_json:
+        left_out = [str(problem) for problem in problems]
+        print_json({"output": str(output), "num_records": counts, "left_out": left_out})
+
+
+def _source(path: Path | None) -> Source:
+    from autosync.datasets.sources import SHIPPED, Source
+
+    if path is None and not SHIPPED.is_dir():
+        raise InputError("no records ship with this copy of autosync", rule="PATH names a dataset")
+    return Source(SHIPPED if path is None else path)
+
+
+def _read(sources: list[Source], *, skip_unreadable: bool) -> tuple[list[Record], list[Problem]]:
+    """All records, and what is left out; nothing may be, unless the user says so."""
     problems: list[Problem] = []
     records = [record for source in sources for record in source.records(problems.append)]
     if problems and not skip_unreadable:
         hint = "--skip-unreadable takes all the others"
-        raise InputError(first_problems([replace(problem, hint=hint) for problem in problems]))
+        raise InputError(first_problems([replace(p, hint=f"{p.hint}; {hint}" if p.hint else hint) for p in problems]))
     for problem in problems:
         note(f"left out: {problem}")
+    return records, problems
+
+
+def _merge(paths: tuple[Path, ...], output: Path, *, skip_unreadable: bool, force: bool, as_json: bool) -> None:
+    from autosync.datasets.aside import LEFT_OUT_FILE, keep_aside
+    from autosync.datasets.packed import pack
+
+    sources = [_source(path) for path in paths]
+    records, problems = _read(sources, skip_unreadable=skip_unreadable)
     num_records = pack(records, [spec for source in sources for spec in source.specs()], output, force=force)
-    note(f"wrote {output}: {num_records:,} of {len(records):,} records, the others were there twice")
+    num_left_out = keep_aside(problems, output)
+    doubles = len(records) - num_records
+    note(f"wrote {output}: {num_records:,} records" + (f"; {doubles:,} were there twice" if doubles else ""))
+    if num_left_out:
+        note(f"kept aside in {output / LEFT_OUT_FILE}: {num_left_out:,} that hold no record")
     if as_json:
         left_out = [str(problem) for problem in problems]
         print_json({"output": str(output), "num_records": num_records, "num_read": len(records), "left_out": left_out})
+
+
+def _write_parts(
+    parts: Mapping[str, list[Record]], specs: list[Spec], output: Path, problems: list[Problem]
+) -> dict[str, int]:
+    from autosync.datasets.aside import keep_aside
+    from autosync.datasets.files import folder_name, new_folder
+    from autosync.datasets.packed import pack
+
+    with new_folder(output) as made:
+        counts = {name: pack(records, specs, made / folder_name(name)) for name, records in parts.items()}
+        keep_aside(problems, made)
+    return counts
+
+
+def _draw(records: list[Record], picture: Path, path: Path) -> None:
+    from autosync import jsonio
+    from autosync.datasets.stats import step_times
+    from autosync.pictures.spread_picture import Spread, spread_picture
+
+    spreads = [
+        Spread(model=one.model, cluster=one.cluster, seconds=one.seconds, default_seconds=one.stock_seconds)
+        for one in step_times(records)
+    ]
+    jsonio.write_text(picture, spread_picture(spreads, title=f"Step times in {path}"))
+    note(f"wrote {picture}")
 
 
 def _told(found: Stats) -> str:

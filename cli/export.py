@@ -1,4 +1,4 @@
-"""`autosync export`: the records of studies as a file for other tools."""
+"""`autosync export`: the records of studies and datasets in a form for other tools."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autosync.datasets.schema import Record
+    from autosync.datasets.sources import Source
 
-_FORMATS = ("parquet", "csv", "jsonl")
+_FORMATS = ("parquet", "csv", "jsonl", "autodist")
 
 
 @click.command(
     epilog="""\b
 Examples:
   autosync export autosync-studies/resnet50 --format parquet -o records.parquet
-  autosync export -o records.csv"""
+  autosync export -o records.csv
+  autosync export datasets/records --format autodist -o release"""
 )
 @click.argument("names", metavar="[STUDY ...]", nargs=-1)
 @click.option(
@@ -41,39 +43,48 @@ Examples:
 def export(
     *,
     names: tuple[str, ...],
-    file_format: Literal["parquet", "csv", "jsonl"] | None,
+    file_format: Literal["parquet", "csv", "jsonl", "autodist"] | None,
     output: Path,
     skip_unreadable: bool,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the records of studies: a row for each trial, measured or failed.
+    """Write the records of studies or datasets: a row for each trial, measured or failed.
 
-    STUDY is a study folder, or the name of one in ./autosync-studies; without any, all of those are taken.
+    STUDY is a study folder, the name of one in ./autosync-studies, or a dataset as autosync dataset takes it; without
+    any, all studies there are taken. The format autodist is a folder with those of AutoDist's release: model, cluster,
+    and in that resource_spec, runtime and strategies.
     """
     from autosync.datasets.export import export as export_records
     from autosync.datasets.export import format_of
-    from autosync.datasets.studies import read_study
+    from autosync.datasets.layout import write_layout
+    from autosync.datasets.sources import Source
 
-    refuse_overwrite(output, force=force)
-    found_format = format_of(output, file_format)
-    folders = _folders(names)
+    if file_format == "autodist":
+        _refuse_any(output)
+    else:
+        refuse_overwrite(output, force=force)
+    shown_format = file_format if file_format == "autodist" else format_of(output, file_format)
+    sources = [Source(path) for path in _paths(names)]
     problems: list[Problem] = []
-    records = [record for folder in folders for record in read_study(folder, report=problems.append)]
+    records = [record for source in sources for record in source.records(problems.append)]
     if problems and not skip_unreadable:
         hint = "--skip-unreadable writes all the others"
         raise InputError(first_problems([replace(p, hint=f"{p.hint}; {hint}" if p.hint else hint) for p in problems]))
     for problem in problems:
         note(f"left out: {problem}")
-    export_records(records, output, found_format, force=force)
-    note(f"wrote {output}: {_counts(records, folders)}")
+    if file_format == "autodist":
+        write_layout(records, [spec for source in sources for spec in source.specs()], output)
+    else:
+        export_records(records, output, file_format, force=force)
+    note(f"wrote {output}: {_counts(records, sources)}")
     if as_json:
         num_failed = sum(record.failure is not None for record in records)
         print_json(
             {
                 "output": str(output),
-                "format": found_format,
-                "studies": [str(folder) for folder in folders],
+                "format": shown_format,
+                "studies": [str(source.path) for source in sources],
                 "num_records": len(records),
                 "num_failed": num_failed,
                 "left_out": [str(problem) for problem in problems],
@@ -81,7 +92,13 @@ def export(
         )
 
 
-def _folders(names: Sequence[str]) -> list[Path]:
+def _refuse_any(folder: Path) -> None:
+    """Stop before any work whose result could not be written."""
+    if folder.exists():
+        raise InputError(f"{folder} exists", rule="a folder is never replaced", hint="name another one")
+
+
+def _paths(names: Sequence[str]) -> list[Path]:
     from autosync.datasets.studies import STUDIES_FOLDER, find_studies, find_study
 
     # A study that is named twice is still there once.
@@ -92,8 +109,10 @@ def _folders(names: Sequence[str]) -> list[Path]:
     return folders
 
 
-def _counts(records: Sequence[Record], folders: Sequence[Path]) -> str:
+def _counts(records: Sequence[Record], sources: Sequence[Source]) -> str:
     num_failed = sum(record.failure is not None for record in records)
-    studies = "1 study" if len(folders) == 1 else f"{len(folders)} studies"
+    what = "study" if all(source.kind == "study" for source in sources) else "dataset"
+    named = {"study": "studies", "dataset": "datasets"}[what]
+    studies = f"1 {what}" if len(sources) == 1 else f"{len(sources)} {named}"
     trials = "1 record" if len(records) == 1 else f"{len(records)} records"
     return f"{trials} of {studies}, {num_failed} of them a failure"

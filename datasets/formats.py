@@ -30,7 +30,7 @@ _ROWS_PER_GROUP = 1000
 
 def write_jsonl(records: Iterable[Record], file: BinaryIO) -> None:
     """Write a record a line."""
-    file.writelines(_json(signed(record)).encode() + b"\n" for record in records)
+    file.writelines(one_line(signed(record)).encode() + b"\n" for record in records)
 
 
 def read_jsonl(path: Path, reject: Reject) -> Iterator[Record]:
@@ -125,7 +125,7 @@ def _cell(value: Any, kind: ColumnKind) -> str:
         return ""
     if kind == "text":
         return str(value)
-    return _json(value)
+    return one_line(value)
 
 
 def _value(cell: str, name: str, path: Path, line: int) -> Any:
@@ -169,7 +169,7 @@ def write_parquet(records: Iterable[Record], file: BinaryIO) -> None:
 
 
 def _arrow(value: Any, kind: ColumnKind) -> Any:
-    return _json(value) if kind == "json" and value is not None else value
+    return one_line(value) if kind == "json" and value is not None else value
 
 
 def read_parquet(path: Path, reject: Reject) -> Iterator[Record]:
@@ -200,7 +200,7 @@ def _parsed(row: Mapping[str, Any], path: Path, line: int) -> dict[str, Any]:
     }
 
 
-def _json(value: Any) -> str:
+def one_line(value: Any) -> str:
     """One line of JSON with the fields in their order: what is read first stands first."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 

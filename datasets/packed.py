@@ -31,17 +31,21 @@ def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *
     A record of a model or a cluster that is not among the specs is refused.
     """
     chosen = sorted(distinct(records), key=_place)
+    named = sorted(needed(chosen, specs).values(), key=lambda spec: (spec.kind, spec.name, spec.spec_id))
+    with replacing(Path(folder) / SPECS_FILE, force=force) as file:
+        _write_specs(named, file)
+    return export(chosen, Path(folder) / RECORDS_FILE, force=force)
+
+
+def needed(records: Iterable[Record], specs: Iterable[Spec]) -> dict[str, Spec]:
+    """The specs that records name, by their hashes; all of them have to be among the given ones."""
     known = {spec.spec_id: spec for spec in specs}
-    named = {name for record in chosen for name in (record.model_spec, record.cluster_spec) if name is not None}
+    named = {name for record in records for name in (record.model_spec, record.cluster_spec) if name is not None}
     missing = sorted(named - known.keys())
     if missing:
         what = f"{len(missing)} specs that records name are missing, {missing[0]} the first"
         raise InputError(what, rule="a dataset holds the models and clusters of its records")
-    with replacing(Path(folder) / SPECS_FILE, force=force) as file:
-        _write_specs(
-            [known[name] for name in sorted(named, key=lambda name: (known[name].kind, known[name].name))], file
-        )
-    return export(chosen, Path(folder) / RECORDS_FILE, force=force)
+    return {name: known[name] for name in named}
 
 
 def read_packed(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:

@@ -62,9 +62,6 @@ def dataset_stats(records: Iterable[Record]) -> Stats:
     everything = list(records)
     measurements = [record.measurement for record in everything if record.measurement is not None]
     noise = sorted(variation(one) for one in measurements)
-    by_combination: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in everything:
-        by_combination[record.model_name, record.cluster_name].append(record)
     return Stats(
         num_records=len(everything),
         num_measured=len(measurements),
@@ -80,7 +77,45 @@ def dataset_stats(records: Iterable[Record]) -> Stats:
         noise_median=statistics.median(noise) if noise else None,
         noise_percentile_95=noise[min(len(noise) - 1, int(0.95 * len(noise)))] if noise else None,
         quiet_share=sum(one < NOISE_LIMIT for one in noise) / len(noise) if noise else None,
-        combinations=tuple(_combination(*names, found) for names, found in sorted(by_combination.items())),
+        combinations=tuple(_combination(*names, found) for names, found in sorted(_by_names(everything).items())),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """The medians of one model on one cluster, of measured records without flags; `stock_seconds` is stock DDP's."""
+
+    model: str
+    cluster: str
+    seconds: tuple[float, ...]
+    stock_seconds: float | None
+
+
+def step_times(records: Iterable[Record]) -> tuple[StepTimes, ...]:
+    """The step times of each combination, by the names of models and clusters."""
+    by_names = _by_names(records)
+    return tuple(_step_times(*names, found) for names, found in sorted(by_names.items()))
+
+
+def _by_names(records: Iterable[Record]) -> Mapping[tuple[str, str], list[Record]]:
+    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        found[record.model_name, record.cluster_name].append(record)
+    return found
+
+
+def _step_times(model: str, cluster: str, records: Iterable[Record]) -> StepTimes:
+    clean = [
+        (record.origin, record.measurement.median_seconds)
+        for record in records
+        if record.measurement is not None and not record.measurement.flags
+    ]
+    stock = [seconds for origin, seconds in clean if origin == STOCK_ORIGIN]
+    return StepTimes(
+        model=model,
+        cluster=cluster,
+        seconds=tuple(seconds for _, seconds in clean),
+        stock_seconds=statistics.median(stock) if stock else None,
     )
 
 
@@ -103,13 +138,8 @@ def synchronisers(record: Record) -> set[str]:
 def _combination(model: str, cluster: str, records: Sequence[Record]) -> CombinationStats:
     measured = [record for record in records if record.measurement is not None]
     flagged = [record for record in measured if record.measurement is not None and record.measurement.flags]
-    clean = [
-        (record.origin, record.measurement.median_seconds)
-        for record in measured
-        if record.measurement is not None and not record.measurement.flags
-    ]
-    seconds = [one for _, one in clean]
-    stock = [one for origin, one in clean if origin == STOCK_ORIGIN]
+    times = _step_times(model, cluster, measured)
+    seconds = times.seconds
     return CombinationStats(
         model=model,
         cluster=cluster,
@@ -120,7 +150,7 @@ def _combination(model: str, cluster: str, records: Sequence[Record]) -> Combina
         fastest_seconds=min(seconds, default=None),
         median_seconds=statistics.median(seconds) if seconds else None,
         slowest_seconds=max(seconds, default=None),
-        speedup=statistics.median(stock) / min(seconds) if stock else None,
+        speedup=None if times.stock_seconds is None else times.stock_seconds / min(seconds),
     )
 
 

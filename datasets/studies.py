@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 STUDIES_FOLDER = "autosync-studies"
 STUDY_FILE = "study.json"
 JOURNAL_FILE = "journal.log"
+MODEL_FILE = "model.yaml"
+CLUSTER_FILE = "cluster.yaml"
 RECORD_ATTRIBUTE = "record"
 
 Report = Callable[[Problem], None]

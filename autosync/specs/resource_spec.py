@@ -98,6 +98,24 @@ def build_cluster(fields: Mapping[str, Any], *, name: str, document: Document | 
     return cluster
 
 
+def dump_resource_spec(cluster: ClusterSpec) -> dict[str, Any]:
+    """What AutoDist's format can say of a cluster: addresses, devices and the slower direction of each interface.
+
+    Ranks without GPUs are told as CPUs. The first node is the chief; how ssh reaches the others is ssh's own to know.
+    """
+    kind = "gpus" if cluster.backend == "nccl" else "cpus"
+    nodes = [
+        {
+            "address": node.host,
+            kind if node.devices else "cpus": list(range(max(node.devices, 1))),
+            "network_bandwidth": min(node.bandwidth_out, node.bandwidth_in) / BYTES_PER_SECOND,
+            **({"chief": True} if position == 0 else {"ssh_config": "all"}),
+        }
+        for position, node in enumerate(cluster.nodes)
+    ]
+    return {"nodes": nodes, "ssh": {"all": {"port": 22}}}
+
+
 def _in_file(problem: Problem) -> Problem:
     match problem.path:
         case ("nodes", position, key):

@@ -1,12 +1,14 @@
 """`autosync dataset`: records are counted, checked and put together."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from autosync.cli.dataset import dataset
+from autosync.cli.export import export
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.packed import read_packed
 from autosync.datasets.schema import Measurement, Record
@@ -81,6 +83,50 @@ def test_what_cannot_be_read_is_told(store: Store) -> None:
         run("merge", store.path, "-o", store.path / "out")
     run("merge", store.path, "-o", store.path / "out", "--skip-unreadable")
     assert len(list(read_packed(store.path / "out"))) == 3
+    (kept,) = map(json.loads, (store.path / "out" / "left_out.jsonl").read_text(encoding="utf-8").splitlines())
+    assert (kept["file"], kept["line"], kept["text"]) == (str(store.records_file), 4, "{")
+    assert "breaks off" in kept["problems"][0]
+
+
+def test_stats_draw(store: Store, tmp_path: Path) -> None:
+    run("stats", store.path, "--picture", tmp_path / "spread.svg")
+    assert "3 step times" in (tmp_path / "spread.svg").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="exists"):
+        run("stats", store.path, "--picture", tmp_path / "spread.svg")
+
+
+def test_datasets_are_split_and_merged_again(store: Store, tmp_path: Path) -> None:
+    store.append(replace(record(3), origin="sampled"))
+    run("split", store.path, "--by", "model", "-o", tmp_path / "models")
+    assert [path.name for path in (tmp_path / "models").iterdir()] == [MODEL.name]
+    plain = json.loads(run("split", store.path, "--share", "0.5", "-o", tmp_path / "parts", "--json"))
+    assert sorted(plain["num_records"].values()) in ([1, 3], [0, 4])
+    run("merge", tmp_path / "parts" / "train", tmp_path / "parts" / "test", "-o", tmp_path / "whole")
+    assert [one.trial for one in read_packed(tmp_path / "whole")] == [0, 1, 2, 3]
+    with pytest.raises(InputError, match="never replaced"):
+        run("split", store.path, "--by", "cluster", "-o", tmp_path / "parts")
+    for arguments in ((), ("--by", "model", "--share", "0.5")):
+        result = CliRunner().invoke(dataset, ["split", str(store.path), "-o", str(tmp_path / "x"), *arguments])
+        assert result.exit_code == 2
+        assert "either --by or --share" in result.output
+
+
+def test_a_folder_as_autodist_has_it_comes_in(store: Store, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        export, [str(store.path), "--format", "autodist", "-o", str(tmp_path / "release")], catch_exceptions=False
+    )
+    assert "3 records of 1 dataset" in result.stderr
+    assert run("validate", tmp_path / "release").endswith("3 records, nothing wrong with them\n")
+    run("import", tmp_path / "release", "-o", tmp_path / "back")
+    assert list(read_packed(tmp_path / "back")) == list(store.records())
+
+
+def test_without_a_path_the_shipped_records_are_meant(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+    monkeypatch.setattr("autosync.datasets.sources.SHIPPED", store.path)
+    assert run("stats").startswith("3 records")
+    monkeypatch.setattr("autosync.datasets.sources.SHIPPED", store.path / "none")
+    with pytest.raises(InputError, match="no records ship"):
+        run("validate")
 
 
 def test_validation_finds_what_is_wrong_and_where(store: Store) -> None:

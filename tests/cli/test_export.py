@@ -112,8 +112,8 @@ def test_records_that_cannot_be_read_stop_the_export_unless_told_otherwise(
     ("arguments", "line"),
     [
         (["frist", "-o", "a.csv"], "error: unknown study 'frist' (known: first, second); did you mean 'first'?"),
-        (["no/such", "-o", "a.csv"], "error: no/such: there is no such folder (a study is a folder)"),
-        ([".", "-o", "a.csv"], "error: . is no study: study.json and journal.log missing (a study folder holds "),
+        (["no/such", "-o", "a.csv"], "error: no/such is not there (a store, a study, a folder with "),
+        ([".", "-o", "a.csv"], "error: . holds no records (a store, a study, a folder with "),
         (["-o", "a.xlsx"], "error: a.xlsx: the name tells no format (the name ends with .parquet, .csv, .jsonl)"),
         (["--format", "csv", "-o", "a.parquet"], "error: a.parquet is no name for csv (a name that ends with "),
         (["--format", "xlsx", "-o", "a.xlsx"], "error: invalid value for '--format'"),
