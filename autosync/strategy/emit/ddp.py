@@ -1,0 +1,218 @@
+"""Which strategies stock DDP can express, by which settings, and what buckets any settings make.
+
+**What DDP does.** One all-reduce a bucket by the backend's own algorithm, launched in one order while backward runs
+and done when it returns. After its first step DDP fills buckets in the order in which gradients became ready, each
+dtype by itself, and closes the k-th of a dtype when it reaches the k-th cap. So a strategy can be expressed where each
+message is a run of whole gradients in that order, and one list of caps closes all of them: a cap may lie anywhere above
+the size without the last gradient up to the whole size, and of that range the roundest number is taken.
+
+Everything else is refused with its reason. A codec on all gradients is one of torch's communication hooks or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from autosync.errors import DoesNotApplyError, Problem
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec, Variable, variables_by_name
+from autosync.strategy.canonical import canonical
+from autosync.strategy.emit.hooks import Hook, hook_of
+from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB, assign_by_size
+from autosync.strategy.presets.common import in_ready_order, is_sparse_to_ddp
+from autosync.strategy.representation import AllReduce, Message, PartName, SparseGather, Strategy
+
+RULE = "what stock DDP does: one all-reduce of whole gradients a bucket, in the order in which they become ready"
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The caps that close a bucket where it ends: above `low`, up to `high` bytes (the last bucket takes any)."""
+
+    low: int
+    high: int | None
+
+    def meet(self, other: _Range) -> _Range:
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return _Range(max(self.low, other.low), min(highs) if highs else None)
+
+    def takes(self, cap: int) -> bool:
+        return self.low < cap and (self.high is None or cap <= self.high)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.high is not None and self.low >= self.high
+
+
+def settings_for(
+    strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, *, gradient_as_bucket_view: bool = True
+) -> DdpSettings:
+    """The settings by which stock DDP does what a legal strategy says; refused with all reasons if there are none.
+
+    Gradients are views into their buckets unless told otherwise, as under our engine: that saves their copy.
+    """
+    form = canonical(strategy, model, cluster)
+    reasons = list(_reasons(form, model, cluster))
+    if reasons:
+        raise DoesNotApplyError(
+            [Problem(what=f"stock DDP cannot do this: {reason}", rule=RULE) for reason in reasons[:5]]
+        )
+    hook = _hook(form, model, cluster)
+    ranges = _ranges(_by_dtype(hook.messages, model, cluster))
+    unused = tuple(parameter.name for parameter in model.untrained if parameter.reason == "unused")
+    settings = DdpSettings(gradient_as_bucket_view=gradient_as_bucket_view, hook=hook.codec, frozen=unused)
+    settings = _with_caps(settings, ranges)
+    gathered = [message for message in form.messages if isinstance(message.synchroniser, SparseGather)]
+    promised = {frozenset(message.parts) for message in (*hook.messages, *gathered)}
+    built = {frozenset(variable.name for variable in bucket) for bucket in buckets_under(settings, model, cluster)}
+    assert built == promised, "caps are made for the buckets"
+    return settings
+
+
+def why_not_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list[str]:
+    """What in a legal strategy stock DDP cannot express; nothing if it can express it all."""
+    return list(_reasons(canonical(strategy, model, cluster), model, cluster))
+
+
+def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec) -> list[list[Variable]]:
+    """The buckets that DDP has once it has rebuilt them, in the order in which they close; sparse gradients alone."""
+    rebuilds = settings.static_graph or not settings.find_unused_parameters
+    variables = in_ready_order(model.variables) if rebuilds else list(model.variables)
+    return assign_by_size(variables, settings.limits_bytes, lambda v: is_sparse_to_ddp(v, model, cluster))
+
+
+def _reasons(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[str]:
+    if form.overlap != "backward":
+        yield "transfers overlap the next forward pass, and DDP's end when backward returns"
+    if len({message.lane for message in form.messages}) > 1:
+        yield "messages are in several lanes, and DDP has one order"
+    wrong: dict[str, list[str]] = {}
+    for message in form.messages:
+        for name, what in _message_reasons(message, model, cluster):
+            wrong.setdefault(what, []).append(name)
+    for what, found in wrong.items():
+        names = list(dict.fromkeys(found))
+        yield f"{names[0]}{f' (and {len(names) - 1} more)' if len(names) > 1 else ''} {what}"
+    if wrong:
+        return
+    hook = _hook(form, model, cluster)
+    if hook.reason:
+        yield hook.reason
+        return
+    between = _apart(hook.messages, model, cluster)
+    if between:
+        yield between
+    elif any(limit.is_empty for limit in _ranges(_by_dtype(hook.messages, model, cluster))):
+        yield "its buckets of several dtypes have sizes that no one list of caps comes to"
+
+
+def _message_reasons(message: Message, model: ModelSpec, cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
+    """A variable of a message, and what DDP does not do with it."""
+    synchroniser = message.synchroniser
+    names = [PartName.parse(name) for name in message.parts]
+    first = names[0].variable
+    cut = next((name.variable for name in names if not name.whole), None)
+    if cut is not None:
+        yield cut, "is cut into parts"
+        return
+    if message.slice_bytes is not None:
+        yield first, "travels in slices"
+    sparse = [name.variable for name in names if model.variable(name.variable).sparse]
+    if isinstance(synchroniser, SparseGather):
+        if not is_sparse_to_ddp(model.variable(first), model, cluster):
+            yield first, "has its rows gathered, and torch gives DDP a dense gradient of it"
+        elif synchroniser.topology != "native":
+            yield first, "has its rows gathered in a ring, and DDP takes the backend's own algorithm"
+    elif not isinstance(synchroniser, AllReduce):
+        yield first, f"is synchronised by {synchroniser.kind.replace('_', ' ')}"
+    elif synchroniser.hierarchical or synchroniser.topology != "native":
+        how = "hierarchically" if synchroniser.hierarchical else f"by {synchroniser.topology.replace('_', ' ')}"
+        yield first, f"is all-reduced {how}, and DDP takes the backend's own algorithm"
+    elif sparse:
+        yield sparse[0], "travels dense, and torch gives DDP a sparse gradient of it"
+
+
+def _hook(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Hook:
+    return hook_of([m for m in form.messages if isinstance(m.synchroniser, AllReduce)], model, cluster.backend)
+
+
+def _apart(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpec) -> str:
+    """What tears a message apart in the order in which gradients become ready, in words; empty if nothing does."""
+    home = {name: position for position, message in enumerate(messages) for name in message.parts}
+    open_of: dict[str, Variable] = {}
+    closed: dict[int, tuple[Variable, Variable]] = {}
+    for variable in in_ready_order(model.variables):
+        if is_sparse_to_ddp(variable, model, cluster):
+            continue
+        mine = home[variable.name]
+        if mine in closed:
+            last, other = closed[mine]
+            return f"{last.name} and {variable.name} travel together without {other.name}, whose gradient comes between"
+        before = open_of.get(variable.dtype)
+        if before is not None and home[before.name] != mine:
+            closed[home[before.name]] = (before, variable)
+        open_of[variable.dtype] = variable
+    return ""
+
+
+def _by_dtype(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpec) -> list[list[list[Variable]]]:
+    """For each dtype its buckets, each in the order in which gradients come."""
+    known = variables_by_name(model)
+    found: dict[str, list[list[Variable]]] = {}
+    for message in messages:
+        bucket = in_ready_order(known[name] for name in message.parts)
+        if not is_sparse_to_ddp(bucket[0], model, cluster):
+            found.setdefault(bucket[0].dtype, []).append(bucket)
+    return [sorted(buckets, key=lambda bucket: bucket[0].ready) for buckets in found.values()]
+
+
+def _ranges(buckets_of_dtypes: Sequence[Sequence[Sequence[Variable]]]) -> list[_Range]:
+    """For each k the caps that close the k-th bucket of every dtype."""
+    found: list[_Range] = []
+    for buckets in buckets_of_dtypes:
+        for position, bucket in enumerate(buckets):
+            size = sum(variable.num_bytes for variable in bucket)
+            is_last = position == len(buckets) - 1
+            limit = _Range(size - bucket[-1].num_bytes, None if is_last else size)
+            if position == len(found):
+                found.append(limit)
+            else:
+                found[position] = found[position].meet(limit)
+    return found
+
+
+def _with_caps(settings: DdpSettings, ranges: Sequence[_Range]) -> DdpSettings:
+    """The least that must be said: nothing, one cap, or a list whose last cap repeats."""
+    if not ranges:
+        return settings
+    defaults = (DEFAULT_FIRST_CAP_BYTES, *[DEFAULT_CAP_BYTES] * (len(ranges) - 1))
+    if all(limit.takes(cap) for limit, cap in zip(ranges, defaults, strict=True)):
+        return settings
+    caps: list[float] = []
+    tail: _Range | None = None
+    for limit in reversed(ranges):
+        shared = limit if tail is None else tail.meet(limit)
+        if not caps and not shared.is_empty:
+            tail = shared
+        elif not caps:
+            assert tail is not None, "the first range is shared with nobody"
+            caps = [_roundest_mib(limit), _roundest_mib(tail)]
+        else:
+            caps.insert(0, _roundest_mib(limit))
+    if caps:
+        return replace(settings, bucket_cap_mb_list=tuple(caps))
+    assert tail is not None, "without ranges the defaults do"
+    return replace(settings, bucket_cap_mb=_roundest_mib(tail))
+
+
+def _roundest_mib(limit: _Range) -> float:
+    """Of the caps of a range one with the fewest digits, in MiB; DDP rounds down to bytes."""
+    if limit.high is None:
+        return float(limit.low // MIB + 1)
+    for digits in range(7):
+        cap = round(limit.high * 10**digits // MIB / 10**digits, digits)
+        if limit.takes(int(cap * MIB)):
+            return float(cap)
+    return limit.high / MIB

@@ -1,0 +1,81 @@
+"""Codecs as torch's communication hooks, which see whole buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autosync.specs.model import ModelSpec, variables_by_name
+from autosync.strategy.presets.common import in_ready_order
+from autosync.strategy.presets.lossy import is_worth_factors
+from autosync.strategy.representation import Cast, Message, PowerSGD
+
+TORCH_COMPRESSION_RATE = 2.0
+"""`min_compression_rate` of torch's PowerSGD: what is not made smaller by this much is left as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """The hook of some all-reduced messages and the buckets that it sees; or the reason why none does what they say."""
+
+    codec: Cast | PowerSGD | None = None
+    messages: tuple[Message, ...]
+    reason: str = ""
+
+
+def hook_of(messages: Sequence[Message], model: ModelSpec, backend: str) -> Hook:
+    """What must be registered with DDP so that it encodes as these messages do."""
+    codecs = {message.codec for message in messages}
+    found = Hook(messages=tuple(messages))
+    if codecs <= {None}:
+        return found
+    known = {codec for codec in codecs if codec is not None}
+    codec = next(iter(known))
+    if len(known) > 1:
+        return replace(found, reason="messages have several codecs, and a DDP has one hook")
+    if isinstance(codec, PowerSGD):
+        return _power_sgd(messages, codec, model)
+    if not isinstance(codec, Cast):
+        return replace(found, reason=f"torch has no hook that does what the codec {codec.kind} does")
+    if codec.error_feedback:
+        return replace(found, reason="torch's hooks that cast feed no errors back")
+    if codec.dtype == "bfloat16" and backend != "nccl":
+        return replace(found, reason=f"torch has its hook that casts to bfloat16 on NCCL only, and this is {backend}")
+    if None in codecs:
+        plain = next(message for message in messages if message.codec is None)
+        return replace(found, reason=f"{plain.parts[0]} travels as it is, and torch's hook casts every bucket")
+    return replace(found, codec=codec)
+
+
+def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -> Hook:
+    """torch's PowerSGD looks for itself what of a bucket is worth it; the rest of the bucket is all-reduced as one."""
+    known = variables_by_name(model)
+    for message in messages:
+        for name in message.parts:
+            worth = is_worth_factors(known[name], rank=codec.rank, rate=TORCH_COMPRESSION_RATE)
+            if worth != (message.codec is not None):
+                how = "compresses" if worth else "does not compress"
+                reason = f"torch's PowerSGD of rank {codec.rank} {how} {name}"
+                return Hook(messages=tuple(messages), reason=reason)
+    return Hook(codec=codec, messages=_joined(messages, model))
+
+
+def _joined(messages: Sequence[Message], model: ModelSpec) -> tuple[Message, ...]:
+    """Messages that take turns in the order of gradients, made one: what a bucket holds of both kinds."""
+    known = variables_by_name(model)
+
+    def span(message: Message) -> tuple[int, int]:
+        ready = [known[name].ready for name in message.parts]
+        return min(ready), max(ready)
+
+    found: list[Message] = []
+    end = -1
+    for message in sorted(messages, key=span):
+        first, last = span(message)
+        if found and first < end:
+            parts = in_ready_order(known[name] for name in (*found[-1].parts, *message.parts))
+            found[-1] = replace(found[-1], parts=tuple(variable.name for variable in parts))
+        else:
+            found.append(message)
+        end = max(end, last)
+    return tuple(found)

@@ -1,0 +1,95 @@
+"""What torch's DistributedDataParallel can be told, as plain values: constructor arguments, a hook, what to freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB
+from autosync.strategy.representation import Cast, PowerSGD
+
+Argument = bool | float | list[float]
+
+START_POWER_SGD_STEP = 2
+"""The first step in which torch lets PowerSGD begin where it feeds errors back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpSettings:
+    """DistributedDataParallel as it ships, but for what is given here.
+
+    The fields up to `batched_grad_copy` are constructor arguments of these names. `bucket_cap_mb_list` (torch 2.13)
+    gives each bucket its own cap and the last cap to all that follow. `hook` is what gradients are encoded by, one of
+    torch's communication hooks. `frozen` are parameters that are to need no gradient, because they never get one: DDP
+    waits for the gradients of all others.
+    """
+
+    bucket_cap_mb: float | None = None
+    bucket_cap_mb_list: tuple[float, ...] = ()
+    find_unused_parameters: bool = False
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    batched_grad_copy: bool = False
+    hook: Cast | PowerSGD | None = None
+    frozen: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        caps = self.bucket_cap_mb_list if self.bucket_cap_mb is None else (self.bucket_cap_mb,)
+        if any(cap <= 0 for cap in caps):
+            raise ValueError(f"bucket caps {list(caps)} hold nothing (above 0 MiB)")
+        if self.bucket_cap_mb is not None and self.bucket_cap_mb_list:
+            raise ValueError("one cap and a list of them (one of the two)")
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether DDP ships so; what it needs to run a model with unused parameters at all counts as that."""
+        return not (self.arguments().keys() - {"find_unused_parameters"}) and self.hook is None and not self.frozen
+
+    @property
+    def limits_bytes(self) -> tuple[int, ...]:
+        """At which size each bucket is closed, the last repeats; rounded as DDP rounds."""
+        if self.bucket_cap_mb_list:
+            return tuple(int(cap * MIB) for cap in self.bucket_cap_mb_list)
+        if self.bucket_cap_mb is not None:
+            return (int(self.bucket_cap_mb * MIB),)
+        return (DEFAULT_FIRST_CAP_BYTES, DEFAULT_CAP_BYTES)
+
+    @property
+    def least_torch(self) -> str:
+        """The first version of torch that is known to take these arguments."""
+        return "2.13" if self.bucket_cap_mb_list or self.batched_grad_copy else "2.6"
+
+    def arguments(self) -> dict[str, Argument]:
+        """The constructor's arguments, those at their defaults left out."""
+        found: dict[str, Argument] = {}
+        if self.bucket_cap_mb is not None:
+            found["bucket_cap_mb"] = self.bucket_cap_mb
+        if self.bucket_cap_mb_list:
+            found["bucket_cap_mb_list"] = list(self.bucket_cap_mb_list)
+        flags: Mapping[str, bool] = {
+            "find_unused_parameters": self.find_unused_parameters,
+            "gradient_as_bucket_view": self.gradient_as_bucket_view,
+            "static_graph": self.static_graph,
+            "batched_grad_copy": self.batched_grad_copy,
+        }
+        return {**found, **{name: True for name, is_set in flags.items() if is_set}}
+
+    def __str__(self) -> str:
+        """`DDP(bucket_cap_mb=8, gradient_as_bucket_view=True)`."""
+        words = [f"{name}={_python(value)}" for name, value in self.arguments().items()]
+        if self.hook is not None:
+            words.append(f"hook={self.hook.kind}")
+        return f"DDP({', '.join(words)})"
+
+
+def _python(value: Argument) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(f'{cap:.10g}' for cap in value)}]"
+    return str(value) if isinstance(value, bool) else f"{value:.10g}"
+
+
+def as_python(value: Argument) -> str:
+    """An argument as Python source; caps to the last digit that matters."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_python, value))}]"
+    return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
