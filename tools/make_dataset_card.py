@@ -1,0 +1,188 @@
+"""Write the tables of the dataset card anew: `python tools/make_dataset_card.py` reads datasets/records and writes
+datasets/README.md and the picture docs/pictures/dataset.svg.
+
+What stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the card is made from the records and from nothing
+else; the rest is written by hand, and the results of simulators come from their own benchmark. `--check` writes nothing
+and ends with 1 where the card does not say what the records say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync import jsonio
+from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
+from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, read_packed, read_specs
+from autosync.datasets.schema import Record
+from autosync.datasets.stats import Stats, dataset_stats, step_times
+from autosync.pictures.spread_picture import Spread, spread_picture
+from autosync.units import format_rate, format_size
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "datasets" / "records"
+CARD = ROOT / "datasets" / "README.md"
+PICTURE = ROOT / "docs" / "pictures" / "dataset.svg"
+ENOUGH = 50
+"""Measured strategies of a combination that are enough to learn from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """What the card is about."""
+
+    records: Sequence[Record]
+    specs: Sequence[Spec]
+    stats: Stats
+    num_bytes: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; say whether the card is up to date")
+    options = parser.parse_args()
+    dataset = load(RECORDS)
+    old, new = CARD.read_text(encoding="utf-8"), filled(CARD.read_text(encoding="utf-8"), dataset)
+    if options.check:
+        if old != new:
+            sys.stderr.write(f"{CARD} does not say what the records say: python {Path(__file__).name}\n")
+        return int(old != new)
+    jsonio.write_text(CARD, new)
+    jsonio.write_text(PICTURE, picture(dataset))
+    return 0
+
+
+def load(folder: Path) -> Dataset:
+    """A packed dataset with its numbers."""
+    records = list(read_packed(folder))
+    num_bytes = sum((folder / name).stat().st_size for name in (RECORDS_FILE, SPECS_FILE))
+    return Dataset(records=records, specs=list(read_specs(folder)), stats=dataset_stats(records), num_bytes=num_bytes)
+
+
+def filled(card: str, dataset: Dataset) -> str:
+    """The card with its tables made anew."""
+    for name, make in PARTS.items():
+        place = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        assert place.search(card), f"the card has a place for {name}"
+        text = make(dataset)
+        card = place.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", card)
+    return card
+
+
+def picture(dataset: Dataset) -> str:
+    """All step times, drawn."""
+    spreads = [
+        Spread(model=one.model, cluster=one.cluster, seconds=one.seconds, default_seconds=one.stock_seconds)
+        for one in step_times(dataset.records)
+    ]
+    return spread_picture(spreads, title="The dataset: every strategy against stock DDP")
+
+
+def _summary(dataset: Dataset) -> str:
+    stats, records = dataset.stats, dataset.records
+    assert stats.noise_median is not None, "a dataset has measured records"
+    assert stats.noise_percentile_95 is not None, "likewise"
+    strategies = {(one.model_spec, one.cluster_spec, one.strategy_id) for one in records if one.strategy_id}
+    enough = sum(one.num_measured >= ENOUGH for one in stats.combinations)
+    days = sorted(one.started[:10] for one in records)
+    rows = [
+        ("records", f"{stats.num_records:,}: {stats.num_measured:,} measured, {stats.num_failed:,} failed"),
+        ("references among them", f"{stats.num_references:,}, the same strategy again and again"),
+        ("different strategies", f"{len(strategies):,}, each on one model and one cluster"),
+        ("models, clusters", f"{len(stats.models)}, {len(stats.clusters)}"),
+        ("combinations", f"{len(stats.combinations)}, {enough} of them with {ENOUGH} measured records or more"),
+        ("flagged", f"{stats.num_flagged:,} ({stats.num_flagged / stats.num_measured:.1%}): {_listed(stats.flags)}"),
+        (
+            "noise of steps",
+            f"{stats.noise_median:.1%} in the median, {stats.noise_percentile_95:.1%} at the 95th percentile",
+        ),
+        ("below 5 % noise", f"{stats.quiet_share or 0.0:.1%} of the measured records"),
+        ("synchronisers", _listed(stats.synchronisers)),
+        ("origins", _listed(stats.origins)),
+        ("measured", f"{days[0]} to {days[-1]}"),
+        ("size", format_size(dataset.num_bytes)),
+    ]
+    return _table(("what", "how much"), rows)
+
+
+def _combinations(dataset: Dataset) -> str:
+    rows = [
+        (
+            one.model,
+            one.cluster,
+            str(one.num_measured),
+            str(one.num_flagged),
+            str(one.num_sampled),
+            *(_milliseconds(value) for value in (one.fastest_seconds, one.median_seconds, one.slowest_seconds)),
+            "" if one.speedup is None else f"{one.speedup:.2f}",
+        )
+        for one in dataset.stats.combinations
+    ]
+    header = ("model", "cluster", "measured", "flagged", "sampled", "fastest", "median", "slowest", "gain")
+    return _table(header, rows, num_left=2)
+
+
+def _models(dataset: Dataset) -> str:
+    counts = Counter(record.model_spec for record in dataset.records)
+    rows = []
+    for spec in (one for one in dataset.specs if one.kind == "model"):
+        model = model_of_spec(spec)
+        num_bytes = sum(variable.num_bytes for variable in model.variables)
+        sizes = (str(len(model.variables)), format_size(num_bytes), _milliseconds(model.step_seconds))
+        rows.append((spec.name, *sizes, str(counts[spec.spec_id])))
+    return _table(("model", "variables", "gradients", "compute of a step", "records"), sorted(rows), num_left=1)
+
+
+def _clusters(dataset: Dataset) -> str:
+    counts = Counter(record.cluster_spec for record in dataset.records)
+    rows = []
+    for spec in (one for one in dataset.specs if one.kind == "cluster"):
+        cluster = cluster_of_spec(spec)
+        rates = sorted({min(node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes})
+        told = " to ".join(dict.fromkeys(format_rate(rate) for rate in (rates[0], rates[-1])))
+        servers = sum(node.role == "server" for node in cluster.nodes)
+        numbers = (str(len(cluster.nodes)), str(cluster.num_workers), str(servers), str(len(cluster.racks)), told)
+        rows.append((spec.name, *numbers, str(counts[spec.spec_id])))
+    header = ("cluster", "hosts", "workers", "servers", "racks", "links", "records")
+    return _table(header, sorted(rows), num_left=1)
+
+
+def _environments(dataset: Dataset) -> str:
+    counts = Counter(tuple(sorted(record.environment.items())) for record in dataset.records)
+    return "\n".join(f"- {_named(found)}: {count:,} records" for found, count in counts.most_common())
+
+
+def _named(environment: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in environment)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, num_left: int = 2) -> str:
+    """A table in Markdown, numbers to the right."""
+    aligned = ["---" if position < num_left else "---:" for position in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, aligned, *rows))
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.1f} ms"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"`{name}` {count:,}" for name, count in counts.items()) or "none"
+
+
+PARTS: Mapping[str, Callable[[Dataset], str]] = {
+    "summary": _summary,
+    "combinations": _combinations,
+    "models": _models,
+    "clusters": _clusters,
+    "environments": _environments,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
