@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ import numpy as np
 from autosync.errors import AutosyncError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
-from autosync.search.candidates import Candidate, candidates
+from autosync.search.candidates import STOCK_DDP, Candidate, candidate, known_candidates
+from autosync.search.domain import SpaceDomain
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import Bundle
+from autosync.strategy.space import Space
 from autosync.trials.service import Contestant, StepSamples, TrialFailed, TrialService
 from autosync.trials.statistics import median_interval, slowest_rank
 
@@ -57,19 +60,19 @@ def main() -> int:
         TrialService(target=options.model, model=model, cluster=cluster, folder=Path(folder)) as service,
     ):
         start_seconds = _try(service, Contestant(name="first"))["prepare"]
-        for candidate in itertools.islice(candidates(model, cluster, options.seed), options.count):
+        for one in itertools.islice(_candidates(model, cluster, options.seed), options.count):
             if time.monotonic() - began > options.limit_seconds:
                 break
             try:
-                trial = _try(service, contestant_of(candidate, model, cluster))
+                trial = _try(service, contestant_of(one, model, cluster))
             except TrialFailed as failure:
-                failures.append(f"{candidate.name}: {failure.kind}: {failure.message}")
+                failures.append(f"{one.name}: {failure.kind}: {failure.message}")
                 print(failures[-1], file=sys.stderr, flush=True)
                 # Ranks that were started anew are not the next strategy's cost.
                 _try(service, Contestant(name="first"))
                 continue
-            num_messages = len(candidate.strategy.messages) if candidate.strategy else None
-            trials.append({"strategy": candidate.name, "num_messages": num_messages, **trial})
+            num_messages = len(one.strategy.messages) if one.strategy else None
+            trials.append({"strategy": one.name, "num_messages": num_messages, **trial})
             print(f"{len(trials)} of {options.count}: {_in_words(trials[-1])}", file=sys.stderr, flush=True)
     phases = {phase: summary([trial[phase] for trial in trials]) for phase in PHASES}
     document = {
@@ -86,6 +89,17 @@ def main() -> int:
     }
     print(json.dumps(document, indent=2))
     return 0 if phases["total"]["median"] < BOUND_SECONDS and not failures else 1
+
+
+def _candidates(model: ModelSpec, cluster: ClusterSpec, seed: int) -> Iterator[Candidate]:
+    """Stock DDP, the presets that apply, then samples of the space."""
+    domain, rng = SpaceDomain(space=Space(model=model, cluster=cluster)), random.Random(seed)
+    yield STOCK_DDP
+    yield from known_candidates(model, cluster, domain.contains)
+    while True:
+        strategy = domain.sample(rng)
+        if domain.contains(strategy):
+            yield candidate("sampled", strategy, model, cluster)
 
 
 def contestant_of(candidate: Candidate, model: ModelSpec, cluster: ClusterSpec) -> Contestant:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import random
 import secrets
@@ -37,13 +36,15 @@ import numpy.typing as npt
 from autosync.errors import AutosyncError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
-from autosync.search.candidates import candidates
+from autosync.search.candidates import candidate
+from autosync.search.domain import SpaceDomain
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import Message, Partition, Strategy
+from autosync.strategy.space import Space
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialFailed, TrialService
 from autosync.trials.statistics import slowest_rank
@@ -224,10 +225,13 @@ def study_ranking(folder: Path, options: argparse.Namespace, deadline: float) ->
 
 def _samples(model: ModelSpec, cluster: ClusterSpec, options: argparse.Namespace) -> Iterator[tuple[str, Strategy]]:
     """Random strategies that are exact and that the engine runs."""
-    drawn = (one for one in candidates(model, cluster, options.seed) if one.origin == "sampled")
-    for candidate in itertools.islice(drawn, options.count):
-        if candidate.strategy is not None:
-            yield candidate.name, candidate.strategy
+    domain, rng = SpaceDomain(space=Space(model=model, cluster=cluster)), random.Random(options.seed)
+    seen: set[str] = set()
+    while len(seen) < options.count:
+        one = candidate("sampled", domain.sample(rng), model, cluster)
+        if one.strategy is not None and one.strategy_id not in seen and domain.contains(one.strategy):
+            seen.add(one.strategy_id)
+            yield one.name, one.strategy
 
 
 def _row(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,11 +13,12 @@ from autosync.cli.output import force_option, json_option, print_json, refuse_ov
 from autosync.cli.progress import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autosync.search.candidates import Candidate
     from autosync.search.plan import TuningPlan
     from autosync.search.tune import Tuned
+    from autosync.strategy.space.limits import InexactClass
 
 NUM_SHOWN = 10
 """How many of the strategies that would be tried a dry run shows."""
@@ -32,24 +33,54 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | N
         raise click.BadParameter(str(error)) from error
 
 
+def _classes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    for word in words:
+        if word not in {"lossy", "stale"}:
+            raise click.BadParameter(f"{word!r} is no class to allow (lossy, stale)")
+    return words
+
+
 @click.command(
     epilog="""\b
 Examples:
   autosync tune model.py --cluster cluster.yaml -o best.yaml
   autosync tune examples/transformer.py --cluster local-2 --trials 8 --budget 2min
-  autosync tune resnet50 --cluster 4-hosts
+  autosync tune resnet50 --cluster 4-hosts --budget 10min
+  autosync tune --resume resnet50-4-hosts-20260131-120000 --trials 100
+  autosync tune resnet50 --cluster 4-hosts --study team --storage postgresql://db.example/tuning
+  autosync tune --replay resnet50-4-hosts-20260131-120000 --proposer evolution
   autosync tune resnet50 --cluster 4-hosts --dry-run"""
 )
-@click.argument("target", metavar="MODEL")
-@click.option("--cluster", required=True, help="A cluster file, or the name of a shipped cluster.")
-@click.option("--trials", default=20, show_default=True, type=click.IntRange(0, 100_000), help="Strategies to try.")
+@click.argument("target", metavar="[MODEL]", required=False)
+@click.option("--cluster", help="A cluster file, or the name of a shipped cluster.")
+@click.option("--trials", type=click.IntRange(0, 100_000), help="Strategies to try at most.  [default: 50]")
 @click.option("--budget", callback=_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
 @click.option(
-    "--effort",
-    default="normal",
+    "--patience",
+    default=20,
     show_default=True,
+    type=click.IntRange(0, 100_000),
+    help="Stop after so many trials without a gain; 0 never does.",
+)
+@click.option(
+    "--proposer",
+    metavar="NAME",
+    help="Who says what to try: learned, evolution, mcmc, nsga2, random, tpe or one installed.  [default: learned]",
+)
+@click.option("--simulator", metavar="NAME", help="Who predicts step times where the proposer asks.")
+@click.option(
+    "--prior",
+    type=click.Path(path_type=Path, exists=True),
+    help="Records of other models and clusters to learn from.",
+)
+@click.option(
+    "--allow", callback=_classes, metavar="CLASSES", help="Let lossy, stale strategies in: they change training."
+)
+@click.option(
+    "--effort",
     type=click.Choice(["normal", "quick"]),
-    help="How much is measured of each strategy.",
+    help="How much is measured of each strategy.  [default: normal]",
 )
 @click.option(
     "--trial-timeout",
@@ -59,22 +90,33 @@ Examples:
     metavar="TIME",
     help="A trial that takes longer has failed.",
 )
-@click.option("--seed", default=0, show_default=True, help="Where sampling starts.")
+@click.option("--seed", default=0, show_default=True, help="Where chance starts.")
 @click.option("--study", metavar="NAME", help="The study's name.  [default: model, cluster and time]")
+@click.option("--storage", metavar="URL", help="An Optuna storage that several tuners share.  [default: a journal]")
+@click.option("--resume", metavar="STUDY", help="Go on with a study, as it was begun; without MODEL and --cluster.")
+@click.option("--replay", metavar="RECORDS", help="Search what a study or a dataset has measured; no cluster runs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the winner's bundle here too.")
 @force_option
 @dry_run_option
 @json_option
 def tune(
-    target: str,
+    target: str | None,
     *,
-    cluster: str,
-    trials: int,
+    cluster: str | None,
+    trials: int | None,
     budget: float | None,
-    effort: str,
+    patience: int,
+    proposer: str | None,
+    simulator: str | None,
+    prior: Path | None,
+    allow: tuple[InexactClass, ...],
+    effort: str | None,
     trial_timeout: float,
     seed: int,
     study: str | None,
+    storage: str | None,
+    resume: str | None,
+    replay: str | None,
     output: Path | None,
     force: bool,
     dry_run: bool,
@@ -87,8 +129,25 @@ def tune(
     (best.yaml) and summary.json are left in autosync-studies/NAME.
     """
     refuse_overwrite(output, force=force)
+    _check_sources(target, cluster, resume=resume, replay=replay)
+    of: dict[str, Any] = {
+        "model": target,
+        "cluster": cluster,
+        "study": study,
+        "storage": storage,
+        "resume": resume,
+        "replay": replay,
+    }
+    how: dict[str, Any] = {
+        "num_trials": trials,
+        "proposer": proposer,
+        "simulator": simulator,
+        "prior": prior,
+        "allow": allow,
+        "seed": seed,
+    }
     if dry_run:
-        _dry_run(target, cluster=cluster, trials=trials, seed=seed, study=study, as_json=as_json)
+        _dry_run(of, how, as_json=as_json)
         return
     # Loads torch and optuna, so it waits until the command line is known to be right.
     from autosync.search.effort import EFFORTS
@@ -96,14 +155,12 @@ def tune(
 
     with Reporter() as progress:
         tuned = run_tune(
-            model=target,
-            cluster=cluster,
-            num_trials=trials,
+            **of,
+            **how,
             budget_seconds=budget,
-            effort=EFFORTS[effort],
+            patience=patience or None,
+            effort=None if effort is None else EFFORTS[effort],
             trial_timeout_seconds=trial_timeout,
-            seed=seed,
-            study=study,
             output=output,
             progress=progress,
         )
@@ -113,15 +170,24 @@ def tune(
         click.echo(describe(tuned, output))
 
 
-def _dry_run(target: str, *, cluster: str, trials: int, seed: int, study: str | None, as_json: bool) -> None:
-    """Show what would be started and tried first."""
-    from itertools import islice
+def _check_sources(target: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:
+    """MODEL and --cluster say what a new study is of; what is resumed or replayed knows it."""
+    if resume is not None and replay is not None:
+        raise click.UsageError("a study is resumed (--resume) or another is replayed (--replay), not both")
+    if resume is not None and (target is not None or cluster is not None):
+        raise click.UsageError("the study that is resumed has its model and its cluster: leave out MODEL and --cluster")
+    if resume is None and replay is None and (target is None or cluster is None):
+        raise click.UsageError("Missing argument 'MODEL'." if target is None else "Missing option '--cluster'.")
 
+
+def _dry_run(of: Mapping[str, Any], how: Mapping[str, Any], *, as_json: bool) -> None:
+    """Show what would be started and tried first."""
     from autosync.search.plan import plan_tuning
 
     with Reporter() as progress:
-        plan = plan_tuning(model=target, cluster=cluster, study=study, seed=seed, progress=progress)
-        first = list(islice(plan.candidates(), min(trials, NUM_SHOWN)))
+        plan = plan_tuning(**of, settings=how, progress=progress)
+        trials = plan.settings.num_trials
+        first = plan.first(min(trials, NUM_SHOWN))
     if as_json:
         print_json(_plan_fields(plan, first, trials))
     else:
@@ -134,7 +200,7 @@ def _plan_fields(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> d
         "model": plan.model.name,
         "cluster": plan.cluster.name,
         "study": str(plan.folder.path),
-        "launch": launch_fields(plan.cluster, plan.request),
+        "launch": None if plan.request is None else launch_fields(plan.cluster, plan.request),
         "num_trials": trials,
         "first": [
             {
@@ -149,7 +215,7 @@ def _plan_fields(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> d
 
 
 def _describe_plan(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> str:
-    lines = [*describe_launch(plan.cluster, plan.request), ""]
+    lines = [] if plan.request is None else [*describe_launch(plan.cluster, plan.request), ""]
     if first:
         which = f"first of {trials}" if trials > len(first) else "in this order"
         lines.append(f"would be tried, {which}:")

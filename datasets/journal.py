@@ -17,7 +17,7 @@ from optuna import get_all_study_names
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
-from autosync.datasets.studies import RECORD_ATTRIBUTE
+from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
 from autosync.errors import DocumentError, Problem
 
 
@@ -58,7 +58,7 @@ def read_journal(path: Path) -> Journal:
                 JournalTrial(
                     study=name,
                     number=trial.number,
-                    is_finished=trial.state.is_finished(),
+                    is_finished=trial.state.is_finished() and WITHDRAWN_ATTRIBUTE not in trial.user_attrs,
                     record=trial.user_attrs.get(RECORD_ATTRIBUTE),
                     line=backend.line_of(trial_id),
                 )

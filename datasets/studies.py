@@ -23,6 +23,8 @@ JOURNAL_FILE = "journal.log"
 MODEL_FILE = "model.yaml"
 CLUSTER_FILE = "cluster.yaml"
 RECORD_ATTRIBUTE = "record"
+WITHDRAWN_ATTRIBUTE = "withdrawn"
+"""Says why a finished trial has no record: it was interrupted and begun anew, or another tuner had the same."""
 
 Report = Callable[[Problem], None]
 

@@ -1,25 +1,21 @@
-"""Which strategies a study tries: today's default, the presets, then samples of the space."""
+"""Candidates: strategies that may be tried, where they come from, and what they are called."""
 
 from __future__ import annotations
 
 import contextlib
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from autosync.datasets.schema import Record
+from autosync.documents import Document
 from autosync.errors import DoesNotApplyError
-from autosync.plan.lowering import lower
-from autosync.runtime.support import unsupported
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.describe import in_words
+from autosync.strategy.files import parse_strategy
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Strategy
-from autosync.strategy.space import Space
-
-MAX_DRAWS = 1000
-"""Draws in a row that bring nothing new before the space counts as exhausted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,42 +41,41 @@ class Candidate:
 STOCK_DDP = Candidate(origin="baseline:torch_ddp", strategy=None, strategy_id="torch_ddp")
 
 
+def candidate(origin: str, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Candidate:
+    """A strategy as a candidate."""
+    return Candidate(origin=origin, strategy=strategy, strategy_id=strategy_id(strategy, model, cluster))
+
+
 def default_as_strategy(model: ModelSpec, cluster: ClusterSpec) -> Candidate:
     """What stock DDP does, as a strategy."""
-    return _candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
+    return candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
 
 
-def candidates(model: ModelSpec, cluster: ClusterSpec, seed: int) -> Iterator[Candidate]:
-    """Stock DDP, the presets that apply, then samples without end (or until nothing new comes).
-
-    Each strategy comes once, and only what is exact and what the engine runs.
-    """
-    yield STOCK_DDP
+def known_candidates(
+    model: ModelSpec, cluster: ClusterSpec, contains: Callable[[Strategy], bool]
+) -> Iterator[Candidate]:
+    """The presets that apply and that a domain contains, each strategy once."""
     seen: set[str] = set()
-    idle = 0
-    for origin, strategy in _presets_then_samples(model, cluster, seed):
-        candidate = _candidate(origin, strategy, model, cluster)
-        is_new = candidate.strategy_id not in seen
-        seen.add(candidate.strategy_id)
-        if is_new and strategy.is_exact and not unsupported(lower(strategy, model, cluster)):
-            idle = 0
-            yield candidate
-        else:
-            idle += 1
-            if idle == MAX_DRAWS:
-                return
-
-
-def _presets_then_samples(model: ModelSpec, cluster: ClusterSpec, seed: int) -> Iterator[tuple[str, Strategy]]:
     # Today's default goes first: on some models others come to the same, and it is the name that people know.
     for name in sorted(preset_names(), key=lambda name: name != "ddp"):
         with contextlib.suppress(DoesNotApplyError):
-            yield f"preset:{name}", build_preset(name, model, cluster)
-    space = Space(model=model, cluster=cluster)
-    rng = random.Random(seed)
-    while True:
-        yield "sampled", space.sample(rng)
+            found = candidate(f"preset:{name}", build_preset(name, model, cluster), model, cluster)
+            assert found.strategy is not None, "a preset is a strategy"
+            if found.strategy_id not in seen and contains(found.strategy):
+                seen.add(found.strategy_id)
+                yield found
 
 
-def _candidate(origin: str, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Candidate:
-    return Candidate(origin=origin, strategy=strategy, strategy_id=strategy_id(strategy, model, cluster))
+def candidate_of(record: Record) -> Candidate:
+    """What a record is of."""
+    if record.strategy is None:
+        # Other baselines of torch's own may be told by their origin.
+        return Candidate(origin=record.origin, strategy=None, strategy_id=record.origin.rpartition(":")[2])
+    assert record.strategy_id is not None, "a strategy of ours has an id"
+    return Candidate(origin=record.origin, strategy=strategy_of(record), strategy_id=record.strategy_id)
+
+
+def strategy_of(record: Record) -> Strategy:
+    """The strategy that a record holds."""
+    assert record.strategy is not None, "asked of strategies of ours"
+    return parse_strategy(Document(file="", value=dict(record.strategy), lines={}))

@@ -1,61 +1,208 @@
 """What a tuning run is about to start and to try: everything read and checked, nothing started, nothing written.
 
-`tune` begins with such a plan and then acts; a dry run shows it.
+`tune` begins with such a plan and then acts; a dry run shows it. A new study, one that is resumed and one that is
+replayed differ here and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import random
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from autosync.errors import InputError
 from autosync.launchers.request import LaunchRequest
-from autosync.search.candidates import Candidate, candidates
+from autosync.search.candidates import STOCK_DDP, Candidate, known_candidates
+from autosync.search.domain import PoolDomain, SpaceDomain
+from autosync.search.pool import Pool, RecordedService, read_pool
 from autosync.search.progress import SILENT, Progress
-from autosync.search.study import StudyFolder, check_name, new_study_folder
+from autosync.search.proposers.catalogue import open_proposer
+from autosync.search.proposers.interface import Domain, Ground, Proposer
+from autosync.search.storage import without_password
+from autosync.search.study import Study, begin_study, resume_study
+from autosync.search.study_folder import (
+    StudyFolder,
+    StudySettings,
+    check_name,
+    known_study_folder,
+    new_study_folder,
+    read_settings,
+)
+from autosync.simulators.catalogue import open_simulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
-from autosync.specs.model_file import model_of
+from autosync.specs.model_file import load_model, model_of, split_dilation
 from autosync.specs.task_file import is_task
+from autosync.strategy.space import Limits, Space
+from autosync.trials.others import Others
+from autosync.trials.policy import Service
 from autosync.trials.ranks import plan_launch
+from autosync.trials.service import TrialService
+
+NUM_SIMULATED = 1000
+"""Strategies simulated for each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningPlan:
-    """What is tuned, where, in which folder, and what the cluster's launcher would start for it."""
+    """What is tuned, where, in which folder, and what the cluster's launcher would start for it (in a replay nothing).
 
-    target: str
+    `storage` is the whole URL of the study's storage, `pool` what a replay takes its measurements from.
+    """
+
+    settings: StudySettings
     model: ModelSpec
     cluster: ClusterSpec
-    is_replayed: bool
     folder: StudyFolder
-    request: LaunchRequest
-    seed: int
+    is_new: bool
+    storage: str | None = None
+    pool: Pool | None = None
+    request: LaunchRequest | None = None
 
-    def candidates(self) -> Iterator[Candidate]:
-        """What is tried, in this order."""
-        return candidates(self.model, self.cluster, self.seed)
+    def open_study(self) -> Study:
+        """Begin the study, or open it again."""
+        if self.is_new:
+            return begin_study(self.folder, self.model, self.cluster, self.settings, storage=self.storage)
+        return resume_study(self.folder, self.model, self.cluster, storage=self.storage)
+
+    def service(self) -> AbstractContextManager[Service]:
+        """Who runs the trials."""
+        if self.pool is not None:
+            return RecordedService(self.pool)
+        return TrialService(
+            target=self.settings.task,
+            model=self.model,
+            cluster=self.cluster,
+            folder=self.folder.logs,
+            seed=self.settings.seed,
+            timeout_seconds=self.settings.trial_timeout_seconds,
+        )
+
+    def circumstances(self) -> Mapping[str, Any]:
+        """What records say of the trials beside what was tried."""
+        if self.pool is not None:
+            one = next(iter(self.pool.records.values()))
+            return {"is_replayed": one.compute == "replayed", "dilation": one.dilation}
+        # Elsewhere ranks are no children of this process, or not on this machine.
+        is_here = self.cluster.launcher in {"local", "testbed"}
+        return {
+            "is_replayed": not is_task(self.settings.task),
+            "dilation": split_dilation(self.settings.task)[1] or 1.0,
+            "others_share": Others().share if is_here else None,
+        }
+
+    def proposer(self) -> Proposer:
+        """Who says what to try."""
+        limits = Limits(allow=self.settings.allow)
+        space = Space(model=self.model, cluster=self.cluster, limits=limits)
+        domain: Domain = SpaceDomain(space=space)
+        if self.pool is None:
+            known = list(known_candidates(self.model, self.cluster, domain.contains))
+        else:
+            candidates = [one for one in self.pool.candidates if set(_classes(one)) <= {"exact", *limits.allow}]
+            if not candidates:
+                raise InputError("the pool has no strategy that may be tried", rule="exact ones, or --allow")
+            domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
+            known = [one for one in candidates if one.origin.startswith("preset:")]
+        prior = None if self.settings.prior is None else Path(self.settings.prior)
+        ground = Ground(
+            model=self.model,
+            cluster=self.cluster,
+            domain=domain,
+            limits=limits,
+            known=tuple(known),
+            simulator=open_simulator(self.settings.simulator, self.model, self.cluster, prior=prior),
+            num_simulated=NUM_SIMULATED,
+        )
+        return open_proposer(self.settings.proposer, ground)
+
+    def first(self, count: int) -> list[Candidate]:
+        """What would be tried first."""
+        if count < 1:
+            return []
+        proposer = self.proposer()
+        rng = random.Random(f"{self.settings.seed} 0")
+        proposed = proposer.propose([], proposer.round_size, rng, taken={STOCK_DDP.strategy_id})
+        return [STOCK_DDP, *proposed][:count]
 
 
-def plan_tuning(*, model: str, cluster: str, study: str | None, seed: int, progress: Progress = SILENT) -> TuningPlan:
-    """Read and check everything. A task is profiled, for what is tried depends on it."""
+def plan_tuning(
+    *,
+    model: str | None,
+    cluster: str | None,
+    study: str | None,
+    settings: Mapping[str, Any],
+    storage: str | None = None,
+    resume: str | None = None,
+    replay: str | None = None,
+    progress: Progress = SILENT,
+) -> TuningPlan:
+    """Read and check everything. A task is profiled, for what is tried depends on it.
+
+    `settings` are those of `StudySettings` that the user gave, None where not; a study that is resumed keeps those that
+    it was begun with, but for the number of trials, the budget and the effort.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    if resume is not None:
+        return _resumed(resume, given, storage)
     if study is not None:
         check_name(study)
+    chosen: dict[str, Any] = {**given, "storage": None if storage is None else without_password(storage)}
+    if replay is not None:
+        pool = read_pool(replay, model=model, cluster=cluster)
+        folder = new_study_folder(study, pool.model, pool.cluster)
+        chosen |= {"name": folder.path.name, "task": pool.model.name, "cluster": pool.cluster.name, "replay": replay}
+        return TuningPlan(
+            settings=StudySettings(**chosen),
+            model=pool.model,
+            cluster=pool.cluster,
+            folder=folder,
+            is_new=True,
+            storage=storage,
+            pool=pool,
+        )
+    if model is None or cluster is None:
+        missing = "MODEL" if model is None else "--cluster"
+        raise InputError(f"{missing} is missing", rule="a new study needs a model and a cluster")
     cluster_spec = load_cluster(cluster)
     # Refuses a cluster that cannot be started before a task is run.
     plan_launch(cluster_spec, Path())
-    is_replayed = not is_task(model)
-    progress.note(f"reading {model}" if is_replayed else f"profiling {model}")
+    progress.note(f"profiling {model}" if is_task(model) else f"reading {model}")
     spec = model_of(model)
     folder = new_study_folder(study, spec, cluster_spec)
-    _, request = plan_launch(cluster_spec, folder.logs / "ranks-1")
     return TuningPlan(
-        target=model,
+        settings=StudySettings(name=folder.path.name, task=model, cluster=cluster, **chosen),
         model=spec,
         cluster=cluster_spec,
-        is_replayed=is_replayed,
         folder=folder,
-        request=request,
-        seed=seed,
+        is_new=True,
+        storage=storage,
+        request=plan_launch(cluster_spec, folder.logs / "ranks-1")[1],
     )
+
+
+def _resumed(name: str, settings: Mapping[str, Any], storage: str | None) -> TuningPlan:
+    """A study that goes on, by what stands in its folder."""
+    folder = known_study_folder(name)
+    begun = read_settings(folder)
+    given = {key: settings[key] for key in ("num_trials", "budget_seconds", "effort") if settings.get(key) is not None}
+    model, cluster = load_model(str(folder.model)), load_cluster(str(folder.cluster))
+    pool = None if begun.replay is None else read_pool(begun.replay, model=model.name, cluster=cluster.name)
+    return TuningPlan(
+        settings=replace(begun, **given),
+        model=model,
+        cluster=cluster,
+        folder=folder,
+        is_new=False,
+        storage=storage or begun.storage,
+        pool=pool,
+        request=None if pool else plan_launch(cluster, folder.logs / "ranks-1")[1],
+    )
+
+
+def _classes(candidate: Candidate) -> frozenset[str]:
+    return frozenset() if candidate.strategy is None else candidate.strategy.classes

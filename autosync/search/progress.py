@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from autosync import units
 from autosync.datasets.schema import Measurement, Record
-from autosync.search.candidates import Candidate
+from autosync.search.candidates import Candidate, candidate_of
 from autosync.search.effort import Effort
 
 PROOF_WARMUP_STEPS = 20
@@ -68,16 +68,38 @@ class Course:
         self._effort = effort
         self._clock = clock
         self._started = clock()
+        self._num_before = 0
+
+    def go_on(self, records: Iterable[Record]) -> None:
+        """Begin with what the study has already; the time that it took does not count."""
+        self.take_in(records)
+        self._num_before = len(self.tried)
+
+    def take_in(self, records: Iterable[Record]) -> None:
+        """All records of the study as of now, whoever made them."""
+        known = {one.record.trial: one for one in self.tried}
+        self.tried = [
+            known.get(record.trial) or Tried(candidate=candidate_of(record), record=record) for record in records
+        ]
+
+    @property
+    def records(self) -> list[Record]:
+        """Of all trials so far."""
+        return [one.record for one in self.tried]
 
     @property
     def spent_seconds(self) -> float:
         return self._clock() - self._started
 
     @property
-    def is_over(self) -> bool:
-        """Whether no more trials are wanted, or no more may begin."""
+    def num_left(self) -> int:
+        """How many more trials there may be."""
+        return max(self._num_trials - len(self.tried), 0)
+
+    def is_over(self, num_elsewhere: int = 0) -> bool:
+        """Whether no more trials are wanted beside those that are under way elsewhere, or no more may begin."""
         is_late = self._budget_seconds is not None and self.spent_seconds >= self._budget_seconds
-        return is_late or len(self.tried) >= self._num_trials
+        return is_late or self.num_left <= num_elsewhere
 
     @property
     def best_seconds(self) -> float | None:
@@ -88,8 +110,10 @@ class Course:
         """About how long search and proof will still take; None while nothing has been measured."""
         if self.best_seconds is None:
             return None
-        num_left = self._num_trials - len(self.tried)
-        search = self.spent_seconds / len(self.tried) * num_left
+        num_here = len(self.tried) - self._num_before
+        if num_here == 0:
+            return None
+        search = self.spent_seconds / num_here * self.num_left
         if self._budget_seconds is not None:
             search = min(search, max(self._budget_seconds - self.spent_seconds, 0.0))
         design = self._effort.proof
@@ -110,9 +134,9 @@ class Course:
         fastest = "the fastest" if num_finalists == 1 else f"the {num_finalists} fastest"
         return f"measuring stock DDP and {fastest} again, in turn"
 
-    def outcome(self) -> str:
-        """What came of the last trial, and the best so far."""
-        last = self.tried[-1]
+    def outcome(self, number: int) -> str:
+        """What came of a trial, by its number, and the best so far."""
+        last = next(one for one in self.tried if one.record.trial == number)
         told = [f"trial {len(self.tried)} of {self._num_trials}: {last.candidate.name}: {_outcome(last)}"]
         told += [f"({best})" for best in self._best()]
         return " ".join(told)

@@ -1,126 +1,243 @@
-"""A study: one tuning run's folder, and the Optuna study in it that holds the one truth about its trials."""
+"""A study: one tuning run's folder, and the Optuna study that holds the one truth about its trials.
+
+Trials are asked for and told. What is proposed waits in Optuna's queue, each trial with its strategy as an attribute
+from the moment it is there; so whoever else tunes the same study sees what is being tried, and a study that is
+interrupted goes on with what was to come next. A strategy that was under way then is tried once more.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Literal, Self
 
-from autosync import jsonio
-from autosync.datasets.schema import Record, record_to_plain
-from autosync.datasets.studies import JOURNAL_FILE, RECORD_ATTRIBUTE, STUDIES_FOLDER, STUDY_FILE
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from autosync.datasets.schema import Record, record_from_plain, record_to_plain
+from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
+from autosync.documents import Document
 from autosync.errors import InputError
+from autosync.search.candidates import Candidate
+from autosync.search.storage import open_journal, open_storage
+from autosync.search.study_folder import StudyFolder, StudySettings, read_settings, taken_error
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import save_model
+from autosync.strategy.files import dump_strategy, parse_strategy
 
-if TYPE_CHECKING:
-    import optuna
+CANDIDATE_ATTRIBUTE = "candidate"
+TUNER_ATTRIBUTE = "tuner"
+STALE_SECONDS = 3600.0
+"""A trial that another machine began that long ago is no longer counted as under way."""
+
+_Reason = Literal["interrupted", "duplicate", "empty"]
 
 
-class StudyFolder:
-    """Every file of a study."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A trial that has begun: its number and what is to be tried."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def settings(self) -> Path:
-        return self.path / STUDY_FILE
-
-    @property
-    def journal(self) -> Path:
-        return self.path / JOURNAL_FILE
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.yaml"
-
-    @property
-    def cluster(self) -> Path:
-        return self.path / "cluster.yaml"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best.yaml"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
+    number: int
+    candidate: Candidate
 
 
 class Study:
-    """A new study: its folder on disk and its trials in Optuna's storage.
+    """An open study. While it is open nobody else opens its folder; other folders may share its storage."""
 
-    Each trial is in the journal from the moment it ends, so whatever interrupts a study leaves the trials before.
-    """
-
-    def __init__(
-        self, folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, settings: Mapping[str, Any]
-    ) -> None:
-        folder.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            # Whoever makes the folder has the study: two that begin at once do not share one.
-            folder.path.mkdir()
-        except FileExistsError as error:
-            rule = "a study's results are never replaced"
-            raise InputError(f"the study {folder.path} exists", rule=rule, hint="--study NAME") from error
+    def __init__(self, folder: StudyFolder, settings: StudySettings, held: IO[bytes], *, storage: str | None) -> None:
         self.folder = folder
-        self.name = folder.path.name
-        jsonio.write_json(folder.settings, {"schema": "autosync.study/1", "name": self.name, **settings})
-        save_model(model, folder.model)
-        save_cluster(folder.cluster, cluster)
-        self._optuna = _create(self.name, folder.journal)
-        self._asked: dict[int, optuna.trial.Trial] = {}
+        self.settings = settings
+        self.name = settings.name
+        self._held = held
+        self._is_shared = storage is not None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._storage = open_journal(folder.journal) if storage is None else open_storage(storage)
+        self._optuna = optuna.create_study(
+            storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
+        )
+        self._id = self._storage.get_study_id_from_name(self.name)
+        self._records: dict[int, Record] = {}
+        self._candidates: dict[str, Candidate] = {}
 
-    def ask(self) -> int:
-        """Begin a trial; its number."""
-        trial = self._optuna.ask()
-        self._asked[trial.number] = trial
-        return trial.number
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others open the folder."""
+        self._held.close()
+
+    def enqueue(self, candidates: Iterable[Candidate]) -> None:
+        """Have strategies wait for their trials, in this order."""
+        for one in candidates:
+            self._candidates[one.strategy_id] = one
+            self._optuna.enqueue_trial({}, user_attrs={CANDIDATE_ATTRIBUTE: _plain(one)})
+
+    def ask(self) -> Asked | None:
+        """Begin the next trial that waits; None where none does. What another tuner proposed too is passed over."""
+        while any(trial.state == TrialState.WAITING for trial in self._trials()):
+            trial = self._optuna.ask()
+            fields = trial.user_attrs.get(CANDIDATE_ATTRIBUTE)
+            if fields is None:
+                # Another tuner was faster, and the one that waited is its.
+                self._withdraw(trial.number, "empty")
+            elif self._is_duplicate(trial.number, fields["strategy_id"]):
+                self._withdraw(trial.number, "duplicate")
+            else:
+                trial.set_user_attr(TUNER_ATTRIBUTE, self.settings.tuner)
+                return Asked(number=trial.number, candidate=self._candidate(fields))
+        return None
 
     def tell(self, record: Record) -> None:
         """Finish a trial: the record goes into it, its median is its value."""
-        from optuna.trial import TrialState
+        self._mark(record.trial, RECORD_ATTRIBUTE, record_to_plain(record))
+        self._finish(record)
 
-        trial = self._asked.pop(record.trial)
-        trial.set_user_attr(RECORD_ATTRIBUTE, record_to_plain(record))
+    def history(self) -> list[Record]:
+        """The records of all finished trials, whoever ran them, in the order of their numbers."""
+        return [self._record(trial) for trial in self._trials() if trial.state.is_finished() and _has_record(trial)]
+
+    def taken(self) -> set[str]:
+        """The ids of strategies that wait or are being tried."""
+        return {_strategy_id(trial) for trial in self._trials() if _has_candidate(trial) and not _is_over(trial)}
+
+    def num_under_way(self) -> int:
+        """How many trials others have begun and not ended, those aside of which nothing was heard for long."""
+        return sum(trial.state == TrialState.RUNNING and not _is_stale(trial) for trial in self._trials())
+
+    def recover(self) -> int:
+        """Bring order into what an interrupted run of this tuner left; how many trials had to be put back."""
+        interrupted = [trial for trial in self._trials() if trial.state == TrialState.RUNNING and self._was_ours(trial)]
+        num_back = 0
+        for trial in interrupted:
+            if _has_record(trial):
+                self._finish(self._record(trial))
+                continue
+            if _has_candidate(trial) and not self._waits(_strategy_id(trial)):
+                self.enqueue([self._candidate(trial.user_attrs[CANDIDATE_ATTRIBUTE])])
+                num_back += 1
+            self._withdraw(trial.number, "interrupted")
+        return num_back
+
+    def agree(self, model: ModelSpec, cluster: ClusterSpec) -> None:
+        """Hold the model and the cluster against those that the study was begun with; they are those if it is new."""
+        for what, found in (("model", model.fingerprint()), ("cluster", cluster.fingerprint())):
+            known = self._optuna.user_attrs.get(what)
+            if known is None:
+                self._optuna.set_user_attr(what, found)
+            elif known != found:
+                rule = "all who tune a study together have the same model on the same cluster"
+                raise InputError(f"the study {self.name} is of another {what}", rule=rule, hint="--study NAME")
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._optuna.get_trials(deepcopy=False)
+
+    def _finish(self, record: Record) -> None:
         if record.measurement is None:
-            self._optuna.tell(trial, state=TrialState.FAIL)
+            self._optuna.tell(record.trial, state=TrialState.FAIL)
         else:
-            self._optuna.tell(trial, record.measurement.median_seconds)
+            self._optuna.tell(record.trial, record.measurement.median_seconds)
+
+    def _withdraw(self, number: int, reason: _Reason) -> None:
+        self._mark(number, WITHDRAWN_ATTRIBUTE, reason)
+        self._optuna.tell(number, state=TrialState.FAIL)
+
+    def _mark(self, number: int, attribute: str, value: Any) -> None:
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        self._storage.set_trial_user_attr(trial_id, attribute, value)
+
+    def _is_duplicate(self, number: int, strategy_id: str) -> bool:
+        """Whether a trial with a smaller number is of the same strategy; so one of several always stays."""
+        earlier = (trial for trial in self._trials() if trial.number < number and not _is_withdrawn(trial))
+        return any(_has_candidate(trial) and _strategy_id(trial) == strategy_id for trial in earlier)
+
+    def _waits(self, strategy_id: str) -> bool:
+        waiting = (trial for trial in self._trials() if trial.state == TrialState.WAITING and _has_candidate(trial))
+        return any(_strategy_id(trial) == strategy_id for trial in waiting)
+
+    def _was_ours(self, trial: FrozenTrial) -> bool:
+        # In a journal of our own nobody else tunes: the folder is ours alone.
+        return not self._is_shared or trial.user_attrs.get(TUNER_ATTRIBUTE) == self.settings.tuner
+
+    def _record(self, trial: FrozenTrial) -> Record:
+        found = self._records.get(trial.number)
+        if found is None:
+            found = self._records[trial.number] = record_from_plain(trial.user_attrs[RECORD_ATTRIBUTE])
+        return found
+
+    def _candidate(self, fields: Mapping[str, Any]) -> Candidate:
+        found = self._candidates.get(fields["strategy_id"])
+        if found is None:
+            plain = fields["strategy"]
+            strategy = None if plain is None else parse_strategy(Document(file="", value=plain, lines={}))
+            found = Candidate(origin=fields["origin"], strategy=strategy, strategy_id=fields["strategy_id"])
+            self._candidates[found.strategy_id] = found
+        return found
 
 
-def _create(name: str, journal: Path) -> optuna.Study:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+def begin_study(
+    folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, settings: StudySettings, *, storage: str | None = None
+) -> Study:
+    """A new study, or a part of our own in one that others have in the same storage."""
+    folder.path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # Whoever makes the folder has the study: two that begin at once do not share one.
+        folder.path.mkdir()
+    except FileExistsError as error:
+        raise taken_error(folder.path) from error
+    held = folder.hold()
+    save_model(model, folder.model)
+    save_cluster(folder.cluster, cluster)
+    # Last: a folder that has its settings has all that is needed to go on.
+    settings.write(folder)
+    study = Study(folder, settings, held, storage=storage)
+    study.agree(model, cluster)
+    return study
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = JournalStorage(JournalFileBackend(str(journal)))
-    return optuna.create_study(storage=storage, study_name=name, direction="minimize")
+
+def resume_study(folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, *, storage: str | None = None) -> Study:
+    """A study that was begun in this folder, with all that its storage has of it."""
+    held = folder.hold()
+    settings = read_settings(folder)
+    study = Study(folder, settings, held, storage=storage or settings.storage)
+    study.agree(model, cluster)
+    study.recover()
+    return study
 
 
-def new_study_folder(name: str | None, model: ModelSpec, cluster: ClusterSpec) -> StudyFolder:
-    """The folder of a study of that name; without one, of model, cluster and time. Refuses what is no name or taken."""
-    if name is None:
-        now = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%d-%H%M%S")
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model.name}-{cluster.name}").lstrip(".") + f"-{now}"
-    check_name(name)
-    return StudyFolder(Path(STUDIES_FOLDER) / name)
+def _plain(candidate: Candidate) -> dict[str, Any]:
+    strategy = None if candidate.strategy is None else dump_strategy(candidate.strategy)
+    return {"origin": candidate.origin, "strategy_id": candidate.strategy_id, "strategy": strategy}
 
 
-def check_name(name: str) -> None:
-    """Refuse what is no name of a study, or one that has its folder already."""
-    if not name or Path(name).name != name or name.startswith(".") or not name.isprintable():
-        raise InputError(f"{name!r} is no name of a study", rule="a name without slashes that starts with no dot")
-    folder = Path(STUDIES_FOLDER) / name
-    if folder.exists():
-        raise InputError(f"the study {folder} exists", rule="a study's results are never replaced", hint="--study NAME")
+def _has_record(trial: FrozenTrial) -> bool:
+    return RECORD_ATTRIBUTE in trial.user_attrs
+
+
+def _has_candidate(trial: FrozenTrial) -> bool:
+    return CANDIDATE_ATTRIBUTE in trial.user_attrs
+
+
+def _strategy_id(trial: FrozenTrial) -> str:
+    found: str = trial.user_attrs[CANDIDATE_ATTRIBUTE]["strategy_id"]
+    return found
+
+
+def _is_withdrawn(trial: FrozenTrial) -> bool:
+    return WITHDRAWN_ATTRIBUTE in trial.user_attrs
+
+
+def _is_over(trial: FrozenTrial) -> bool:
+    return trial.state.is_finished()
+
+
+def _is_stale(trial: FrozenTrial) -> bool:
+    """Whether nothing has come of a trial for so long that its machine must be gone."""
+    if trial.datetime_start is None:
+        return False
+    return (dt.datetime.now() - trial.datetime_start).total_seconds() > STALE_SECONDS  # noqa: DTZ005 - as Optuna's

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from autosync import jsonio
 from autosync.datasets.schema import Record
 from autosync.errors import OperationError
+from autosync.plan.bound import bound
 from autosync.search.candidates import Candidate, default_as_strategy
-from autosync.search.effort import NORMAL_EFFORT, Effort
+from autosync.search.effort import Effort
 from autosync.search.guarantee import Verdict, prove
 from autosync.search.plan import plan_tuning
 from autosync.search.progress import SILENT, Course, Progress, Tried
+from autosync.search.rounds import Rounds
+from autosync.search.stopping import why_stop
 from autosync.search.study import Study
 from autosync.search.summary import summary_fields
 from autosync.search.trial import Trials
-from autosync.specs.model_file import split_dilation
 from autosync.strategy.bundle import save_bundle
-from autosync.trials.others import Others
-from autosync.trials.service import TrialService
+from autosync.strategy.space.limits import InexactClass
+
+DEFAULT_PATIENCE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +38,22 @@ class Tuned:
 
 def tune(
     *,
-    model: str,
-    cluster: str,
-    num_trials: int = 20,
+    model: str | None = None,
+    cluster: str | None = None,
+    num_trials: int | None = None,
     budget_seconds: float | None = None,
-    effort: Effort = NORMAL_EFFORT,
+    patience: int | None = DEFAULT_PATIENCE,
+    effort: Effort | None = None,
+    proposer: str | None = None,
+    simulator: str | None = None,
+    prior: Path | None = None,
+    allow: Sequence[InexactClass] = (),
     trial_timeout_seconds: float = 120.0,
     seed: int = 0,
     study: str | None = None,
+    storage: str | None = None,
+    resume: str | None = None,
+    replay: str | None = None,
     output: Path | None = None,
     progress: Progress = SILENT,
 ) -> Tuned:
@@ -50,55 +61,78 @@ def tune(
 
     `model` names a task (`FILE.py[:NAME]`) or a model spec, whose compute is then replayed (a file or a shipped one,
     also `SPEC@x4`); `cluster` a cluster file or a shipped cluster. Strategies are tried one after another on the
-    cluster, at most `num_trials` and no new one after `budget_seconds`; `effort` says how much is measured of each. The
-    fastest are measured again in turn with stock DDP. The winner is written as the study's `best.yaml` (and to
-    `output`): stock DDP's own buckets where nothing beats it for certain. Trials that fail are kept as records; tuning
-    goes on. Whatever interrupts it, the trials that have ended are kept in the study.
+    cluster, stock DDP first, then what the `proposer` says: `num_trials` at most (50 unless told otherwise), no new one
+    after `budget_seconds`, and none once the last `patience` brought nothing. `simulator` predicts for proposers that
+    ask, `prior` has records of other models and clusters for it to learn from. `allow` lets `lossy` and `stale`
+    strategies in. `effort` says how much is measured of each. The fastest are measured again in turn with stock DDP.
+    The winner is written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where nothing beats it
+    for certain. Trials that fail are kept as records; tuning goes on.
+
+    Whatever interrupts it, trials that have ended are kept, and `resume` (a study) goes on with it: its settings are
+    those that it was begun with, but for `num_trials`, `budget_seconds` and `effort` where given. `storage` is a URL of
+    Optuna's in place of the study's own journal: all who name the same storage and study tune together. `replay` (a
+    study, or a dataset) searches what was measured once instead of a cluster.
     """
-    plan = plan_tuning(model=model, cluster=cluster, study=study, seed=seed, progress=progress)
-    settings = {
-        "task": model,
-        "num_trials": num_trials,
-        "budget_seconds": budget_seconds,
-        "effort": asdict(effort),
-        "seed": seed,
-    }
-    opened = Study(plan.folder, plan.model, plan.cluster, settings)
-    course = Course(num_trials=num_trials, budget_seconds=budget_seconds, effort=effort)
+    plan = plan_tuning(
+        model=model,
+        cluster=cluster,
+        study=study,
+        settings={
+            "num_trials": num_trials,
+            "budget_seconds": budget_seconds,
+            "trial_timeout_seconds": trial_timeout_seconds,
+            "seed": seed,
+            "proposer": proposer,
+            "simulator": simulator,
+            "prior": None if prior is None else str(prior),
+            "allow": tuple(allow),
+            "effort": effort,
+        },
+        storage=storage,
+        resume=resume,
+        replay=replay,
+        progress=progress,
+    )
+    settings = plan.settings
+    asked_of = plan.proposer()
+    course = Course(num_trials=settings.num_trials, budget_seconds=budget_seconds, effort=settings.effort)
+    best_possible_seconds = bound(plan.model, plan.cluster).seconds
+    ended: str | None = None
     try:
-        with TrialService(
-            target=model,
-            model=plan.model,
-            cluster=plan.cluster,
-            folder=plan.folder.logs,
-            seed=seed,
-            timeout_seconds=trial_timeout_seconds,
-        ) as service:
+        with plan.open_study() as opened, plan.service() as service:
+            course.go_on(opened.history())
             trials = Trials(
                 study=opened.name,
                 service=service,
                 model=plan.model,
                 cluster=plan.cluster,
-                is_replayed=plan.is_replayed,
-                effort=effort,
-                dilation=split_dilation(model)[1] or 1.0,
-                # Elsewhere ranks are no children of this process, or not on this machine.
-                others_share=Others().share if plan.cluster.launcher in {"local", "testbed"} else None,
+                effort=settings.effort,
+                **plan.circumstances(),
             )
-            drawn = plan.candidates()
-            while not course.is_over and (candidate := next(drawn, None)) is not None:
-                progress.now(course.beginning(candidate))
-                course.tried.append(_try(trials, opened, candidate, course.best_seconds))
-                progress.note(course.outcome())
-            finalists = _finalists(course.tried, effort.num_finalists)
+            rounds = Rounds(opened, asked_of, seed=settings.seed)
+            while ended is None and not course.is_over(opened.num_under_way()):
+                asked = rounds.next(course.num_left)
+                if asked is None:
+                    ended = "nothing new is left to try"
+                    break
+                progress.now(course.beginning(asked.candidate))
+                opened.tell(trials.run(asked.candidate, asked.number, best_seconds=course.best_seconds))
+                course.take_in(opened.history())
+                progress.note(course.outcome(asked.number))
+                ended = why_stop(course.records, bound_seconds=best_possible_seconds, patience=patience)
+            if ended is not None:
+                progress.note(ended)
+            finalists = _finalists(course.tried, settings.effort.num_finalists)
+            if settings.num_trials == 0:
+                finalists = rounds.predicted(settings.effort.num_finalists)
             progress.note(course.proving(len(finalists)))
-            verdict = prove(trials, finalists, seed=seed, progress=progress)
+            verdict = prove(trials, finalists, seed=settings.seed, progress=progress)
     except OperationError as error:
         raise OperationError(f"{error} (the study is kept in {plan.folder.path})") from error
     except KeyboardInterrupt:
         progress.note(f"{_counted(course.tried)} in {plan.folder.path}")
         raise
-    records = tuple(one.record for one in course.tried)
+    records = tuple(course.records)
     summary = summary_fields(
         study=opened,
         model=plan.model,
@@ -107,15 +141,9 @@ def tune(
         verdict=verdict,
         wall_seconds=course.spent_seconds,
     )
+    summary |= {"proposer": settings.proposer, "search_seconds": round(rounds.search_seconds, 3), "ended": ended}
     _hand_over(trials, opened, verdict, summary, output)
     return Tuned(folder=plan.folder.path, records=records, verdict=verdict, summary=summary)
-
-
-def _try(trials: Trials, study: Study, candidate: Candidate, best_seconds: float | None) -> Tried:
-    number = study.ask()
-    record = trials.run(candidate, number, best_seconds=best_seconds)
-    study.tell(record)
-    return Tried(candidate=candidate, record=record)
 
 
 def _finalists(tried: Sequence[Tried], num_finalists: int) -> list[Candidate]:

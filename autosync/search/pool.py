@@ -1,0 +1,152 @@
+"""The pool of a replayed search: what was once measured of a model on a cluster, and nothing else.
+
+A search over a pool needs no cluster. Each strategy takes the time that its record has, and strategies that nobody
+measured cannot be tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from autosync.datasets.facts import Spec
+from autosync.datasets.schema import Failure, Measurement, Record
+from autosync.datasets.sources import Source
+from autosync.datasets.studies import find_study
+from autosync.documents import Document, parse
+from autosync.errors import InputError, Problem
+from autosync.search.candidates import STOCK_DDP, Candidate, candidate_of
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import parse_cluster
+from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
+from autosync.trials.contestant import Contestant
+from autosync.trials.policy import Service
+from autosync.trials.service import StepSamples, TrialFailed
+
+DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early"})
+"""Of several records of one strategy those with such a flag count last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """One record for each strategy, by its id (stock DDP has one too), and whom they are about."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    records: Mapping[str, Record]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All strategies of ours."""
+        return [candidate_of(record) for record in self.records.values() if record.strategy is not None]
+
+
+def read_pool(source: str, *, model: str | None = None, cluster: str | None = None) -> Pool:
+    """The pool of a study or a dataset; of a dataset of several, that of a model on a cluster by their names."""
+    path = Path(source) if Path(source).exists() else find_study(source)
+    opened = Source(path)
+    problems: list[Problem] = []
+    records = list(opened.records(problems.append))
+    names = {(record.model_name, record.cluster_name): None for record in records}
+    found = [pair for pair in names if model in {None, pair[0]} and cluster in {None, pair[1]}]
+    if len(found) != 1:
+        what = f"{source} has records of {len(found)} such models on clusters"
+        pairs = ", ".join(f"{name} on {where}" for name, where in names) or "none"
+        raise InputError(what, rule="a search is replayed for one model on one cluster", hint=f"it has {pairs}")
+    here = [record for record in records if (record.model_name, record.cluster_name) == found[0]]
+    specs = {spec.spec_id: spec for spec in opened.specs()}
+    by_fingerprint = {spec.fingerprint: spec for spec in specs.values()}
+    last = here[-1]
+    return Pool(
+        model=_model(specs.get(last.model_spec or "") or by_fingerprint.get(last.model_fingerprint), source),
+        cluster=_cluster(specs.get(last.cluster_spec or "") or by_fingerprint.get(last.cluster_fingerprint), source),
+        records=_one_each(here),
+    )
+
+
+def _one_each(records: Sequence[Record]) -> dict[str, Record]:
+    """For each strategy the best record: measured rather than failed, without doubts, the last of equals."""
+    found: dict[str, Record] = {}
+    for record in records:
+        key = record.strategy_id or record.origin.rpartition(":")[2]
+        if key not in found or _worth(record) >= _worth(found[key]):
+            found[key] = record
+    return found
+
+
+def _worth(record: Record) -> int:
+    if record.measurement is None:
+        return 0
+    return 1 if DOUBTFUL.intersection(record.measurement.flags) else 2
+
+
+def _model(spec: Spec | None, source: str) -> ModelSpec:
+    if spec is None:
+        raise InputError(f"{source} has no spec of the model", rule="a pool comes with its model and its cluster")
+    return parse(_document(spec), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec)
+
+
+def _cluster(spec: Spec | None, source: str) -> ClusterSpec:
+    if spec is None:
+        raise InputError(f"{source} has no spec of the cluster", rule="a pool comes with its model and its cluster")
+    return parse_cluster(_document(spec))
+
+
+def _document(spec: Spec) -> Document:
+    return Document(file="", value=dict(spec.fields), lines={})
+
+
+class RecordedService(Service):
+    """A trial service that runs nothing: contestants take the steps that their records have, again and again."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._at: dict[str, tuple[Measurement, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self, contestant: Contestant) -> None:
+        record = self._record(contestant)
+        if record is None:
+            raise TrialFailed("refused", f"{contestant.name} is not in the recorded pool")
+        if record.measurement is None:
+            failure: Failure | None = record.failure
+            assert failure is not None, "a record has a measurement or a failure"
+            raise TrialFailed(failure.kind, failure.message)
+        self._at[contestant.name] = (record.measurement, 0)
+
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:  # noqa: ARG002 - nothing runs on
+        measured, begin = self._at[name]
+        self._at[name] = (measured, begin + num_steps)
+        ranks = (itertools.cycle(seconds) for seconds in measured.step_seconds)
+        return StepSamples(
+            step_seconds=tuple(tuple(itertools.islice(steps, begin, begin + num_steps)) for steps in ranks),
+            cpu_share=measured.cpu_share or 0.0,
+            bytes_sent=_times(measured.bytes_sent, num_steps),
+            bytes_received=_times(measured.bytes_received, num_steps),
+            peak_memory_bytes=measured.peak_memory_bytes,
+        )
+
+    def release(self, name: str) -> None:
+        self._at.pop(name, None)
+
+    def close(self) -> None:
+        self._at.clear()
+
+    def _record(self, contestant: Contestant) -> Record | None:
+        if contestant.bundle is None:
+            is_stock = contestant.bucket_cap_mb is None
+            return self._pool.records.get(STOCK_DDP.strategy_id) if is_stock else None
+        assert not isinstance(contestant.bundle, str | Path), "a search hands bundles over as they are"
+        return self._pool.records.get(contestant.bundle.strategy_id)
+
+
+def _times(counts: Sequence[int] | None, num_steps: int) -> tuple[int, ...] | None:
+    return None if counts is None else tuple(count * num_steps for count in counts)

@@ -1,0 +1,87 @@
+"""Where the trials of studies live: any storage of Optuna's. Each study has a journal of its own unless told otherwise.
+
+A storage that several machines reach lets them tune together; `sqlite:///FILE`, `postgresql://…` and what else
+SQLAlchemy knows, or `journal:FILE` for a journal on a file system that they share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit, urlunsplit
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+from autosync.errors import InputError, OperationError
+
+JOURNAL_SCHEME = "journal:"
+
+
+class _KernelLock(JournalFileOpenLock):
+    """A lock that the kernel gives back when its holder dies, however it dies: nobody has to wait for the dead."""
+
+    def __init__(self, journal: Path) -> None:
+        super().__init__(str(journal))
+        self._path = journal.with_name(f"{journal.name}.flock")
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> bool:
+        self._file = self._path.open("ab")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        assert self._file is not None, "acquired before it is released"
+        self._file.close()
+
+
+def open_journal(path: Path) -> BaseStorage:
+    """A journal file. A last line that breaks off is taken away: who wrote it was killed before it counted."""
+    lock = _KernelLock(path)
+    lock.acquire()
+    try:
+        _mend(path)
+    finally:
+        lock.release()
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+
+
+def _mend(path: Path) -> None:
+    """Appending to a torn line would make one of two that nobody could read."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        if content and not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)
+
+
+def open_storage(url: str) -> BaseStorage:
+    """The storage that a URL names."""
+    if url.startswith(JOURNAL_SCHEME):
+        return open_journal(Path(url.removeprefix(JOURNAL_SCHEME)))
+    if "://" not in url:
+        rule = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
+        raise InputError(f"{url!r} is no storage", rule=rule)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return RDBStorage(url)
+    except ImportError as error:
+        raise InputError(
+            f"{without_password(url)}: {error}", rule="a database needs its driver installed", hint="pip install DRIVER"
+        ) from error
+    except Exception as error:
+        reason = str(error).replace(url, without_password(url)).partition("\n")[0]
+        raise OperationError(f"the storage {without_password(url)} cannot be opened: {reason}") from error
+
+
+def without_password(url: str) -> str:
+    """What may be written down of a storage's URL; the driver finds passwords in its own places (~/.pgpass, say)."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}@{host}"))

@@ -1,0 +1,146 @@
+"""The folder of a study: every file of it, and the settings that it was begun with."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from autosync import documents
+from autosync.datasets.studies import CLUSTER_FILE, JOURNAL_FILE, MODEL_FILE, STUDIES_FOLDER, STUDY_FILE, find_study
+from autosync.documents import STRICT
+from autosync.errors import InputError, OperationError
+from autosync.search.effort import NORMAL_EFFORT, Effort
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.space.limits import InexactClass
+
+DEFAULT_PROPOSER = "learned"
+DEFAULT_SIMULATOR = "timeline"
+
+SCHEMA_KIND = "study"
+SCHEMA_VERSION = 1
+
+
+class StudyFolder:
+    """Every file of a study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def settings(self) -> Path:
+        return self.path / STUDY_FILE
+
+    @property
+    def journal(self) -> Path:
+        return self.path / JOURNAL_FILE
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def model(self) -> Path:
+        return self.path / MODEL_FILE
+
+    @property
+    def cluster(self) -> Path:
+        return self.path / CLUSTER_FILE
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.yaml"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    def hold(self) -> IO[bytes]:
+        """Keep others from tuning in this folder until what is returned is closed, or its process ends."""
+        file = self.lock.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise OperationError(f"{self.path}: this study is being tuned by another process") from error
+        return file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySettings:
+    """What a study was begun with.
+
+    `task` is the model as the user named it. `tuner` is drawn for each folder: of several that share a storage it tells
+    whose trials are whose. `storage` is a URL without its password, None for the folder's own journal.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    task: str
+    cluster: str = ""
+    num_trials: int = 50
+    budget_seconds: float | None = None
+    trial_timeout_seconds: float = 120.0
+    effort: Effort = NORMAL_EFFORT
+    seed: int = 0
+    proposer: str = DEFAULT_PROPOSER
+    simulator: str = DEFAULT_SIMULATOR
+    prior: str | None = None
+    allow: tuple[InexactClass, ...] = ()
+    replay: str | None = None
+    storage: str | None = None
+    tuner: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def write(self, folder: StudyFolder) -> None:
+        """Write them to their file."""
+        documents.write(folder.settings, documents.dump(self, kind=SCHEMA_KIND, version=SCHEMA_VERSION))
+
+
+def read_settings(folder: StudyFolder) -> StudySettings:
+    """The settings that a study was begun with."""
+    return documents.load(folder.settings, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=StudySettings)[0]
+
+
+def new_study_folder(name: str | None, model: ModelSpec, cluster: ClusterSpec) -> StudyFolder:
+    """The folder of a study of that name; without one, of model, cluster and time. Refuses what is no name or taken."""
+    if name is None:
+        now = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%d-%H%M%S")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model.name}-{cluster.name}").lstrip(".") + f"-{now}"
+    check_name(name)
+    return StudyFolder(Path(STUDIES_FOLDER) / name)
+
+
+def known_study_folder(name: str) -> StudyFolder:
+    """The folder of a study that was begun: a path, or its name."""
+    path = Path(STUDIES_FOLDER) / name
+    folder = StudyFolder(path if path.is_dir() else find_study(name))
+    missing = [file.name for file in (folder.settings, folder.model, folder.cluster) if not file.is_file()]
+    if missing:
+        what = f"{folder.path} cannot be resumed: {' and '.join(missing)} missing"
+        raise InputError(what, rule="a study folder has its settings, its model and its cluster")
+    return folder
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no name of a study, or one that has its folder already."""
+    if not name or Path(name).name != name or name.startswith(".") or not name.isprintable():
+        raise InputError(f"{name!r} is no name of a study", rule="a name without slashes that starts with no dot")
+    folder = Path(STUDIES_FOLDER) / name
+    if folder.exists():
+        raise taken_error(folder)
+
+
+def taken_error(folder: Path) -> InputError:
+    """What is said of a name that is taken."""
+    rule = "a study's results are never replaced"
+    return InputError(f"the study {folder} exists", rule=rule, hint=f"--resume {folder.name}, or --study NAME")
