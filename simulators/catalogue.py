@@ -18,6 +18,7 @@ _HERE = "autosync.simulators"
 SIMULATORS = Registry(
     "simulator",
     {
+        "analytical": f"{_HERE}.analytical.simulator:open_analytical",
         "timeline": f"{_HERE}.timeline.simulator:open_timeline",
     },
 )

@@ -1,57 +1,129 @@
 """The guarantee: the finalists against what the user has today, measured again, in turn.
 
-The fastest of many noisy trials is partly the luckiest. So the best few run once more, interleaved with stock DDP, and
-the winner is declared from that comparison alone. If nothing beats the default for certain, the default is the result.
+The fastest of many noisy trials is partly the luckiest. So the best few run once more, interleaved with stock DDP, with
+stock DDP at its best single bucket and with the best preset, and the winner is declared from that comparison alone. If
+nothing beats the default for certain, the default is the result. Where our fastest is not for certain faster than stock
+DDP with a better bucket, that is the winner: it needs nothing but an argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate
-from autosync.search.progress import SILENT, Progress
+from autosync.search.progress import SILENT, Progress, Tried
 from autosync.search.trial import Trials
+from autosync.strategy.emit.settings import DdpSettings
 from autosync.trials.compare import Comparison, Ratio, compare
+from autosync.trials.contestant import Contestant
 from autosync.trials.policy import measure
 from autosync.trials.service import TrialFailed
+
+Role = Literal["default", "best bucket", "best preset", "finalist"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrant:
+    """Who takes part in the proof, and as what."""
+
+    role: Role
+    candidate: Candidate
+    contestant: Contestant
+
+    @property
+    def name(self) -> str:
+        return self.contestant.name
+
+    @property
+    def settings(self) -> DdpSettings | None:
+        """How stock DDP is set up; None under our engine."""
+        return self.contestant.ddp if self.contestant.bundle is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """How one contestant did: its steps, and how many times as fast as stock DDP it is (None for stock DDP itself)."""
+    """How one entrant did: its steps, and how many times as fast as stock DDP it is (None for stock DDP itself)."""
 
-    candidate: Candidate
+    entrant: Entrant
     measurement: Measurement
     ratio: Ratio | None
+
+    @property
+    def name(self) -> str:
+        return self.entrant.name
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.entrant.candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The contests, the default's first; the winner, which is the default unless one is faster for certain.
 
-    `left_out` has the finalists that could not be measured again, by name.
+    `against` has the winner beside the other baselines and the fastest beside the winner, where these are others.
+    `left_out` has the entrants that could not be measured again, by name.
     """
 
     contests: tuple[Contest, ...]
     winner: Contest
+    against: tuple[Ratio, ...] = ()
     left_out: Mapping[str, Failure]
 
     @property
+    def default(self) -> Contest:
+        return self.contests[0]
+
+    @property
     def beats_default(self) -> bool:
-        return self.winner.candidate != STOCK_DDP
+        return self.winner is not self.default and self.winner.entrant.role != "default"
+
+    def of(self, role: Role) -> Contest | None:
+        """The first contest of a role."""
+        return next((contest for contest in self.contests if contest.entrant.role == role), None)
 
 
-def prove(trials: Trials, finalists: Sequence[Candidate], *, seed: int = 0, progress: Progress = SILENT) -> Verdict:
-    """Measure stock DDP and the finalists in turn and declare the winner; stock DDP alone where there are none."""
-    if not finalists:
-        return _default_alone(trials)
-    entrants = (STOCK_DDP, *finalists)
+def choose_finalists(tried: Sequence[Tried], num_finalists: int) -> list[Candidate]:
+    """The fastest strategies of ours; where inexact ones are among them, the fastest exact one too."""
+    failures = [one.record.failure for one in tried if one.record.failure is not None]
+    if tried and len(failures) == len(tried):
+        raise OperationError(f"all {len(tried)} trials failed; the first: {failures[0].message}")
+    measured = sorted(
+        (one.measurement.median_seconds, position)
+        for position, one in enumerate(tried)
+        if one.measurement is not None and one.candidate.strategy is not None
+    )
+    fastest = [tried[position].candidate for _, position in measured]
+    chosen = fastest[:num_finalists]
+    if chosen and not any(map(_is_exact, chosen)):
+        chosen += [one for one in fastest if _is_exact(one)][:1]
+    return chosen
+
+
+def _is_exact(candidate: Candidate) -> bool:
+    return candidate.strategy is None or candidate.strategy.is_exact
+
+
+def prove(
+    trials: Trials,
+    finalists: Sequence[Candidate],
+    *,
+    best_bucket: Candidate | None = None,
+    best_preset: Candidate | None = None,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> Verdict:
+    """Measure stock DDP, the finalists and the baselines in turn and declare the winner."""
+    entrants = line_up(trials, finalists, best_bucket=best_bucket, best_preset=best_preset)
+    if len(entrants) == 1:
+        return _default_alone(trials, entrants[0])
     comparison = compare(
         trials.service,
-        [trials.contestant(candidate) for candidate in entrants],
+        [entrant.contestant for entrant in entrants],
         design=trials.effort.proof,
         policy=trials.effort.trial,
         seed=seed,
@@ -61,36 +133,98 @@ def prove(trials: Trials, finalists: Sequence[Candidate], *, seed: int = 0, prog
     return judge(comparison, entrants)
 
 
-def _default_alone(trials: Trials) -> Verdict:
-    contestant = trials.contestant(STOCK_DDP)
+def line_up(
+    trials: Trials,
+    finalists: Sequence[Candidate],
+    *,
+    best_bucket: Candidate | None = None,
+    best_preset: Candidate | None = None,
+) -> list[Entrant]:
+    """Who takes part, the default first, nobody twice.
+
+    The best bucket runs as stock DDP itself does, with one argument more. Our engine hands such buckets to the same
+    reducer, so a finalist that has them is left out beside it.
+    """
+    found = [Entrant(role="default", candidate=STOCK_DDP, contestant=trials.contestant(STOCK_DDP))]
+    seen: set[str] = set()
+    if best_bucket is not None:
+        settings = trials.ddp_settings(best_bucket, gradient_as_bucket_view=False)
+        contestant = Contestant(name=_bucket_name(settings), ddp=settings)
+        found.append(Entrant(role="best bucket", candidate=best_bucket, contestant=contestant))
+        if trials.target == "autosync":
+            seen.add(best_bucket.strategy_id)
+    ours: list[tuple[Role, Candidate]] = [("finalist", one) for one in finalists]
+    if best_preset is not None:
+        # Where it is a finalist too it is told as what it is better known as.
+        ours = [(role, one) for role, one in ours if one.strategy_id != best_preset.strategy_id]
+        ours.append(("best preset", best_preset))
+    for role, one in ours:
+        if one.strategy_id not in seen:
+            seen.add(one.strategy_id)
+            found.append(Entrant(role=role, candidate=one, contestant=trials.contestant(one)))
+    if trials.target == "ddp":
+        found += _other_flags(found)
+    return found
+
+
+def _bucket_name(settings: DdpSettings) -> str:
+    return f"stock DDP, bucket_cap_mb={settings.limits_bytes[0] / 2**20:g}"
+
+
+def _other_flags(entrants: Sequence[Entrant]) -> list[Entrant]:
+    """The first finalist once more for each of stock DDP's flags, which a search by buckets leaves as they are."""
+    first = next((one for one in entrants if one.role in ("finalist", "best preset")), None)
+    if first is None:
+        return []
+    plain = first.contestant.ddp
+    others = {
+        "no views": replace(plain, gradient_as_bucket_view=False),
+        "batched copies": replace(plain, gradient_as_bucket_view=False, batched_grad_copy=True),
+        "static graph": replace(plain, static_graph=True),
+    }
+    return [
+        replace(first, contestant=Contestant(name=f"{first.name}, {name}", ddp=settings))
+        for name, settings in others.items()
+    ]
+
+
+def _default_alone(trials: Trials, default: Entrant) -> Verdict:
     policy, compute_seconds = trials.effort.trial, trials.model.step_seconds
     try:
-        measurement = measure(trials.service, contestant, policy, compute_seconds=compute_seconds)
+        measurement = measure(trials.service, default.contestant, policy, compute_seconds=compute_seconds)
     except TrialFailed as failure:
         raise OperationError(f"stock DDP could not be measured ({failure.kind}): {failure.message}") from failure
-    contest = Contest(candidate=STOCK_DDP, measurement=measurement, ratio=None)
+    contest = Contest(entrant=default, measurement=measurement, ratio=None)
     return Verdict(contests=(contest,), winner=contest, left_out={})
 
 
-def judge(comparison: Comparison, entrants: Sequence[Candidate]) -> Verdict:
-    """The fastest of those that beat stock DDP with 95 % confidence in all of them together; else stock DDP."""
-    failure = comparison.failures.get(STOCK_DDP.name)
+def judge(comparison: Comparison, entrants: Sequence[Entrant]) -> Verdict:
+    """The fastest of those that beat stock DDP with 95 % confidence in all of them together; else stock DDP.
+
+    Stock DDP with a better bucket is preferred to what is not for certain faster than it.
+    """
+    default = entrants[0].name
+    failure = comparison.failures.get(default)
     if failure is not None:
         what = f"stock DDP could not be measured again ({failure.kind}): {failure.message}"
         raise OperationError(f"{what}; without it nothing is proved")
     ratios = {ratio.name: ratio for ratio in comparison.ratios}
     contests = tuple(
-        Contest(
-            candidate=candidate,
-            measurement=comparison.measurements[candidate.name],
-            ratio=ratios.get(candidate.name),
-        )
-        for candidate in entrants
-        if candidate.name in comparison.measurements
+        Contest(entrant=one, measurement=comparison.measurements[one.name], ratio=ratios.get(one.name))
+        for one in entrants
+        if one.name in comparison.measurements
     )
-    faster = [contest for contest in contests if contest.candidate.name in comparison.beats_first]
-    winner = max(faster, key=_speedup, default=contests[0])
-    return Verdict(contests=contests, winner=winner, left_out=comparison.failures)
+    faster = [contest for contest in contests if contest.name in comparison.beats_first]
+    fastest = max(faster, key=_speedup, default=contests[0])
+    simpler = next((one for one in faster if one.entrant.role == "best bucket"), None)
+    winner = fastest
+    if simpler is not None and comparison.between(fastest.name, simpler.name).verdict != "faster":
+        winner = simpler
+    others = [one for one in contests if one.entrant.role in ("best bucket", "best preset") and one is not winner]
+    against = [comparison.between(winner.name, one.name) for one in others] if winner is not contests[0] else []
+    if winner is not fastest and fastest not in others:
+        against.append(comparison.between(fastest.name, winner.name))
+    return Verdict(contests=contests, winner=winner, against=tuple(against), left_out=comparison.failures)
 
 
 def _speedup(contest: Contest) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.schema import Failure, Measurement, Record
@@ -16,18 +17,23 @@ from autosync.search.effort import Effort
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
+from autosync.strategy.emit.ddp import settings_for
+from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Service, measure
 from autosync.trials.service import TrialFailed
+
+Target = Literal["autosync", "ddp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
     """What all trials of a study share.
 
-    `dilation` is how many times as long as recorded replayed compute takes. `others_share` tells the share of this
-    machine's processor time that other programs used since it was last asked; None where ranks run elsewhere.
+    `target` is what runs strategies: our engine, or stock DDP with the settings that express them. `dilation` is how
+    many times as long as recorded replayed compute takes. `others_share` tells the share of this machine's processor
+    time that other programs used since it was last asked; None where ranks run elsewhere.
     """
 
     study: str
@@ -36,6 +42,7 @@ class Trials:
     cluster: ClusterSpec
     is_replayed: bool
     effort: Effort
+    target: Target = "autosync"
     dilation: float = 1.0
     others_share: Callable[[], float] | None = None
 
@@ -53,12 +60,20 @@ class Trials:
 
     def contestant(self, candidate: Candidate) -> Contestant:
         """The candidate as a contestant."""
-        bundle = self.bundle(candidate)
-        if bundle is None:
+        if candidate.strategy is None or self.target == "ddp":
+            return Contestant(name=candidate.name, ddp=self.ddp_settings(candidate))
+        return Contestant(name=candidate.name, bundle=self.bundle(candidate))
+
+    def ddp_settings(self, candidate: Candidate, *, gradient_as_bucket_view: bool = True) -> DdpSettings:
+        """Stock DDP as it ships, or with the settings that express a candidate's strategy."""
+        if candidate.strategy is None:
             unused = any(parameter.reason == "unused" for parameter in self.model.untrained)
             # A replayed model leaves out what the original does not use.
-            return Contestant(name=candidate.name, find_unused_parameters=unused and not self.is_replayed)
-        return Contestant(name=candidate.name, bundle=bundle)
+            return DdpSettings(find_unused_parameters=unused and not self.is_replayed)
+        settings = settings_for(
+            candidate.strategy, self.model, self.cluster, gradient_as_bucket_view=gradient_as_bucket_view
+        )
+        return replace(settings, frozen=()) if self.is_replayed else settings
 
     def run(self, candidate: Candidate, number: int, *, best_seconds: float | None = None) -> Record:
         """Try a candidate on the cluster; stop early if it is clearly worse than the best so far."""
@@ -104,7 +119,7 @@ class Trials:
             plan=plan,
             model_spec=model_spec(self.model).spec_id,
             cluster_spec=cluster_spec(self.cluster).spec_id,
-            environment=environment(self.cluster),
+            environment=environment(self.cluster) | ({"engine": "torch_ddp"} if self.target == "ddp" else {}),
             compute="replayed" if self.is_replayed else "real",
             network="emulated" if self.cluster.launcher == "testbed" else "real",
             dilation=self.dilation,
@@ -112,7 +127,7 @@ class Trials:
         )
 
 
-def environment(cluster: ClusterSpec) -> Mapping[str, str]:
+def environment(cluster: ClusterSpec) -> dict[str, str]:
     """What a measurement depends on beside model, cluster and strategy."""
     from importlib.metadata import version
 
