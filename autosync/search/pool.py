@@ -142,8 +142,7 @@ class RecordedService(Service):
 
     def _record(self, contestant: Contestant) -> Record | None:
         if contestant.bundle is None:
-            is_stock = contestant.bucket_cap_mb is None
-            return self._pool.records.get(STOCK_DDP.strategy_id) if is_stock else None
+            return self._pool.records.get(STOCK_DDP.strategy_id) if contestant.ddp.is_stock else None
         assert not isinstance(contestant.bundle, str | Path), "a search hands bundles over as they are"
         return self._pool.records.get(contestant.bundle.strategy_id)
 

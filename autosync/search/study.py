@@ -8,7 +8,8 @@ interrupted goes on with what was to come next. A strategy that was under way th
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Literal, Self
 
@@ -190,24 +191,33 @@ def begin_study(
         folder.path.mkdir()
     except FileExistsError as error:
         raise taken_error(folder.path) from error
-    held = folder.hold()
-    save_model(model, folder.model)
-    save_cluster(folder.cluster, cluster)
-    # Last: a folder that has its settings has all that is needed to go on.
-    settings.write(folder)
-    study = Study(folder, settings, held, storage=storage)
-    study.agree(model, cluster)
-    return study
+    with _closing_where_it_fails(folder.hold()) as held:
+        save_model(model, folder.model)
+        save_cluster(folder.cluster, cluster)
+        # Last: a folder that has its settings has all that is needed to go on.
+        settings.write(folder)
+        study = Study(folder, settings, held, storage=storage)
+        study.agree(model, cluster)
+        return study
 
 
 def resume_study(folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, *, storage: str | None = None) -> Study:
     """A study that was begun in this folder, with all that its storage has of it."""
-    held = folder.hold()
-    settings = read_settings(folder)
-    study = Study(folder, settings, held, storage=storage or settings.storage)
-    study.agree(model, cluster)
-    study.recover()
-    return study
+    with _closing_where_it_fails(folder.hold()) as held:
+        settings = read_settings(folder)
+        study = Study(folder, settings, held, storage=storage or settings.storage)
+        study.agree(model, cluster)
+        study.recover()
+        return study
+
+
+@contextmanager
+def _closing_where_it_fails(held: IO[bytes]) -> Iterator[IO[bytes]]:
+    try:
+        yield held
+    except BaseException:
+        held.close()
+        raise
 
 
 def _plain(candidate: Candidate) -> dict[str, Any]:

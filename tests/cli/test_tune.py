@@ -36,7 +36,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def use(**steps: FakeSteps) -> None:
         service = FakeService({name.replace("_", " "): one for name, one in steps.items()}, others=FakeSteps(seconds=1))
-        monkeypatch.setattr("autosync.search.tune.TrialService", lambda **_: service)
+        monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
 
     return use
 
@@ -54,7 +54,7 @@ def test_json_is_one_document_and_the_study_can_be_exported(shell: Shell) -> Non
 
 
 def _tune(*options: str) -> tuple[str, ...]:
-    return ("tune", "model.yaml", "--cluster", "local-2", "--study", "s", *options)
+    return ("tune", "model.yaml", "--cluster", "local-2", "--study", "s", "--proposer", "mcmc", *options)
 
 
 def test_the_verdict_for_people(shell: Shell, fake: Callable[..., None]) -> None:
@@ -64,7 +64,7 @@ def test_the_verdict_for_people(shell: Shell, fake: Callable[..., None]) -> None
     assert lines[0] == "4 strategies tried. Stock DDP and the fastest others, measured again in turn:"
     assert lines[2].split()[:6] == ["ms", "a", "step", "95", "%", "interval"]
     assert lines[3].startswith("stock DDP ")
-    assert all(line.startswith("preset:") for line in lines[4:6])
+    assert all(line.startswith(("preset:", "mutated")) for line in lines[4:6])
     assert all(" times as fast as stock DDP (" in line for line in lines[7:9])
     assert lines[10] == f"The winner is {lines[7].partition(' is ')[0]}:"
     assert lines[11] == "  all variables are all-reduced in 2 messages"
@@ -115,7 +115,7 @@ def test_a_dry_run_shows_what_would_be_started_and_tried(shell: Shell) -> None:
     assert lines[6].endswith(": all variables are all-reduced in 2 messages")
     assert lines[8:] == ["", "study: autosync-studies/s"]
     assert shell.run(*_tune("--dry-run")) == 0
-    assert "would be tried, first of 20:" in shell.out
+    assert "would be tried, first of 50:" in shell.out
     assert shell.run(*_tune("--dry-run", "--trials", "0")) == 0
     assert "would be tried" not in shell.out
     assert sorted(Path.cwd().rglob("*")) == before
@@ -155,6 +155,11 @@ def test_the_efforts_are_those_that_there_are() -> None:
         ((TASKS, "--cluster", "local-2", "-o", "there.yaml"), "there.yaml exists"),
         ((TASKS, "--cluster", "local-2", "-o", "."), ". is a folder"),
         ((TASKS,), "--cluster"),
+        (("--cluster", "local-2"), "MODEL"),
+        (("--resume", "s", TASKS), "leave out MODEL and --cluster"),
+        (("--resume", "s", "--replay", "s"), "not both"),
+        (("--resume", "nowhere"), "unknown study 'nowhere'"),
+        ((TASKS, "--cluster", "local-2", "--allow", "lossy,wrong"), "'wrong' is no class to allow"),
     ],
 )
 def test_bad_input(arguments: tuple[str | Path, ...], words: str, shell: Shell) -> None:
@@ -230,7 +235,7 @@ def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(start: Start, tmp_path: P
     seen = []
     for line in tuning.stderr:
         seen.append(line)
-        if line.startswith("trial 1 of 20: "):
+        if line.startswith("trial 1 of 50: "):
             break
     places = find_places()
     assert places.existing(cluster_key(emulated)), seen

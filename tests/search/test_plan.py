@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from autosync.errors import InputError
+from autosync.errors import InputError, UnknownNameError
 from autosync.launchers.local import LocalLauncher
-from autosync.search.candidates import candidates
+from autosync.search.candidates import STOCK_DDP
 from autosync.search.plan import plan_tuning
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
@@ -35,13 +34,19 @@ def test_it_says_what_would_be_started_and_starts_nothing(
 ) -> None:
     monkeypatch.delattr(LocalLauncher, "start")
     before = sorted(Path.cwd().iterdir())
-    plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", seed=5, progress=told)
-    assert (plan.model, plan.cluster, plan.is_replayed) == (model, cluster, True)
+    settings = {"seed": 5, "proposer": "random", "num_trials": None}
+    plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings, progress=told)
+    assert (plan.model, plan.cluster, plan.is_new) == (model, cluster, True)
+    assert (plan.settings.seed, plan.settings.num_trials, plan.settings.task) == (5, 50, "model.yaml")
+    assert plan.circumstances()["is_replayed"]
+    assert plan.request is not None
     assert plan.folder.path == Path("autosync-studies/s")
     assert [process.environment["RANK"] for process in plan.request.processes] == ["0", "1"]
     assert plan.request.processes[1].log == Path("autosync-studies/s/logs/ranks-1/rank-1.log")
-    first = list(itertools.islice(plan.candidates(), 12))
-    assert first == list(itertools.islice(candidates(model, cluster, 5), 12))
+    first = plan.first(2)
+    assert first[0] == STOCK_DDP
+    assert first == plan.first(2)
+    assert plan.first(0) == []
     assert told.notes == ["reading model.yaml"]
     assert sorted(Path.cwd().iterdir()) == before
 
@@ -50,4 +55,18 @@ def test_what_cannot_be_started_is_told_before_a_task_is_run() -> None:
     node = Node(name="this", host="10.0.0.1", bandwidth_out=1e9, bandwidth_in=1e9)
     save_cluster(Path("far.yaml"), ClusterSpec(name="far", nodes=(node,)))
     with pytest.raises(InputError, match=r"this is on 10\.0\.0\.1"):
-        plan_tuning(model="nowhere.py", cluster="far.yaml", study=None, seed=0)
+        plan_tuning(model="nowhere.py", cluster="far.yaml", study=None, settings={})
+
+
+def test_a_new_study_needs_a_model_and_a_cluster() -> None:
+    with pytest.raises(InputError, match="MODEL is missing"):
+        plan_tuning(model=None, cluster="pair.yaml", study=None, settings={})
+    with pytest.raises(InputError, match="--cluster is missing"):
+        plan_tuning(model="model.yaml", cluster=None, study=None, settings={})
+
+
+def test_unknown_names_are_told_with_the_known_ones() -> None:
+    for settings, words in (({"proposer": "lerned"}, "unknown proposer"), ({"simulator": "no"}, "unknown simulator")):
+        plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
+        with pytest.raises(UnknownNameError, match=words):
+            plan.proposer()

@@ -1,15 +1,22 @@
-"""A study's folder: never replaced, readable at any time, its trials in a real Optuna journal."""
+"""A study's folder and its trials: never replaced, readable at any time, whole after whatever interrupts it."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autosync.datasets.schema import Record
+from autosync.datasets.schema import Record, record_to_plain
 from autosync.datasets.studies import read_study
-from autosync.errors import InputError
-from autosync.search.candidates import STOCK_DDP, default_as_strategy
-from autosync.search.study import Study, new_study_folder
+from autosync.errors import InputError, OperationError
+from autosync.search.candidates import STOCK_DDP, Candidate, known_candidates
+from autosync.search.effort import QUICK_EFFORT
+from autosync.search.storage import open_storage, without_password
+from autosync.search.study import Study, begin_study, resume_study
+from autosync.search.study_folder import StudyFolder, StudySettings, known_study_folder, new_study_folder, read_settings
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
@@ -18,51 +25,204 @@ from autosync.specs.model_file import load_model
 MakeRecord = Callable[[int, object, float | None], Record]
 
 
+def _settings(name: str = "s") -> StudySettings:
+    return StudySettings(name=name, task="model.yaml", cluster="pair.yaml", seed=3)
+
+
 @pytest.fixture
-def study(model: ModelSpec, cluster: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+def study(model: ModelSpec, cluster: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
     monkeypatch.chdir(tmp_path)
-    return Study(new_study_folder("s", model, cluster), model, cluster, {"seed": 3})
+    with begin_study(new_study_folder("s", model, cluster), model, cluster, _settings()) as opened:
+        yield opened
 
 
-def test_trials_are_in_the_journal_when_told(
-    study: Study, model: ModelSpec, cluster: ClusterSpec, make_record: MakeRecord
-) -> None:
-    ours = default_as_strategy(model, cluster)
-    records = [make_record(study.ask(), STOCK_DDP, 0.5), make_record(study.ask(), ours, None)]
-    for told, record in enumerate(records):
+@pytest.fixture
+def ours(model: ModelSpec, cluster: ClusterSpec) -> list[Candidate]:
+    return list(known_candidates(model, cluster, lambda _: True))[:4]
+
+
+def test_trials_are_in_the_journal_when_told(study: Study, ours: list[Candidate], make_record: MakeRecord) -> None:
+    study.enqueue([STOCK_DDP, ours[0]])
+    told = []
+    for seconds in (0.5, None):
+        asked = study.ask()
+        assert asked is not None
+        record = make_record(asked.number, asked.candidate, seconds)
         study.tell(record)
-        assert list(read_study(study.folder.path)) == records[: told + 1]
+        told.append(record)
+        assert list(read_study(study.folder.path)) == told
+        assert study.history() == told
+    assert study.ask() is None
 
 
-def test_trials_may_be_told_in_any_order(study: Study, make_record: MakeRecord) -> None:
-    assert [study.ask(), study.ask()] == [0, 1]
-    study.tell(make_record(1, STOCK_DDP, 0.5))
-    assert [record.trial for record in read_study(study.folder.path)] == [1]
-
-
-def test_a_study_without_trials_can_be_read(study: Study) -> None:
+def test_what_waits_is_asked_in_order_and_once(study: Study, ours: list[Candidate]) -> None:
+    study.enqueue(ours)
+    assert study.taken() == {one.strategy_id for one in ours}
+    asked = [study.ask() for _ in ours]
+    assert [one.candidate for one in asked if one] == ours
+    assert study.num_under_way() == len(ours)
+    assert study.ask() is None
+    assert study.history() == []
     assert list(read_study(study.folder.path)) == []
 
 
-def test_a_trial_under_way_is_no_record(study: Study) -> None:
-    study.ask()
+def test_what_two_tuners_propose_is_tried_once(study: Study, ours: list[Candidate], make_record: MakeRecord) -> None:
+    study.enqueue([ours[0], ours[1], ours[0]])
+    study.enqueue([ours[1], ours[2]])
+    tried = []
+    while (asked := study.ask()) is not None:
+        tried.append(asked.candidate)
+        study.tell(make_record(asked.number, asked.candidate, 0.1))
+    assert tried == ours[:3]
+    # Those that were passed over are no records, nor are they missed.
+    assert len(list(read_study(study.folder.path))) == 3
+
+
+def test_an_interrupted_trial_is_tried_again(
+    study: Study, ours: list[Candidate], make_record: MakeRecord, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    study.enqueue(ours[:3])
+    done, lost = study.ask(), study.ask()
+    assert done is not None
+    assert lost is not None
+    study.tell(make_record(done.number, done.candidate, 0.1))
+    study.close()
+    again = resume_study(study.folder, model, cluster)
+    assert [record.strategy_id for record in again.history()] == [ours[0].strategy_id]
+    left = [again.ask(), again.ask()]
+    assert {one.candidate.strategy_id for one in left if one} == {ours[1].strategy_id, ours[2].strategy_id}
+    assert again.ask() is None
+    again.close()
+    # Interrupted once more, both come back, and neither twice.
+    with resume_study(study.folder, model, cluster) as once_more:
+        assert len(once_more.taken()) == 2
+    assert [record.trial for record in read_study(study.folder.path)] == [done.number]
+
+
+def test_a_trial_that_ended_unheard_is_no_trial_to_repeat(
+    study: Study, ours: list[Candidate], make_record: MakeRecord, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    """Killed between the two writes of `tell`: the record is there, the state is not."""
+    study.enqueue(ours[:2])
+    for seconds in (0.1, None):
+        asked = study.ask()
+        assert asked is not None
+        record = make_record(asked.number, asked.candidate, seconds)
+        study._mark(asked.number, "record", record_to_plain(record))
+    study.close()
+    with resume_study(study.folder, model, cluster) as again:
+        assert len(again.history()) == 2
+        assert again.taken() == set()
+        assert again.ask() is None
+
+
+def test_a_trial_without_anything_in_it_is_withdrawn(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
+    study._optuna.ask()
+    study.close()
+    with resume_study(study.folder, model, cluster) as again:
+        assert again.ask() is None
     assert list(read_study(study.folder.path)) == []
+
+
+def test_a_journal_that_breaks_off_is_mended(
+    study: Study, ours: list[Candidate], make_record: MakeRecord, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    study.enqueue(ours[:2])
+    asked = study.ask()
+    assert asked is not None
+    study.tell(make_record(asked.number, asked.candidate, 0.1))
+    study.close()
+    whole = study.folder.journal.read_bytes()
+    study.folder.journal.write_bytes(whole + b'{"op_code": 4, "wor')
+    with resume_study(study.folder, model, cluster) as again:
+        assert len(again.history()) == 1
+        asked = again.ask()
+        assert asked is not None
+        assert asked.candidate == ours[1]
+        again.tell(make_record(asked.number, asked.candidate, 0.2))
+    assert len(list(read_study(study.folder.path))) == 2
+
+
+def test_one_process_tunes_in_a_folder(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
+    with pytest.raises(OperationError, match="is being tuned by another process"):
+        resume_study(study.folder, model, cluster)
+    study.close()
+    resume_study(study.folder, model, cluster).close()
+
+
+def test_folders_share_a_storage(
+    study: Study,
+    ours: list[Candidate],
+    make_record: MakeRecord,
+    tmp_path: Path,
+) -> None:
+    model, cluster = load_model(str(study.folder.model)), load_cluster(str(study.folder.cluster))
+    url = f"sqlite:///{tmp_path / 'team.db'}"
+    tuners = []
+    for place in ("here", "there"):
+        folder = StudyFolder(tmp_path / place / "team")
+        tuners.append(begin_study(folder, model, cluster, _settings("team"), storage=url))
+    here, there = tuners
+    here.enqueue(ours[:3])
+    first, second = here.ask(), there.ask()
+    assert first is not None
+    assert second is not None
+    assert (first.candidate, second.candidate) == (ours[0], ours[1])
+    here.tell(make_record(first.number, first.candidate, 0.1))
+    assert there.history() == here.history()
+    assert there.num_under_way() == 1
+    # One of them dies: its trial comes back with it alone.
+    there.close()
+    assert here.ask() is not None
+    assert here.ask() is None
+    with resume_study(there.folder, model, cluster, storage=url) as back:
+        again = back.ask()
+        assert again is not None
+        assert again.candidate == ours[1]
+    here.close()
+    other = replace(model, name="other", optimizer=replace(model.optimizer, name="Adam"))
+    with pytest.raises(InputError, match="the study team is of another model"):
+        begin_study(StudyFolder(tmp_path / "third" / "team"), other, cluster, _settings("team"), storage=url)
+
+
+def test_storages_are_told_from_what_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'nowhere' is no storage"):
+        open_storage("nowhere")
+    with pytest.raises((InputError, OperationError), match=r"://me@nohost/db") as raised:
+        open_storage("postgresql://me:secret@nohost/db")
+    assert "secret" not in str(raised.value)
+    assert without_password("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
+    assert without_password("sqlite:///a.db") == "sqlite:///a.db"
+    open_storage(f"journal:{tmp_path / 'shared.log'}")
 
 
 def test_the_folder_says_what_was_tuned(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
     assert load_model(str(study.folder.model)) == model
     assert load_cluster(str(study.folder.cluster)) == cluster
-    assert '"schema": "autosync.study/1"' in study.folder.settings.read_text()
-    assert '"seed": 3' in study.folder.settings.read_text()
+    fields = json.loads(study.folder.settings.read_text())
+    assert (fields["schema"], fields["seed"]) == ("autosync.study/1", 3)
+    assert read_settings(study.folder) == study.settings
+    changed = replace(study.settings, effort=QUICK_EFFORT, allow=("lossy",), budget_seconds=1.5)
+    changed.write(study.folder)
+    assert read_settings(study.folder) == changed
 
 
 def test_a_study_is_never_replaced(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
     before = sorted(study.folder.path.iterdir())
-    with pytest.raises(InputError, match="the study autosync-studies/s exists"):
+    with pytest.raises(InputError, match=r"the study autosync-studies/s exists .*--resume s"):
         new_study_folder("s", model, cluster)
     with pytest.raises(InputError, match="the study autosync-studies/s exists"):
-        Study(study.folder, model, cluster, {})
+        begin_study(study.folder, model, cluster, _settings())
     assert sorted(study.folder.path.iterdir()) == before
+
+
+def test_what_cannot_be_resumed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study) -> None:
+    assert known_study_folder("s").path == Path("autosync-studies/s")
+    study.folder.model.unlink()
+    with pytest.raises(InputError, match=r"cannot be resumed: model\.yaml missing"):
+        known_study_folder("s")
+    with pytest.raises(InputError, match="unknown study 'nowhere'"):
+        known_study_folder("nowhere")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a/", "../a", "a\nb"])
@@ -72,8 +232,6 @@ def test_what_is_no_name_is_refused(name: str, model: ModelSpec, cluster: Cluste
 
 
 def test_the_name_that_is_made_up_is_one(model: ModelSpec, cluster: ClusterSpec) -> None:
-    from dataclasses import replace
-
     odd = replace(model, name="../mine and /yours")
     folder = new_study_folder(None, odd, cluster).path
     assert folder.parent == Path("autosync-studies")

@@ -13,7 +13,7 @@ from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
-from autosync.search.candidates import STOCK_DDP, candidates
+from autosync.search.candidates import STOCK_DDP, candidate_of
 from autosync.search.effort import Effort
 from autosync.search.tune import Tuned, tune
 from autosync.specs.cluster import ClusterSpec, Node
@@ -50,6 +50,9 @@ SUMMARY = {
     "left_out",
     "bound_seconds",
     "failures",
+    "proposer",
+    "search_seconds",
+    "ended",
 }
 STOCK = STOCK_DDP.name
 
@@ -67,18 +70,19 @@ def tune_fake(model: ModelSpec, cluster: ClusterSpec, monkeypatch: pytest.Monkey
 
     def run(steps: dict[str, FakeSteps], **settings: Any) -> tuple[Tuned, FakeService]:
         service = FakeService(steps, others=FakeSteps(seconds=0.1, noise=0.005))
-        monkeypatch.setattr("autosync.search.tune.TrialService", lambda **_: service)
-        tuned = tune(**{"model": "model.yaml", "cluster": "pair.yaml", "study": "s", **settings})
+        monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
+        begun = {"model": "model.yaml", "cluster": "pair.yaml", "study": "s", "proposer": "random"}
+        tuned = tune(**{**({} if "resume" in settings or "replay" in settings else begun), **settings})
         return tuned, service
 
     return run
 
 
 @pytest.fixture
-def names(model: ModelSpec, cluster: ClusterSpec) -> list[str]:
-    """What the first candidates are called."""
-    drawn = candidates(model, cluster, 0)
-    return [next(drawn).name for _ in range(6)]
+def names(tune_fake: TuneFake) -> list[str]:
+    """What the first candidates are called: chance depends on the seed and on how many there were."""
+    tuned, _ = tune_fake({}, study="names", num_trials=6, patience=None)
+    return [candidate_of(record).name for record in tuned.records]
 
 
 def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
@@ -89,10 +93,12 @@ def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
         num_trials=3,
         effort=CHEAP,
         study="first",
+        proposer="mcmc",
         output=output,
         progress=told,
     )
     assert [record.origin for record in tuned.records][:2] == ["baseline:torch_ddp", "preset:ddp"]
+    assert tuned.summary["proposer"] == "mcmc"
     assert all(record.measurement is not None for record in tuned.records)
     assert tuned.folder == Path("autosync-studies/first")
     assert list(read_study(tuned.folder)) == list(tuned.records)
@@ -249,3 +255,82 @@ def test_bad_input_is_told_before_anything_is_written(changes: dict[str, str], w
     with pytest.raises(InputError, match=words):
         tune(**{"model": str(TASKS), "cluster": "local-2", **changes})  # type: ignore[arg-type]
     assert not Path("autosync-studies").exists()
+
+
+def test_a_study_goes_on_as_it_was_begun(tune_fake: TuneFake, told: Told) -> None:
+    whole, _ = tune_fake({}, study="whole", num_trials=8, patience=None, effort=CHEAP)
+    begun, _ = tune_fake({}, num_trials=5, patience=None, effort=CHEAP)
+    gone_on, _ = tune_fake({}, resume="s", num_trials=8, patience=None, progress=told)
+    assert gone_on.records[:5] == begun.records
+    assert [record.strategy_id for record in gone_on.records] == [record.strategy_id for record in whole.records]
+    assert list(read_study(gone_on.folder)) == list(gone_on.records)
+    assert [line.partition(":")[0] for line in told.notes if line.startswith("trial")] == [
+        f"trial {number} of 8" for number in (6, 7, 8)
+    ]
+    # There is nothing left to do but to prove it again.
+    again, _ = tune_fake({}, resume="s", num_trials=8)
+    assert again.records == gone_on.records
+
+
+def test_without_trials_the_predicted_are_proved(tune_fake: TuneFake) -> None:
+    tuned, _ = tune_fake({}, num_trials=0, proposer="learned")
+    assert tuned.records == ()
+    assert len(tuned.verdict.contests) == 1 + CHEAP.num_finalists
+    assert all(contest.candidate.strategy is not None for contest in tuned.verdict.contests[1:])
+
+
+def test_it_stops_where_no_gain_is_likely(tune_fake: TuneFake, told: Told) -> None:
+    tuned, _ = tune_fake({STOCK: FakeSteps(seconds=0.05)}, num_trials=40, patience=6, progress=told)
+    assert len(tuned.records) == 7
+    assert tuned.summary["ended"] == "no further gain is likely: the last 6 trials brought none"
+    assert tuned.summary["ended"] in told.notes
+
+
+def test_it_ends_where_nothing_new_is_left(
+    tune_fake: TuneFake, scalar: ModelSpec, cluster: ClusterSpec, told: Told
+) -> None:
+    tune_fake({}, num_trials=1)
+    save_model(scalar, "model.yaml")
+    tuned, _ = tune_fake({}, study="small", num_trials=60, patience=None, progress=told)
+    assert 2 <= len(tuned.records) < 60
+    assert "nothing new is left to try" in told.notes
+    assert len({record.strategy_id for record in tuned.records}) == len(tuned.records)
+
+
+@pytest.mark.parametrize("proposer", ["learned", "evolution", "tpe"])
+def test_a_replay_is_the_same_each_time_and_needs_no_cluster(
+    proposer: str, tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = {}
+    pool, _ = tune_fake(steps, study="pool", num_trials=25, patience=None, effort=CHEAP)
+    monkeypatch.setattr(FakeService, "prepare", None)
+    tuned = [
+        tune(replay="autosync-studies/pool", study=name, proposer=proposer, seed=3, num_trials=12, patience=None)
+        for name in ("one", "two")
+    ]
+    assert [r.strategy_id for r in tuned[0].records] == [r.strategy_id for r in tuned[1].records]
+    assert tuned[0].verdict.winner.candidate == tuned[1].verdict.winner.candidate
+    known = {record.strategy_id: record for record in pool.records}
+    assert len(tuned[0].records) == 12
+    for record in tuned[0].records:
+        recorded = known[record.strategy_id].measurement
+        assert record.measurement is not None
+        assert recorded is not None
+        assert record.measurement.median_seconds == pytest.approx(recorded.median_seconds, rel=0.05)
+    whole = tune(replay="pool", study="whole", proposer=proposer, num_trials=60, patience=None)
+    assert {record.strategy_id for record in whole.records} == set(known)
+    assert whole.summary["ended"] == "nothing new is left to try"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"replay": "nowhere"}, "unknown study 'nowhere'"),
+        ({"resume": "nowhere"}, "unknown study 'nowhere'"),
+        ({"replay": "autosync-studies/pool", "model": "other"}, "records of 0 such models on clusters"),
+    ],
+)
+def test_what_can_neither_be_resumed_nor_replayed(changes: dict[str, str], words: str, tune_fake: TuneFake) -> None:
+    tune_fake({}, study="pool", num_trials=2)
+    with pytest.raises(InputError, match=words):
+        tune(**changes)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from autosync.cli import main
 from autosync.cli.tune import tune
 from autosync.datasets.schema import FAILURE_KINDS
 from autosync.search.effort import EFFORTS, NORMAL_EFFORT
-from autosync.search.study import StudyFolder
+from autosync.search.study_folder import StudyFolder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
 

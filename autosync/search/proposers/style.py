@@ -168,7 +168,9 @@ class Styles:
         ways: dict[str, float] = defaultdict(float)
         rows: dict[str, float] = defaultdict(float)
         variables = {variable.name: variable for variable in self._variables}
-        message_bytes = slice_bytes = 0.0
+        slice_bytes = 0.0
+        merged: list[float] = []
+        alone: list[float] = []
         for message in strategy.messages:
             num_bytes = 0.0
             for part in message.parts:
@@ -180,7 +182,7 @@ class Styles:
                 ways[way if way in self.ways else ""] += size
                 if variable.kind == "embedding":
                     rows[way if way in self.rows_ways else ""] += size
-            message_bytes += num_bytes / self.total_bytes * math.log(num_bytes)
+            (merged if len(message.parts) > 1 else alone).append(num_bytes)
             slice_bytes += num_bytes / self.total_bytes * (message.slice_bytes or 0)
         ways.pop("", None)
         low, high = self.message_bounds
@@ -188,7 +190,7 @@ class Styles:
             overlap=strategy.overlap if strategy.overlap in self.overlaps else self.overlaps[0],
             way=max(ways, key=lambda way: ways[way], default=self.ways[0]),
             rows_way=max(rows, key=lambda way: rows[way], default=""),
-            message_bytes=min(max(math.exp(message_bytes), low), high),
+            message_bytes=min(max(max(merged, default=min([*alone, high])), low), high),
             part_bytes=min(max(self._part_bytes(strategy), low), high),
             slice_bytes=min(self.slices, key=lambda size: abs(size - slice_bytes)),
             num_lanes=min(len({message.lane for message in strategy.messages}), self.num_lanes),
@@ -196,12 +198,16 @@ class Styles:
         )
 
     def _part_bytes(self, strategy: Strategy) -> float:
-        """The largest part of a variable that is cut; all bytes where none is."""
-        variables = {variable.name: variable for variable in self._variables}
-        sizes = [
-            variables[name].num_bytes * max(cut.sizes) / sum(cut.sizes) for name, cut in strategy.partitions.items()
-        ]
-        return max(sizes, default=float(self.total_bytes))
+        """The largest piece of a variable where some are cut; all bytes where none is."""
+        if not strategy.partitions:
+            return float(self.total_bytes)
+        cuts = strategy.partitions
+        return max(
+            variable.num_bytes * (max(cuts[variable.name].sizes) / sum(cuts[variable.name].sizes))
+            if variable.name in cuts
+            else float(variable.num_bytes)
+            for variable in self._variables
+        )
 
     def _cut(self, variable: Variable, style: Style) -> Partition | None:
         axes = axes_to_cut(variable)

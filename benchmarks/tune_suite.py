@@ -1,0 +1,78 @@
+"""How good tuning is: `python benchmarks/tune_suite.py replay|simulated|real … > suite.json` (`--pictures FOLDER`).
+
+`replay` lets every proposer search pools of strategies that were measured once (`--store`: a store, or packed records),
+where each strategy takes the time of its record. `simulated` lets them search whole spaces, on clusters that a timeline
+plays whose costs and links they do not know, with noise. Both run each proposer with several seeds, in turn, and tell
+for each target how many trials it took to come within 2 % of the best that anybody knows, the best so far after each
+trial (median and range over the seeds), and the search's own time. Trials are counted as a study does: stock DDP is the
+first.
+
+`real` tunes targets on this machine's testbed, as users would, and proves each result beside stock DDP, DDP with its
+best single bucket and the best preset; needs an idle machine, and hours. What it has done it keeps in `--folder`, and
+goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import tune_suite_real
+from tune_suite_picture import write_pictures
+from tune_suite_race import run_races
+from tune_suite_targets import replayed_targets, simulated_targets
+
+from autosync.search.proposers.catalogue import proposer_names
+
+NUM_SEEDS = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    replay = modes.add_parser("replay", help="over recorded pools")
+    replay.add_argument("--store", type=Path, required=True, help="a store, or a folder of packed records")
+    replay.add_argument("--least-records", type=int, default=60, help="combinations with fewer are left out")
+    simulated = modes.add_parser("simulated", help="on simulated clusters that nobody knows")
+    simulated.add_argument("--targets", nargs="*", default=(), help="some of them, by MODEL/CLUSTER")
+    for mode in (replay, simulated):
+        mode.add_argument("--proposers", nargs="*", default=sorted(proposer_names()))
+        mode.add_argument("--simulator", default="timeline", help="who predicts for proposers that ask")
+        mode.add_argument("--prior", type=Path, help="records of others for the simulator to learn from")
+        mode.add_argument("--num-simulated", type=int, default=1000, help="strategies simulated for a round")
+        mode.add_argument("--trials", type=int, default=50)
+        mode.add_argument("--seeds", type=int, default=NUM_SEEDS)
+        mode.add_argument("--pictures", type=Path, help="draw the curves into this folder")
+        mode.add_argument("--limit-seconds", type=float, default=3 * 3600.0, help="begin no race after this time")
+    tune_suite_real.add_arguments(modes.add_parser("real", help="by trials on this machine's testbed"))
+    options = parser.parse_args()
+    document = tune_suite_real.run(options) if options.mode == "real" else _raced(options)
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"mode": options.mode, **document, "peak_memory_bytes": 1024 * peak_kib}, indent=2))
+    return 0
+
+
+def _raced(options: argparse.Namespace) -> dict[str, Any]:
+    targets = replayed_targets if options.mode == "replay" else simulated_targets
+    races = list(targets(options))
+    if not races:
+        print("no target is left", file=sys.stderr)
+    document = run_races(
+        races,
+        proposers=options.proposers,
+        num_seeds=options.seeds,
+        num_trials=options.trials,
+        limit_seconds=options.limit_seconds,
+    )
+    if options.pictures is not None:
+        write_pictures(document, options.pictures)
+    settings = {"simulator": options.simulator, "num_simulated": options.num_simulated, "num_trials": options.trials}
+    return {**settings, "num_seeds": options.seeds, **document}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

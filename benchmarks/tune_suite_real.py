@@ -1,0 +1,180 @@
+"""Real targets of `tune_suite.py`: each is tuned as a user would, with the default proposer, and proved.
+
+The folder keeps the studies: a target that was tuned is read, one that was interrupted goes on. For each target two
+studies are made: one with trials, and one without (`--trials 0`), whose pick is held against what the trials found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autosync.datasets.studies import STUDIES_FOLDER, read_study
+from autosync.errors import AutosyncError
+from autosync.search.effort import EFFORTS
+from autosync.search.tune import tune
+
+TARGETS = (
+    # VGG-like, ResNet-like, a transformer, NCF with sparse embeddings, a mixture of experts; equal hosts, a slow host,
+    # two ranks a host, spare servers, three speeds, two racks.
+    ("acoustic_mlp@x50", "4-hosts"),
+    ("acoustic_mlp@x50", "4-hosts-one-slow"),
+    ("resnet18", "4-hosts"),
+    ("resnet20@x4", "3-hosts-3-speeds"),
+    ("squeezenet@x2", "4-hosts-2-racks"),
+    ("gpt_mini", "2-hosts-2-ranks"),
+    ("bert_tiny@x4", "4-hosts-2-servers"),
+    ("ncf_small@x50", "4-hosts"),
+    ("moe@x4", "4-hosts-one-slow"),
+)
+NEAR = 1.02
+CLEARLY_ABOVE = 1.1
+"""Where the best preset is farther above the bound than this, tuning shall close half of the gap."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this mode."""
+    parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
+    parser.add_argument("--targets", nargs="*", default=(), help="some of them, by MODEL/CLUSTER")
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument(
+        "--budget-seconds", type=float, default=600.0, help="begin no trial of a target after this time"
+    )
+    parser.add_argument("--effort", choices=sorted(EFFORTS), default="normal")
+    parser.add_argument("--simulator", help="who predicts for the proposer")
+    parser.add_argument("--prior", type=Path, help="records of others for the simulator to learn from")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Tune and prove every target."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    prior = None if options.prior is None else options.prior.resolve()
+    os.chdir(options.folder)
+    targets: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for model, cluster in TARGETS:
+        name = f"{model}/{cluster}"
+        if options.targets and name not in options.targets:
+            continue
+        print(f"== {name}", file=sys.stderr, flush=True)
+        try:
+            searched = _tuned(model, cluster, options, prior, num_trials=options.trials)
+            picked = _tuned(model, cluster, options, prior, num_trials=0)
+        except AutosyncError as error:
+            failures[name] = str(error)
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            continue
+        targets[name] = _judged(searched, picked)
+    return {"targets": targets, "failures": failures, "overall": _overall(list(targets.values()))}
+
+
+def _tuned(
+    model: str, cluster: str, options: argparse.Namespace, prior: Path | None, *, num_trials: int
+) -> Mapping[str, Any]:
+    """The summary of a study, with its folder; what is there already is not done again."""
+    name = f"{model}-{cluster}-{num_trials}".replace("@", "-").replace("/", "-")
+    folder = Path(STUDIES_FOLDER) / name
+    if not (folder / "summary.json").is_file():
+        began = time.monotonic()
+        if (folder / "study.json").is_file():
+            tune(resume=name, budget_seconds=options.budget_seconds, progress=_Lines())
+        else:
+            tune(
+                model=model,
+                cluster=cluster,
+                num_trials=num_trials,
+                budget_seconds=options.budget_seconds,
+                effort=EFFORTS[options.effort],
+                simulator=options.simulator,
+                prior=prior,
+                seed=options.seed,
+                study=name,
+                progress=_Lines(),
+            )
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return {**summary, "folder": str(folder)}
+
+
+class _Lines:
+    """Progress on stderr, without what is only passing."""
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def now(self, text: str) -> None:
+        pass
+
+
+def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str, Any]:
+    """One target: the winner beside the baselines and the bound, as the proof measured them."""
+    contests = {contest["role"]: contest for contest in reversed(searched["contests"])}
+    winner = next(one for one in searched["contests"] if one["name"] == searched["winner"]["name"])
+    default = contests["default"]
+    bound = searched["bound_seconds"]
+    best = min(one["seconds"]["value"] for one in searched["contests"])
+    seconds = [
+        record.measurement.median_seconds if record.measurement else math.inf
+        for record in read_study(searched["folder"])
+    ]
+    fastest = min(seconds, default=math.inf)
+    pick = min((one["seconds"]["value"] for one in picked["contests"] if one["role"] == "finalist"), default=None)
+    pick_default = next(one for one in picked["contests"] if one["role"] == "default")
+    return {
+        "winner": searched["winner"],
+        "winner_seconds": winner["seconds"],
+        "stock_ddp": default["seconds"],
+        "best_bucket": contests["best bucket"]["seconds"] if "best bucket" in contests else None,
+        "best_preset": contests["best preset"]["seconds"] if "best preset" in contests else None,
+        "bound_seconds": bound,
+        "over_stock_ddp": winner["speedup_over_stock_ddp"],
+        "share_of_bound": bound / winner["seconds"]["value"],
+        "gap_closed": _gap_closed(contests.get("best preset"), winner, bound),
+        "trials_to_near_best_found": next((n for n, one in enumerate(seconds, 1) if one <= NEAR * fastest), None),
+        # Each against the default beside it: the two studies ran at different times.
+        "pick_without_trials_over_best": None
+        if pick is None
+        else (pick / pick_default["seconds"]["value"]) / (best / default["seconds"]["value"]),
+        "num_trials": searched["num_trials"],
+        "wall_seconds": searched["wall_seconds"],
+        "search_seconds": searched["search_seconds"],
+        "ended": searched["ended"],
+    }
+
+
+def _gap_closed(preset: Mapping[str, Any] | None, winner: Mapping[str, Any], bound: float) -> float | None:
+    """Where the best preset is clearly above the bound: how much of its distance to the bound the winner takes away."""
+    if preset is None or preset["seconds"]["value"] <= CLEARLY_ABOVE * bound:
+        return None
+    above = preset["seconds"]["value"] - bound
+    return float((preset["seconds"]["value"] - winner["seconds"]["value"]) / above)
+
+
+def _overall(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    speedups = [(target["over_stock_ddp"] or {}).get("value", 1.0) for target in targets]
+    lows = [target["over_stock_ddp"]["low"] for target in targets if target["over_stock_ddp"]]
+    rest = [max(1 - target["gap_closed"], 1e-3) for target in targets if target["gap_closed"] is not None]
+    picks = [t["pick_without_trials_over_best"] for t in targets if t["pick_without_trials_over_best"]]
+    return {
+        "mean_share_of_bound": _geometric_mean([target["share_of_bound"] for target in targets]),
+        "mean_speedup_over_stock_ddp": _geometric_mean(speedups),
+        "least_low_end": min(lows, default=None),
+        "mean_gap_left": _geometric_mean(rest),
+        "mean_pick_without_trials_over_best": _geometric_mean(picks),
+        "largest_pick_without_trials_over_best": max(picks, default=None),
+        "share_of_time_spent_searching": [
+            round(target["search_seconds"] / target["wall_seconds"], 3) for target in targets if target["wall_seconds"]
+        ],
+    }
+
+
+def _geometric_mean(numbers: Sequence[float]) -> float | None:
+    return math.exp(sum(map(math.log, numbers)) / len(numbers)) if numbers else None

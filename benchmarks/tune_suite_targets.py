@@ -1,0 +1,155 @@
+"""Targets of `tune_suite.py` without a cluster: recorded pools, and simulated clusters whose parameters are hidden."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from tune_suite_race import Race
+
+from autosync.datasets.sources import Source
+from autosync.search.candidates import Candidate, default_as_strategy, known_candidates
+from autosync.search.domain import PoolDomain, SpaceDomain
+from autosync.search.pool import Pool, read_pool
+from autosync.search.proposers.interface import Ground
+from autosync.simulators.catalogue import open_simulator
+from autosync.simulators.costs import Costs, costs_of
+from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import model_of
+from autosync.strategy.space import Limits, Space
+
+NOISE = 0.01
+"""Standard deviation of the logarithm of what a simulated trial shows."""
+
+COSTS_SPREAD = 0.5
+LINKS_SPREAD = 0.05
+"""How far hidden costs and links are from those that simulators believe in, as standard deviations of logarithms."""
+
+SIMULATED = (
+    ("acoustic_mlp@x50", "4-hosts"),
+    ("acoustic_mlp@x50", "4-hosts-one-slow"),
+    ("resnet20@x4", "3-hosts-3-speeds"),
+    ("squeezenet@x2", "4-hosts-2-racks"),
+    ("gpt_mini", "2-hosts-2-ranks"),
+    ("bert_tiny@x4", "4-hosts-2-servers"),
+    ("ncf_small@x50", "4-hosts"),
+    ("moe@x4", "4-hosts-one-slow"),
+)
+
+
+def replayed_targets(options: argparse.Namespace) -> Iterator[Race]:
+    """Every combination of a store that has records enough."""
+    counts = Counter((r.model_name, r.cluster_name) for r in Source(options.store).records(lambda _: None))
+    for (model, cluster), count in sorted(counts.items()):
+        if count < options.least_records:
+            print(f"{model}/{cluster}: {count} records, left out", file=sys.stderr)
+            continue
+        yield _replayed(read_pool(str(options.store), model=model, cluster=cluster), options)
+
+
+def _replayed(pool: Pool, options: argparse.Namespace) -> Race:
+    space = Space(model=pool.model, cluster=pool.cluster)
+    exact = [one for one in pool.candidates if one.strategy is not None and one.strategy.is_exact]
+    domain = PoolDomain(space, [one.strategy for one in exact if one.strategy is not None])
+
+    def open_ground() -> Ground:
+        return Ground(
+            model=pool.model,
+            cluster=pool.cluster,
+            domain=domain,
+            limits=space.limits,
+            known=tuple(one for one in exact if one.origin.startswith("preset:")),
+            simulator=open_simulator(options.simulator, pool.model, pool.cluster, prior=options.prior),
+            num_simulated=options.num_simulated,
+        )
+
+    def truth(candidate: Candidate) -> float | None:
+        record = pool.records.get(candidate.strategy_id)
+        measured = None if record is None else record.measurement
+        return None if measured is None else measured.median_seconds
+
+    known = [seconds for one in exact if (seconds := truth(one)) is not None]
+    return Race(
+        name=f"{pool.model.name}/{pool.cluster.name}",
+        open_ground=open_ground,
+        measure=lambda candidate, _: truth(candidate),
+        truth=truth,
+        best_known_seconds=min(known),
+    )
+
+
+def simulated_targets(options: argparse.Namespace) -> Iterator[Race]:
+    """Shipped models on shipped clusters that are not quite as their files say."""
+    for number, (model, cluster) in enumerate(SIMULATED):
+        if not options.targets or f"{model}/{cluster}" in options.targets:
+            yield _simulated(model_of(model), load_cluster(cluster), number, options)
+
+
+def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: argparse.Namespace) -> Race:
+    rng = random.Random(number)
+    hidden = TimelineSimulator(model, _other_links(cluster, rng), costs=_other_costs(costs_of(cluster), rng))
+    domain = SpaceDomain(space=Space(model=model, cluster=cluster))
+    known = tuple(known_candidates(model, cluster, domain.contains))
+    default = default_as_strategy(model, cluster)
+
+    @functools.cache
+    def seconds(strategy_id: str) -> float:
+        # The strategy of an id that is asked for is always the one that was just seen.
+        found = seen[strategy_id].strategy
+        assert found is not None, "baselines are given as strategies"
+        return hidden.predict([found])[0].seconds
+
+    seen: dict[str, Candidate] = {}
+
+    def truth(candidate: Candidate) -> float:
+        one = default if candidate.strategy is None else candidate
+        seen[one.strategy_id] = one
+        return seconds(one.strategy_id)
+
+    def open_ground() -> Ground:
+        return Ground(
+            model=model,
+            cluster=cluster,
+            domain=domain,
+            limits=Limits(),
+            known=known,
+            simulator=open_simulator(options.simulator, model, cluster, prior=options.prior),
+            num_simulated=options.num_simulated,
+        )
+
+    return Race(
+        name=f"{model.name}/{cluster.name}",
+        open_ground=open_ground,
+        measure=lambda candidate, noise: truth(candidate) * noise.lognormvariate(0.0, NOISE),
+        truth=truth,
+    )
+
+
+def _other_costs(costs: Costs, rng: random.Random) -> Costs:
+    """Every cost times a factor of its own, shares aside."""
+    changes = {}
+    for field in fields(costs):
+        value = getattr(costs, field.name)
+        if field.name != "link_share" and isinstance(value, float):
+            changes[field.name] = value * rng.lognormvariate(0.0, COSTS_SPREAD)
+    return replace(costs, **changes)
+
+
+def _other_links(cluster: ClusterSpec, rng: random.Random) -> ClusterSpec:
+    """Every class of alike nodes with links a little faster or slower than its file says."""
+    class_of = {name: index for index, names in enumerate(cluster.alike) for name in names}
+    factors: dict[object, float] = {}
+    nodes = []
+    for node in cluster.nodes:
+        key = class_of.get(node.name, node.name)
+        factor = factors.setdefault(key, rng.lognormvariate(0.0, LINKS_SPREAD))
+        nodes.append(replace(node, bandwidth_out=node.bandwidth_out * factor, bandwidth_in=node.bandwidth_in * factor))
+    return replace(cluster, nodes=tuple(nodes))

@@ -1,0 +1,181 @@
+"""What proposers are made of: vectors of strategies, corrections of predictions, styles, and the walk of mcmc."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autosync.search.candidates import STOCK_DDP, candidate
+from autosync.search.domain import PoolDomain, SpaceDomain
+from autosync.search.proposers.history import Outcome
+from autosync.search.proposers.likeness import Likeness, distances
+from autosync.search.proposers.mcmc import _walked
+from autosync.search.proposers.residuals import UNMEASURED_SPREAD, residuals_of
+from autosync.search.proposers.style import Styles
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.space import Space
+from autosync.testing.proposers import ground_of, record_of
+
+
+@pytest.fixture
+def space(model: ModelSpec, cluster: ClusterSpec) -> Space:
+    return Space(model=model, cluster=cluster)
+
+
+def test_a_strategy_is_nearer_to_its_mutation_than_to_a_stranger(space: Space) -> None:
+    likeness = Likeness(space.model, space.cluster)
+    rng = random.Random(0)
+    nearer = 0
+    for _ in range(60):
+        one, stranger = space.sample(rng), space.sample(rng)
+        mutated = space.mutate(one, rng)
+        far = distances(likeness.vectors([one]), likeness.vectors([one, mutated, stranger]))[0]
+        assert far[0] == pytest.approx(0.0, abs=1e-6)
+        nearer += far[1] < far[2]
+    assert nearer > 45
+
+
+def test_the_order_of_messages_has_no_meaning(space: Space) -> None:
+    strategy = next(s for s in (space.sample(random.Random(i)) for i in range(50)) if len(s.messages) > 2)
+    turned = replace(strategy, messages=tuple(reversed(strategy.messages)))
+    likeness = Likeness(space.model, space.cluster)
+    assert np.allclose(likeness.vectors([strategy]), likeness.vectors([turned]))
+
+
+def test_slices_are_pieces(space: Space) -> None:
+    names = tuple(variable.name for variable in space.model.variables)
+    whole = Strategy(messages=(Message(parts=names),))
+    sliced = Strategy(messages=(Message(parts=names, slice_bytes=1024),))
+    likeness = Likeness(space.model, space.cluster)
+    assert likeness.num_pieces(whole) == 1
+    assert likeness.num_pieces(sliced) == -(-space.model.num_bytes // 1024)
+
+
+def test_corrections_are_those_measured_and_fade_with_distance() -> None:
+    vectors = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0], [5.0, 5.0], [20.0, 0.0], [0.0, 20.0]])
+    errors = np.array([0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    residuals = residuals_of(vectors, errors)
+    corrections, spreads = residuals.correct(np.array([[0.0, 0.0], [0.1, 0.0], [1000.0, 0.0]]))
+    assert corrections[0] == pytest.approx(0.3, abs=0.02)
+    assert corrections[0] >= corrections[1] > 0.2
+    assert corrections[2] == pytest.approx(0.1, abs=0.02)
+    assert spreads[0] < spreads[1] < spreads[2]
+
+
+def test_without_measurements_nothing_is_corrected() -> None:
+    corrections, spreads = residuals_of(np.zeros((0, 3)), np.zeros(0)).correct(np.ones((4, 3)))
+    assert corrections.tolist() == [0.0] * 4
+    assert spreads.tolist() == pytest.approx([UNMEASURED_SPREAD] * 4)
+
+
+def test_believing_changes_no_mean_and_lowers_the_spread_nearby() -> None:
+    residuals = residuals_of(np.array([[0.0], [4.0]]), np.array([0.1, 0.2]))
+    points = np.array([[1.0], [2.0], [50.0]])
+    before, spreads = residuals.correct(points)
+    after, lower = residuals.believing(points[1]).correct(points)
+    assert np.allclose(before, after, atol=1e-6)
+    assert lower[1] < 0.5 * spreads[1]
+    assert lower[2] == pytest.approx(spreads[2], rel=1e-6)
+
+
+def test_styles_make_legal_strategies_and_are_found_in_them(space: Space) -> None:
+    styles = Styles(space)
+    rng = random.Random(3)
+    same = 0
+    for _ in range(80):
+        style = styles.sample(rng)
+        strategy = styles.strategy(style)
+        assert legality.problems(strategy, space.model, space.cluster) == []
+        assert strategy == styles.strategy(style)
+        found = styles.style(strategy)
+        assert (found.overlap, found.way) == (style.overlap, style.way)
+        same += styles.strategy(found) == strategy
+        changed = styles.changed(style, rng)
+        assert legality.problems(styles.strategy(changed), space.model, space.cluster) == []
+    assert same > 30
+
+
+def test_any_strategy_has_a_style(space: Space) -> None:
+    styles = Styles(space)
+    rng = random.Random(4)
+    for strategy in [space.sample(rng) for _ in range(60)] + [build_preset("p3", space.model, space.cluster)]:
+        styles.strategy(styles.style(strategy))
+
+
+def test_a_pool_stands_for_the_space(space: Space) -> None:
+    rng = random.Random(5)
+    members = [space.sample(rng) for _ in range(12)]
+    pool = PoolDomain(space, members)
+    stranger = next(s for s in iter(lambda: space.sample(rng), None) if s not in members)
+    assert not pool.contains(stranger)
+    assert pool.nearest(stranger) in members
+    for member in members:
+        assert pool.contains(member)
+        assert pool.nearest(member) == member
+        assert pool.mutate(member, rng) in members
+        assert pool.crossover(member, members[0], rng) in members
+    drawn = [pool.mutate(members[0], rng) for _ in range(60)]
+    assert members[0] not in drawn
+    assert len({id(one) for one in drawn}) > 3
+
+
+def test_the_space_has_what_may_be_tried(space: Space) -> None:
+    domain = SpaceDomain(space=space)
+    assert domain.contains(build_preset("ddp", space.model, space.cluster))
+    lossy = build_preset("fp16", space.model, space.cluster)
+    assert not domain.contains(lossy)
+    allowed = replace(space.limits, allow=("lossy",))
+    assert SpaceDomain(space=replace(space, limits=allowed)).contains(lossy)
+    assert not domain.contains(Strategy(messages=(Message(parts=("fc.weight",)),)))
+
+
+def test_the_walk_goes_on_where_it_is_faster_and_hardly_ever_where_it_is_much_slower(
+    model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    strategy = build_preset("ddp", model, cluster)
+
+    def outcome(name: str, seconds: float | None) -> Outcome:
+        return Outcome(strategy=strategy, strategy_id=name, seconds=seconds, memory_bytes=1)
+
+    fast, slow, failed = outcome("fast", 1.0), outcome("slow", 3.0), outcome("failed", None)
+    assert _walked([]) is None
+    assert _walked([failed]) is None
+    assert _walked([slow, failed, fast]) is fast
+    assert _walked([fast, slow]) is fast
+    little = [outcome(f"slower-{i}", 1.0 + 1e-6) for i in range(40)]
+    assert sum(_walked([fast, one]) is one for one in little) > 30
+
+
+def test_learned_goes_where_measurements_point(model: ModelSpec, cluster: ClusterSpec) -> None:
+    """The simulator sees nothing in servers; on this cluster they are twice as fast, and that is found."""
+    from autosync.search.proposers.learned import Learned
+
+    ground = ground_of(model, cluster)
+    learned = Learned(ground)
+    history = [record_of(0, STOCK_DDP, ground, seconds=0.2)]
+    rng = random.Random(6)
+
+    def seconds(strategy: Strategy) -> float:
+        served = sum(message.synchroniser.kind == "parameter_server" for message in strategy.messages)
+        base = ground.simulator.predict([strategy])[0].seconds
+        return base * (1.0 - 0.5 * served / len(strategy.messages))
+
+    for preset in ("ps", "ddp", "sharded"):
+        one = candidate(f"preset:{preset}", build_preset(preset, model, cluster), model, cluster)
+        assert one.strategy is not None
+        history.append(record_of(len(history), one, ground, seconds=seconds(one.strategy)))
+    for _ in range(3):
+        proposed = learned.propose(history, 4, random.Random(rng.random()))
+        for one in proposed:
+            assert one.strategy is not None
+            history.append(record_of(len(history), one, ground, seconds=seconds(one.strategy)))
+    last = [one.strategy for one in proposed if one.strategy is not None]
+    kinds = [message.synchroniser.kind for strategy in last for message in strategy.messages]
+    assert kinds.count("parameter_server") > len(kinds) / 2

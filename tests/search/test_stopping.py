@@ -1,0 +1,34 @@
+"""A search ends early where nothing is left to gain, and says why."""
+
+from collections.abc import Callable
+
+from autosync.datasets.schema import Record
+from autosync.search.candidates import STOCK_DDP
+from autosync.search.stopping import why_stop
+
+MakeRecord = Callable[..., Record]
+
+
+def _records(make_record: MakeRecord, *seconds: float | None) -> list[Record]:
+    return [make_record(number, STOCK_DDP, one) for number, one in enumerate(seconds)]
+
+
+def test_near_the_bound_there_is_nothing_to_gain(make_record: MakeRecord) -> None:
+    records = _records(make_record, 0.2, None, 0.101)
+    assert why_stop(records, bound_seconds=0.05, patience=9) is None
+    reason = why_stop(records, bound_seconds=0.1, patience=9)
+    assert reason == "no strategy can be much faster: the best is 1.0 % above what the links allow"
+
+
+def test_patience_counts_trials_since_the_last_gain(make_record: MakeRecord) -> None:
+    seconds: list[float | None] = [1.0, 0.9, None, 0.899, 0.95]
+    assert why_stop(_records(make_record, *seconds), bound_seconds=0.1, patience=4) is None
+    assert why_stop(_records(make_record, *seconds, 0.99), bound_seconds=0.1, patience=4) == (
+        "no further gain is likely: the last 4 trials brought none"
+    )
+    assert why_stop(_records(make_record, *seconds, 0.5), bound_seconds=0.1, patience=4) is None
+    assert why_stop(_records(make_record, *seconds, 0.99), bound_seconds=0.1, patience=None) is None
+
+
+def test_failures_alone_are_no_reason(make_record: MakeRecord) -> None:
+    assert why_stop(_records(make_record, None, None, None), bound_seconds=0.1, patience=2) is None
