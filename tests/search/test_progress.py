@@ -49,16 +49,19 @@ def test_what_is_tried_and_what_came_of_it(
     ours = default_as_strategy(model, cluster)
     assert course.beginning(STOCK_DDP) == "trying stock DDP (trial 1 of 4)"
     add(course, ours, None)
-    assert course.outcome() == f"trial 1 of 4: {ours.name}: raised: no luck"
+    assert course.outcome(len(course.tried) - 1) == f"trial 1 of 4: {ours.name}: raised: no luck"
     assert course.seconds_left() is None
     add(course, STOCK_DDP, 0.5)
     clock.now = 120.0
-    assert course.outcome() == "trial 2 of 4: stock DDP: 500.00 ms a step (best so far: 500.00 ms, stock DDP)"
+    assert (
+        course.outcome(len(course.tried) - 1)
+        == "trial 2 of 4: stock DDP: 500.00 ms a step (best so far: 500.00 ms, stock DDP)"
+    )
     begins = f"trying {ours.name} (trial 3 of 4; best so far: 500.00 ms, stock DDP; about "
     assert course.beginning(ours).startswith(begins)
     assert course.beginning(ours).endswith(" left)")
     add(course, ours, 0.25)
-    assert course.outcome().endswith(f"(best so far: 250.00 ms, {ours.name})")
+    assert course.outcome(len(course.tried) - 1).endswith(f"(best so far: 250.00 ms, {ours.name})")
     assert course.best_seconds == 0.25
 
 
@@ -85,15 +88,15 @@ def test_budgets_bound_the_time_left(clock: Clock, add: Callable[..., None]) -> 
 
 def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[..., None]) -> None:
     course, hasty = _course(clock), _course(clock, budget_seconds=5.0)
-    assert not course.is_over
-    assert not hasty.is_over
+    assert not course.is_over()
+    assert not hasty.is_over()
     clock.now += 5
-    assert hasty.is_over
+    assert hasty.is_over()
     for _ in range(4):
-        assert not course.is_over
+        assert not course.is_over()
         add(course, STOCK_DDP, 0.1)
-    assert course.is_over
-    assert _course(clock, budget_seconds=0.0).is_over
+    assert course.is_over()
+    assert _course(clock, budget_seconds=0.0).is_over()
 
 
 @pytest.mark.parametrize(
@@ -106,3 +109,23 @@ def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[.
 )
 def test_the_proof_is_announced(count: int, words: str, clock: Clock) -> None:
     assert _course(clock).proving(count) == words
+
+
+def test_trials_under_way_elsewhere_count(clock: Clock, add: Callable[..., None]) -> None:
+    course = _course(clock)
+    add(course, STOCK_DDP, 0.1)
+    assert not course.is_over(2)
+    assert course.is_over(3)
+
+
+def test_what_came_before_counts_as_tried_and_takes_no_time(
+    clock: Clock, make_record: Callable[[int, Candidate, float | None], Record]
+) -> None:
+    course = _course(clock)
+    course.go_on([make_record(0, STOCK_DDP, 0.1), make_record(1, STOCK_DDP, 0.1)])
+    clock.now += 10
+    assert course.seconds_left() is None
+    assert course.num_left == 2
+    course.take_in([*course.records, make_record(5, STOCK_DDP, 0.1)])
+    assert course.seconds_left() == pytest.approx(10 + 0.1 * 3 * (50 + PROOF_WARMUP_STEPS))
+    assert course.outcome(5).startswith("trial 3 of 4: stock DDP")
