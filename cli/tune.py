@@ -11,13 +11,14 @@ from autosync import units
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
 from autosync.cli.output import force_option, json_option, print_json, refuse_overwrite
 from autosync.cli.progress import Reporter
+from autosync.cli.verdict import describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autosync.search.candidates import Candidate
     from autosync.search.plan import TuningPlan
-    from autosync.search.tune import Tuned
+    from autosync.search.target import Target
     from autosync.strategy.space.limits import InexactClass
 
 NUM_SHOWN = 10
@@ -50,6 +51,8 @@ Examples:
   autosync tune --resume resnet50-4-hosts-20260131-120000 --trials 100
   autosync tune resnet50 --cluster 4-hosts --study team --storage postgresql://db.example/tuning
   autosync tune --replay resnet50-4-hosts-20260131-120000 --proposer evolution
+  autosync tune model.py --cluster cluster.yaml --target ddp
+  autosync tune model.py --cluster cluster.yaml --allow lossy
   autosync tune resnet50 --cluster 4-hosts --dry-run"""
 )
 @click.argument("target", metavar="[MODEL]", required=False)
@@ -76,6 +79,14 @@ Examples:
 )
 @click.option(
     "--allow", callback=_classes, metavar="CLASSES", help="Let lossy, stale strategies in: they change training."
+)
+@click.option(
+    "--target",
+    "target_engine",
+    default="autosync",
+    show_default=True,
+    type=click.Choice(["autosync", "ddp"]),
+    help="What runs strategies: our engine, or stock DDP with arguments to suit.",
 )
 @click.option(
     "--effort",
@@ -110,6 +121,7 @@ def tune(
     simulator: str | None,
     prior: Path | None,
     allow: tuple[InexactClass, ...],
+    target_engine: Target,
     effort: str | None,
     trial_timeout: float,
     seed: int,
@@ -144,6 +156,7 @@ def tune(
         "simulator": simulator,
         "prior": prior,
         "allow": allow,
+        "target": target_engine,
         "seed": seed,
     }
     if dry_run:
@@ -222,47 +235,3 @@ def _describe_plan(plan: TuningPlan, first: Sequence[Candidate], trials: int) ->
         lines += [f"  {candidate.name}: {candidate.in_words(plan.model)}" for candidate in first]
         lines.append("")
     return "\n".join([*lines, f"study: {plan.folder.path}"])
-
-
-def describe(tuned: Tuned, output: Path | None) -> str:
-    """The verdict for people."""
-    return "\n".join([_tried(tuned), "", _contests(tuned), "", *_verdict(tuned), "", *_places(tuned, output)])
-
-
-def _tried(tuned: Tuned) -> str:
-    failed = sum(record.failure is not None for record in tuned.records)
-    count = len(tuned.records)
-    text = "1 strategy tried" if count == 1 else f"{count} strategies tried"
-    if failed:
-        text += f", {failed} of them failed (the study says why)"
-    if len(tuned.verdict.contests) == 1:
-        return f"{text}. Stock DDP alone:"
-    return f"{text}. Stock DDP and the fastest others, measured again in turn:"
-
-
-def _contests(tuned: Tuned) -> str:
-    from autosync.cli.compare import table
-
-    contests = tuned.verdict.contests
-    return table(
-        {contest.candidate.name: contest.measurement for contest in contests},
-        {contest.candidate.name: contest.ratio.speedup for contest in contests if contest.ratio is not None},
-    )
-
-
-def _verdict(tuned: Tuned) -> list[str]:
-    verdict = tuned.verdict
-    lines = [f"{contest.ratio}." for contest in verdict.contests if contest.ratio is not None]
-    lines += [f"{name} was left out: {one.kind}: {one.message}" for name, one in verdict.left_out.items()]
-    if verdict.beats_default:
-        candidate, summary = verdict.winner.candidate, tuned.summary["winner"]
-        assert isinstance(summary, dict), "the summary's winner has fields"
-        return [*lines, "", f"The winner is {candidate.name}:", f"  {summary['in_words']}"]
-    if len(verdict.contests) == 1:
-        return ["Nothing was there to compare with stock DDP: keep it."]
-    return [*lines, "", "Nothing tried is faster than stock DDP for certain: keep it."]
-
-
-def _places(tuned: Tuned, output: Path | None) -> list[str]:
-    what = "" if tuned.verdict.beats_default else " (stock DDP's buckets as a strategy)"
-    return [f"bundle: {output or tuned.folder / 'best.yaml'}{what}", f"study:  {tuned.folder}"]

@@ -1,8 +1,8 @@
 """What a winner must beat beside stock DDP as it ships: DDP with its best single bucket, and the best preset.
 
-Both are found without trying everything: a simulator says which of each family are promising, these are tried like
-any other strategy, and the fastest that was measured goes into the proof. Where nothing was measured (no trials were
-wanted) the fastest that was predicted does.
+Both are found without trying everything: a simulator says which of each family are promising, those among them that
+were not tried are measured once, and the fastest goes into the proof. Where no trials are wanted the fastest that is
+predicted does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from typing import Literal
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate, candidate, known_candidates
+from autosync.search.guarantee import Rival, Role
+from autosync.search.progress import SILENT, Progress
+from autosync.search.proposers.interface import Ground
+from autosync.search.trial import Trials
 from autosync.simulators.interface import Simulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -21,12 +25,14 @@ from autosync.strategy.presets.buckets import MIB
 from autosync.strategy.representation import Strategy
 
 Family = Literal["bucket", "preset"]
+Measure = Callable[[Candidate], float | None]
+"""Seconds of a step, or None if it failed."""
 
 CAPS_MIB = (1, 2, 4, 8, 16, 25, 50, 100, 200, 400)
 """Values of `bucket_cap_mb` that one would try by hand; buckets that nothing fits into twice come to the same."""
 
 NUM_CONFIRMED = 2
-"""How many of each family are tried before one is called its best."""
+"""How many of each family are measured at the least before one is called its best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +45,52 @@ class Baselines:
     def of(self, family: Family) -> Mapping[str, Candidate]:
         return self.buckets if family == "bucket" else self.presets
 
-    def promising(self, records: Sequence[Record], simulator: Simulator) -> list[Candidate]:
-        """What has to be tried before the best of each family is known: what is predicted fastest, if it was not."""
-        tried = {record.strategy_id for record in records}
-        found: dict[str, Candidate] = {}
-        for members in (self.buckets, self.presets):
-            best = _by_prediction(list(members.values()), simulator)[:NUM_CONFIRMED]
-            found |= {one.strategy_id: one for one in best if one.strategy_id not in tried}
-        return list(found.values())
+    def best(
+        self, family: Family, records: Sequence[Record], simulator: Simulator, *, measure: Measure | None
+    ) -> Candidate | None:
+        """The fastest of a family; None if it has no member that can be measured.
 
-    def best(self, family: Family, records: Sequence[Record], simulator: Simulator | None) -> Candidate | None:
-        """The fastest of a family by its trials; where there were none by prediction; None if nobody can tell."""
+        `measure` is asked of the most promising that have no record, and gives None for one that fails; without it the
+        prediction decides. The simulator has learned from the records.
+        """
         members = self.of(family)
-        measured = [
-            (record.measurement.median_seconds, record.strategy_id)
+        seconds = {
+            record.strategy_id: None if record.measurement is None else record.measurement.median_seconds
             for record in records
-            if record.measurement is not None and record.strategy_id in members
-        ]
-        if measured:
-            _, strategy_id = min(measured, key=lambda one: one[0])
-            assert strategy_id is not None, "members of a family have ids"
-            return members[strategy_id]
-        failed = {record.strategy_id for record in records}
-        left = [one for one in members.values() if one.strategy_id not in failed]
-        return _by_prediction(left, simulator)[0] if left and simulator is not None else None
+            if record.strategy_id in members
+        }
+        ranked = _by_prediction(list(members.values()), simulator)
+        if measure is None:
+            return next((one for one in ranked if seconds.get(one.strategy_id, 0.0) is not None), None)
+        for one in ranked[:NUM_CONFIRMED]:
+            if one.strategy_id not in seconds:
+                seconds[one.strategy_id] = measure(one)
+        measured = [(found, members[key]) for key, found in seconds.items() if found is not None and key is not None]
+        return min(measured, key=lambda pair: pair[0])[1] if measured else None
+
+
+def find_rivals(
+    trials: Trials,
+    ground: Ground,
+    records: Sequence[Record],
+    *,
+    spares_trials: bool = False,
+    progress: Progress = SILENT,
+) -> list[Rival]:
+    """What finalists have to beat beside stock DDP as it ships. With `spares_trials` nothing is measured for it."""
+    baselines = find_baselines(ground.model, ground.cluster, ground.domain.contains)
+    ground.simulator.learn(records)
+    medians = [record.measurement.median_seconds for record in records if record.measurement is not None]
+
+    def measure(one: Candidate) -> float | None:
+        progress.now(f"measuring {one.name} for the proof")
+        return trials.seconds(one, best_seconds=min(medians, default=None))
+
+    how = None if spares_trials else measure
+    bucket = baselines.best("bucket", records, ground.simulator, measure=how)
+    preset = baselines.best("preset", records, ground.simulator, measure=how)
+    found: list[tuple[Role, Candidate | None]] = [("best bucket", bucket), ("best preset", preset)]
+    return [Rival(role=role, candidate=one) for role, one in found if one is not None]
 
 
 def find_baselines(

@@ -27,6 +27,14 @@ Role = Literal["default", "best bucket", "best preset", "finalist"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A baseline beside stock DDP as it ships, that finalists are held against."""
+
+    role: Role
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entrant:
     """Who takes part in the proof, and as what."""
 
@@ -41,7 +49,8 @@ class Entrant:
     @property
     def settings(self) -> DdpSettings | None:
         """How stock DDP is set up; None under our engine."""
-        return self.contestant.ddp if self.contestant.bundle is None else None
+        is_stock = self.contestant.bundle is None or self.role == "best bucket"
+        return self.contestant.ddp if is_stock else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +121,12 @@ def prove(
     trials: Trials,
     finalists: Sequence[Candidate],
     *,
-    best_bucket: Candidate | None = None,
-    best_preset: Candidate | None = None,
+    rivals: Sequence[Rival] = (),
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> Verdict:
     """Measure stock DDP, the finalists and the baselines in turn and declare the winner."""
-    entrants = line_up(trials, finalists, best_bucket=best_bucket, best_preset=best_preset)
+    entrants = line_up(trials, finalists, rivals)
     if len(entrants) == 1:
         return _default_alone(trials, entrants[0])
     comparison = compare(
@@ -133,36 +141,30 @@ def prove(
     return judge(comparison, entrants)
 
 
-def line_up(
-    trials: Trials,
-    finalists: Sequence[Candidate],
-    *,
-    best_bucket: Candidate | None = None,
-    best_preset: Candidate | None = None,
-) -> list[Entrant]:
-    """Who takes part, the default first, nobody twice.
+def line_up(trials: Trials, finalists: Sequence[Candidate], rivals: Sequence[Rival] = ()) -> list[Entrant]:
+    """Who takes part, the default first, nobody twice; the default alone where there are no finalists.
 
     The best bucket runs as stock DDP itself does, with one argument more. Our engine hands such buckets to the same
-    reducer, so a finalist that has them is left out beside it.
+    reducer, so a finalist that has them is left out beside it. A finalist that is the best preset is told as that.
     """
     found = [Entrant(role="default", candidate=STOCK_DDP, contestant=trials.contestant(STOCK_DDP))]
-    seen: set[str] = set()
-    if best_bucket is not None:
-        settings = trials.ddp_settings(best_bucket, gradient_as_bucket_view=False)
-        contestant = Contestant(name=_bucket_name(settings), ddp=settings)
-        found.append(Entrant(role="best bucket", candidate=best_bucket, contestant=contestant))
-        if trials.target == "autosync":
-            seen.add(best_bucket.strategy_id)
-    ours: list[tuple[Role, Candidate]] = [("finalist", one) for one in finalists]
-    if best_preset is not None:
-        # Where it is a finalist too it is told as what it is better known as.
-        ours = [(role, one) for role, one in ours if one.strategy_id != best_preset.strategy_id]
-        ours.append(("best preset", best_preset))
-    for role, one in ours:
-        if one.strategy_id not in seen:
-            seen.add(one.strategy_id)
+    if not finalists:
+        return found
+    presets = {rival.candidate.strategy_id for rival in rivals if rival.role == "best preset"}
+    for rival in rivals:
+        if rival.role == "best bucket":
+            settings = trials.ddp_settings(rival.candidate, gradient_as_bucket_view=False)
+            # No record tells of stock DDP with an argument; what our engine makes of its buckets is as near as it gets.
+            bundle = trials.bundle(rival.candidate) if trials.is_recorded else None
+            contestant = Contestant(name=_bucket_name(settings), ddp=settings, bundle=bundle)
+            found.append(Entrant(role=rival.role, candidate=rival.candidate, contestant=contestant))
+    for one in (*finalists, *(rival.candidate for rival in rivals if rival.role == "best preset")):
+        role: Role = "best preset" if one.strategy_id in presets else "finalist"
+        # For stock DDP a finalist differs from the best bucket by its flags, if by nothing else.
+        ours = [entrant for entrant in found if entrant.role != "best bucket" or trials.target == "autosync"]
+        if all(one.strategy_id != entrant.candidate.strategy_id for entrant in ours):
             found.append(Entrant(role=role, candidate=one, contestant=trials.contestant(one)))
-    if trials.target == "ddp":
+    if trials.target == "ddp" and not trials.is_recorded:
         found += _other_flags(found)
     return found
 

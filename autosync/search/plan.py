@@ -31,6 +31,7 @@ from autosync.search.study_folder import (
     new_study_folder,
     read_settings,
 )
+from autosync.search.target import DdpDomain, ddp_limits
 from autosync.simulators.catalogue import open_simulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
@@ -86,7 +87,7 @@ class TuningPlan:
         """What records say of the trials beside what was tried."""
         if self.pool is not None:
             one = next(iter(self.pool.records.values()))
-            return {"is_replayed": one.compute == "replayed", "dilation": one.dilation}
+            return {"is_replayed": one.compute == "replayed", "is_recorded": True, "dilation": one.dilation}
         # Elsewhere ranks are no children of this process, or not on this machine.
         is_here = self.cluster.launcher in {"local", "testbed"}
         return {
@@ -95,21 +96,24 @@ class TuningPlan:
             "others_share": Others().share if is_here else None,
         }
 
-    def proposer(self) -> Proposer:
-        """Who says what to try."""
-        limits = Limits(allow=self.settings.allow)
+    def ground(self) -> Ground:
+        """What is searched, and who predicts."""
+        allow, target = self.settings.allow, self.settings.target
+        limits = Limits(allow=allow) if target == "autosync" else ddp_limits(allow)
         space = Space(model=self.model, cluster=self.cluster, limits=limits)
         domain: Domain = SpaceDomain(space=space)
+        if target == "ddp":
+            domain = DdpDomain(model=self.model, cluster=self.cluster, allow=limits.allow)
         if self.pool is None:
             known = list(known_candidates(self.model, self.cluster, domain.contains))
         else:
-            candidates = [one for one in self.pool.candidates if set(_classes(one)) <= {"exact", *limits.allow}]
+            candidates = [one for one in self.pool.candidates if one.strategy and _may_be_tried(one, domain, limits)]
             if not candidates:
                 raise InputError("the pool has no strategy that may be tried", rule="exact ones, or --allow")
             domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
             known = [one for one in candidates if one.origin.startswith("preset:")]
         prior = None if self.settings.prior is None else Path(self.settings.prior)
-        ground = Ground(
+        return Ground(
             model=self.model,
             cluster=self.cluster,
             domain=domain,
@@ -118,7 +122,10 @@ class TuningPlan:
             simulator=open_simulator(self.settings.simulator, self.model, self.cluster, prior=prior),
             num_simulated=NUM_SIMULATED,
         )
-        return open_proposer(self.settings.proposer, ground)
+
+    def proposer(self) -> Proposer:
+        """Who says what to try."""
+        return open_proposer(self.settings.proposer, self.ground())
 
     def first(self, count: int) -> list[Candidate]:
         """What would be tried first."""
@@ -204,5 +211,8 @@ def _resumed(name: str, settings: Mapping[str, Any], storage: str | None) -> Tun
     )
 
 
-def _classes(candidate: Candidate) -> frozenset[str]:
-    return frozenset() if candidate.strategy is None else candidate.strategy.classes
+def _may_be_tried(candidate: Candidate, domain: Domain, limits: Limits) -> bool:
+    """Whether a recorded strategy is of the classes that are allowed, and of what the target can express."""
+    assert candidate.strategy is not None, "asked of strategies of ours"
+    is_ours = isinstance(domain, SpaceDomain) or domain.contains(candidate.strategy)
+    return is_ours and set(candidate.strategy.classes) <= {"exact", *limits.allow}

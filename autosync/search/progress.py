@@ -117,8 +117,8 @@ class Course:
         if self._budget_seconds is not None:
             search = min(search, max(self._budget_seconds - self.spent_seconds, 0.0))
         design = self._effort.proof
-        # The finalists are about as fast as the best, and stock DDP not much slower.
-        round_seconds = self.best_seconds * (self._effort.num_finalists + 1)
+        # The finalists are about as fast as the best, stock DDP and the two other baselines not much slower.
+        round_seconds = self.best_seconds * (self._effort.num_finalists + 3)
         measured = min(design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds))
         return search + round_seconds * PROOF_WARMUP_STEPS + measured
 

@@ -15,6 +15,7 @@ from autosync.datasets.studies import CLUSTER_FILE, JOURNAL_FILE, MODEL_FILE, ST
 from autosync.documents import STRICT
 from autosync.errors import InputError, OperationError
 from autosync.search.effort import NORMAL_EFFORT, Effort
+from autosync.search.target import Target
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.space.limits import InexactClass
@@ -97,6 +98,7 @@ class StudySettings:
     simulator: str = DEFAULT_SIMULATOR
     prior: str | None = None
     allow: tuple[InexactClass, ...] = ()
+    target: Target = "autosync"
     replay: str | None = None
     storage: str | None = None
     tuner: str = field(default_factory=lambda: secrets.token_hex(8))

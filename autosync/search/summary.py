@@ -1,15 +1,20 @@
-"""What a study came to, for people and programs."""
+"""What a study came to, for people and programs. docs/tune.md says what the fields of `summary.json` mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from autosync.datasets.schema import Measurement, Record
-from autosync.plan.bound import bound
+from autosync.search.fidelity import Fidelity
 from autosync.search.guarantee import Contest, Verdict
+from autosync.search.handover import Usage
+from autosync.search.prospect import TimeShares, prospect, time_shares
 from autosync.search.study import Study
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.strategy.describe import schedule_in_words
 from autosync.trials.compare import Ratio
 
 
@@ -20,11 +25,14 @@ def summary_fields(
     cluster: ClusterSpec,
     records: Sequence[Record],
     verdict: Verdict,
+    usage: Usage,
+    bundle: Path,
+    fidelities: Mapping[str, Fidelity],
     wall_seconds: float,
 ) -> dict[str, object]:
     """The fields of `summary.json`."""
     failed = [record for record in records if record.failure is not None]
-    winner = verdict.winner.candidate
+    gain = prospect(verdict.default.measurement, model, cluster)
     return {
         "schema": "autosync.summary/1",
         "study": study.name,
@@ -34,30 +42,70 @@ def summary_fields(
         "num_failed_trials": len(failed),
         "num_stopped_trials": sum(_is_stopped(record.measurement) for record in records),
         "wall_seconds": round(wall_seconds, 3),
-        "winner": {
-            "origin": winner.origin,
-            "strategy_id": None if winner.strategy is None else winner.strategy_id,
-            "beats_stock_ddp": verdict.beats_default,
-            "in_words": winner.in_words(model),
-            "bundle": str(study.folder.best),
-        },
-        "contests": [_contest(contest) for contest in verdict.contests],
+        "winner": _winner(verdict, model, usage, bundle, fidelities),
+        "contests": [_contest(contest, model, cluster) for contest in verdict.contests],
         "left_out": {name: f"{failure.kind}: {failure.message}" for name, failure in verdict.left_out.items()},
-        "bound_seconds": bound(model, cluster).seconds,
+        "bound_seconds": gain.bound.seconds,
+        "prospect": {
+            "most_times_as_fast": gain.most,
+            "exposed_share": 1 - gain.default.compute / gain.default.step,
+            "limit": str(gain.bound.largest),
+            "in_words": str(gain),
+        },
+        "fidelity": {name: {**asdict(one), "in_words": str(one)} for name, one in fidelities.items()},
         "failures": [{"trial": record.trial, "origin": record.origin, "why": _why(record)} for record in failed],
     }
 
 
-def _contest(contest: Contest) -> dict[str, object]:
-    measured = contest.measurement
+def _winner(
+    verdict: Verdict, model: ModelSpec, usage: Usage, bundle: Path, fidelities: Mapping[str, Fidelity]
+) -> dict[str, object]:
+    winner = verdict.winner
+    candidate = winner.candidate
+    strategy = candidate.strategy
+    inexact = fidelities.get(winner.name)
     return {
-        "name": contest.candidate.name,
+        "name": winner.name,
+        "role": winner.entrant.role,
+        "origin": candidate.origin,
+        "strategy_id": None if strategy is None else candidate.strategy_id,
+        "classes": ["exact"] if strategy is None else sorted(strategy.classes),
+        "beats_stock_ddp": verdict.beats_default,
+        "speedup_over_stock_ddp": None if winner.ratio is None else _speedup(winner.ratio),
+        "against": [{"name": ratio.name, "other": ratio.other, **_speedup(ratio)} for ratio in verdict.against],
+        "in_words": candidate.in_words(model),
+        "schedule": None if strategy is None else schedule_in_words(strategy),
+        "training": None if inexact is None else str(inexact),
+        "bundle": str(bundle),
+        "stock_ddp": None if usage.settings is None else usage.settings.to_plain(),
+        "why_not_stock_ddp": usage.refusal,
+        "use": list(usage.lines),
+    }
+
+
+def _contest(contest: Contest, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
+    measured, settings = contest.measurement, contest.entrant.settings
+    return {
+        "name": contest.name,
+        "role": contest.entrant.role,
         "origin": contest.candidate.origin,
         "strategy_id": None if contest.candidate.strategy is None else contest.candidate.strategy_id,
+        "classes": ["exact"] if contest.candidate.strategy is None else sorted(contest.candidate.strategy.classes),
+        "stock_ddp": None if settings is None else settings.arguments(),
         "seconds": {"value": measured.median_seconds, "low": measured.low_seconds, "high": measured.high_seconds},
         "exposed_seconds": measured.exposed_seconds,
+        "time": _time(time_shares(measured, model, cluster)),
         "flags": list(measured.flags),
         "speedup_over_stock_ddp": None if contest.ratio is None else _speedup(contest.ratio),
+    }
+
+
+def _time(shares: TimeShares) -> dict[str, object]:
+    return {
+        "compute_seconds": shares.compute,
+        "exposed_communication_seconds": shares.exposed,
+        "idle_seconds": shares.idle,
+        "busiest_link_seconds": shares.link,
     }
 
 

@@ -6,7 +6,6 @@ import datetime as dt
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.schema import Failure, Measurement, Record
@@ -14,6 +13,7 @@ from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.search.candidates import Candidate
 from autosync.search.effort import Effort
+from autosync.search.target import Target
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
@@ -24,16 +24,15 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Service, measure
 from autosync.trials.service import TrialFailed
 
-Target = Literal["autosync", "ddp"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
     """What all trials of a study share.
 
-    `target` is what runs strategies: our engine, or stock DDP with the settings that express them. `dilation` is how
-    many times as long as recorded replayed compute takes. `others_share` tells the share of this machine's processor
-    time that other programs used since it was last asked; None where ranks run elsewhere.
+    `target` is what runs strategies: our engine, or stock DDP with the settings that express them. With `is_recorded`
+    nothing runs: trials take what records have. `dilation` is how many times as long as recorded replayed compute
+    takes. `others_share` tells the share of this machine's processor time that other programs used since it was last
+    asked; None where ranks run elsewhere.
     """
 
     study: str
@@ -43,6 +42,7 @@ class Trials:
     is_replayed: bool
     effort: Effort
     target: Target = "autosync"
+    is_recorded: bool = False
     dilation: float = 1.0
     others_share: Callable[[], float] | None = None
 
@@ -60,7 +60,7 @@ class Trials:
 
     def contestant(self, candidate: Candidate) -> Contestant:
         """The candidate as a contestant."""
-        if candidate.strategy is None or self.target == "ddp":
+        if candidate.strategy is None or (self.target == "ddp" and not self.is_recorded):
             return Contestant(name=candidate.name, ddp=self.ddp_settings(candidate))
         return Contestant(name=candidate.name, bundle=self.bundle(candidate))
 
@@ -93,6 +93,14 @@ class Trials:
         else:
             outcome = replace(outcome, other_cpu_share=self._other_cpu_share())
         return self._record(candidate, number, started, outcome)
+
+    def seconds(self, candidate: Candidate, *, best_seconds: float | None = None) -> float | None:
+        """How long a step takes, measured as in a trial that nobody records; None where it fails."""
+        try:
+            measured = measure(self.service, self.contestant(candidate), self.effort.trial, best_seconds=best_seconds)
+        except TrialFailed:
+            return None
+        return measured.median_seconds
 
     def _other_cpu_share(self) -> float | None:
         return None if self.others_share is None else round(self.others_share(), 4)

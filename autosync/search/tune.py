@@ -10,17 +10,21 @@ from autosync import jsonio
 from autosync.datasets.schema import Record
 from autosync.errors import OperationError
 from autosync.plan.bound import bound
-from autosync.search.candidates import Candidate, default_as_strategy
+from autosync.search.baselines import find_rivals
 from autosync.search.effort import Effort
-from autosync.search.guarantee import Verdict, prove
+from autosync.search.fidelity import measure_fidelities
+from autosync.search.guarantee import Verdict, choose_finalists, prove
+from autosync.search.handover import bundle_of, usage, write_bundle
 from autosync.search.plan import plan_tuning
 from autosync.search.progress import SILENT, Course, Progress, Tried
+from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.rounds import Rounds
 from autosync.search.stopping import why_stop
-from autosync.search.study import Study
 from autosync.search.summary import summary_fields
+from autosync.search.target import Target
 from autosync.search.trial import Trials
-from autosync.strategy.bundle import save_bundle
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
 from autosync.strategy.space.limits import InexactClass
 
 DEFAULT_PATIENCE = 20
@@ -31,6 +35,8 @@ class Tuned:
     """What tuning came to: the study's folder, its records in order, the verdict, and the fields of `summary.json`."""
 
     folder: Path
+    model: ModelSpec
+    cluster: ClusterSpec
     records: tuple[Record, ...]
     verdict: Verdict
     summary: dict[str, object]
@@ -48,6 +54,7 @@ def tune(
     simulator: str | None = None,
     prior: Path | None = None,
     allow: Sequence[InexactClass] = (),
+    target: Target = "autosync",
     trial_timeout_seconds: float = 120.0,
     seed: int = 0,
     study: str | None = None,
@@ -64,9 +71,10 @@ def tune(
     cluster, stock DDP first, then what the `proposer` says: `num_trials` at most (50 unless told otherwise), no new one
     after `budget_seconds`, and none once the last `patience` brought nothing. `simulator` predicts for proposers that
     ask, `prior` has records of other models and clusters for it to learn from. `allow` lets `lossy` and `stale`
-    strategies in. `effort` says how much is measured of each. The fastest are measured again in turn with stock DDP.
-    The winner is written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where nothing beats it
-    for certain. Trials that fail are kept as records; tuning goes on.
+    strategies in; `target` "ddp" tries only what stock DDP can express, and by stock DDP. `effort` says how much is
+    measured of each. The fastest are measured again in turn with stock DDP, stock DDP with its best single bucket and
+    the best preset. The winner is written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where
+    nothing beats it for certain. Trials that fail are kept as records; tuning goes on.
 
     Whatever interrupts it, trials that have ended are kept, and `resume` (a study) goes on with it: its settings are
     those that it was begun with, but for `num_trials`, `budget_seconds` and `effort` where given. `storage` is a URL of
@@ -86,6 +94,7 @@ def tune(
             "simulator": simulator,
             "prior": None if prior is None else str(prior),
             "allow": tuple(allow),
+            "target": target,
             "effort": effort,
         },
         storage=storage,
@@ -94,7 +103,8 @@ def tune(
         progress=progress,
     )
     settings = plan.settings
-    asked_of = plan.proposer()
+    ground = plan.ground()
+    asked_of = open_proposer(settings.proposer, ground)
     course = Course(num_trials=settings.num_trials, budget_seconds=budget_seconds, effort=settings.effort)
     best_possible_seconds = bound(plan.model, plan.cluster).seconds
     ended: str | None = None
@@ -107,6 +117,7 @@ def tune(
                 model=plan.model,
                 cluster=plan.cluster,
                 effort=settings.effort,
+                target=settings.target,
                 **plan.circumstances(),
             )
             rounds = Rounds(opened, asked_of, seed=settings.seed)
@@ -122,41 +133,47 @@ def tune(
                 ended = why_stop(course.records, bound_seconds=best_possible_seconds, patience=patience)
             if ended is not None:
                 progress.note(ended)
-            finalists = _finalists(course.tried, settings.effort.num_finalists)
-            if settings.num_trials == 0:
+            finalists = choose_finalists(course.tried, settings.effort.num_finalists)
+            spares = settings.num_trials == 0
+            if spares:
                 finalists = rounds.predicted(settings.effort.num_finalists)
             progress.note(course.proving(len(finalists)))
-            verdict = prove(trials, finalists, seed=settings.seed, progress=progress)
+            rivals = (
+                find_rivals(trials, ground, course.records, progress=progress, spares_trials=spares)
+                if finalists
+                else ()
+            )
+            verdict = prove(trials, finalists, rivals=rivals, seed=settings.seed, progress=progress)
+            fidelities = measure_fidelities(trials, verdict, progress)
     except OperationError as error:
         raise OperationError(f"{error} (the study is kept in {plan.folder.path})") from error
     except KeyboardInterrupt:
         progress.note(f"{_counted(course.tried)} in {plan.folder.path}")
         raise
     records = tuple(course.records)
+    bundle = bundle_of(trials, verdict.winner)
+    path = write_bundle(bundle, plan.folder.best, output)
     summary = summary_fields(
         study=opened,
         model=plan.model,
         cluster=plan.cluster,
         records=records,
         verdict=verdict,
+        usage=usage(verdict.winner, bundle, path),
+        bundle=plan.folder.best,
+        fidelities=fidelities,
         wall_seconds=course.spent_seconds,
     )
     summary |= {"proposer": settings.proposer, "search_seconds": round(rounds.search_seconds, 3), "ended": ended}
-    _hand_over(trials, opened, verdict, summary, output)
-    return Tuned(folder=plan.folder.path, records=records, verdict=verdict, summary=summary)
-
-
-def _finalists(tried: Sequence[Tried], num_finalists: int) -> list[Candidate]:
-    """The fastest strategies of ours."""
-    failures = [one.record.failure for one in tried if one.record.failure is not None]
-    if tried and len(failures) == len(tried):
-        raise OperationError(f"all {len(tried)} trials failed; the first: {failures[0].message}")
-    measured = [
-        (one.measurement.median_seconds, position)
-        for position, one in enumerate(tried)
-        if one.measurement is not None and one.candidate.strategy is not None
-    ]
-    return [tried[position].candidate for _, position in sorted(measured)[:num_finalists]]
+    jsonio.write_json(plan.folder.summary, summary)
+    return Tuned(
+        folder=plan.folder.path,
+        model=plan.model,
+        cluster=plan.cluster,
+        records=records,
+        verdict=verdict,
+        summary=summary,
+    )
 
 
 def _counted(tried: Sequence[Tried]) -> str:
@@ -164,13 +181,3 @@ def _counted(tried: Sequence[Tried]) -> str:
     if len(tried) == 1:
         return "1 trial is kept"
     return f"{len(tried) or 'no'} trials are kept"
-
-
-def _hand_over(trials: Trials, study: Study, verdict: Verdict, summary: dict[str, object], output: Path | None) -> None:
-    """Write the winner's bundle and the summary. Where stock DDP wins, the bundle has its buckets as a strategy."""
-    bundle = trials.bundle(verdict.winner.candidate) or trials.bundle(default_as_strategy(trials.model, trials.cluster))
-    assert bundle is not None, "every strategy has a bundle"
-    save_bundle(study.folder.best, bundle)
-    jsonio.write_json(study.folder.summary, summary)
-    if output is not None:
-        save_bundle(output, bundle)

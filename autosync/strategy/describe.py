@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autosync import units
-from autosync.specs.model import ModelSpec, variables_by_name
+from autosync.specs.model import ModelSpec
+from autosync.strategy.layers import told_as_layers
 from autosync.strategy.parts import all_parts
 from autosync.strategy.representation import (
     AllReduce,
@@ -27,7 +28,6 @@ from autosync.strategy.representation import (
 from autosync.strategy.wording import abbreviated, count, format_table, runs, settings, spread
 
 MAX_ROWS = 24
-_KIND_WORDS = {"embedding": "embedding", "linear": "fully connected layer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +116,7 @@ def _who(variables: Sequence[str], model: ModelSpec | None) -> tuple[str, bool]:
     """Some variables in a noun phrase, and whether it is a plural."""
     if len(variables) == 1:
         return variables[0], False
-    noun = "variable"
-    if model is not None:
-        known = variables_by_name(model)
-        kinds = {known[name].kind if name in known else "dense" for name in variables}
-        noun = _KIND_WORDS.get(kinds.pop(), noun) if len(kinds) == 1 else noun
-    return f"{count(len(variables), noun)} ({abbreviated(variables)})", True
+    return told_as_layers(variables, model), True
 
 
 def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
@@ -131,8 +126,8 @@ def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
     if min(cut) > 1:
         text += f" in {spread(cut)} parts" + (" each," if is_plural else ",")
     elif max(cut) > 1:
-        num_cut = sum(number > 1 for number in cut)
-        text += f", {num_cut} of them in parts,"
+        numbers = [number for number in cut if number > 1]
+        text += f", {len(numbers)} of {len(cut)} variables in {spread(numbers)} parts,"
     return text if len(cut) == len(messages) == 1 else f"{text} in {count(len(messages), 'message')}"
 
 
@@ -165,8 +160,13 @@ def _verb(messages: Sequence[Message], *, is_plural: bool) -> str:
 
 
 def _schedule(strategy: Strategy, summary: Summary) -> str:
+    return "; ".join([f"class: {', '.join(summary.classes)}", schedule_in_words(strategy)])
+
+
+def schedule_in_words(strategy: Strategy) -> str:
+    """How transfers are scheduled."""
     until = "until backward returns" if strategy.overlap == "backward" else "until the next use of each parameter"
-    facts = [f"class: {', '.join(summary.classes)}", f"transfers may last {until}", count(summary.num_lanes, "lane")]
+    facts = [f"transfers may last {until}", count(len({message.lane for message in strategy.messages}), "lane")]
     priorities = {message.priority for message in strategy.messages}
     if len(priorities) > 1:
         facts.append(f"priorities {min(priorities)} to {max(priorities)}")

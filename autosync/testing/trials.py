@@ -39,6 +39,8 @@ class FakeSteps:
     peak_memory_bytes: int = 100_000_000
     fails_at: int | None = None
     leaves_seconds: float = 0.0
+    loss: float = 1.0
+    gradient_error: float = 0.0
 
 
 class FakeService:
@@ -109,7 +111,13 @@ class FakeService:
             bytes_sent=(steps.bytes_per_step * num_steps,) * self._num_ranks,
             bytes_received=(steps.bytes_per_step * num_steps,) * self._num_ranks,
             peak_memory_bytes=(steps.peak_memory_bytes,) * self._num_ranks,
+            losses=((steps.loss,) * num_steps,) * self._num_ranks,
         )
+
+    def difference(self, first: str, second: str) -> float:
+        """That of the second: the first is taken to be exact."""
+        self.calls.append(("difference", f"{first}, {second}", 0))
+        return self._steps[second].gradient_error
 
     def release(self, name: str) -> None:
         self.calls.append(("release", name, 0))

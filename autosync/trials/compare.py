@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,8 @@ from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
 
 Progress = Callable[[str], None]
+Blocks = Mapping[str, Sequence[Sequence[float]]]
+"""By contestant: for each round the seconds of its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,13 @@ class Comparison:
     failures: Mapping[str, Failure]
     num_rounds: int
     steps_per_round: int
+    blocks: Blocks = field(repr=False)
+    least_difference: float
+
+    def between(self, name: str, other: str) -> Ratio:
+        """How many times as fast one is as another, with a 95 % interval of its own."""
+        speedup = round_ratio(self.blocks[other], self.blocks[name])
+        return Ratio(name=name, other=other, speedup=speedup, least_difference=self.least_difference)
 
 
 def compare(
@@ -131,11 +140,9 @@ def compare(
         failures=field.failures,
         num_rounds=len(next(iter(blocks.values()))),
         steps_per_round=steps_per_round,
+        blocks=blocks,
+        least_difference=design.least_difference,
     )
-
-
-Blocks = Mapping[str, Sequence[Sequence[float]]]
-"""By contestant: for each round the seconds of its steps."""
 
 
 def plan_rounds(step_seconds: Sequence[float], design: Design) -> tuple[int, int]:

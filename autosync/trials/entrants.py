@@ -15,6 +15,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.canonical import strategy_id
+from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import is_bundle, load_strategy_for
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Strategy
@@ -60,7 +61,7 @@ def _is_file(name: str) -> bool:
 def _entrant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec) -> Contestant:
     if name == TORCH_DDP:
         unused = any(parameter.reason == "unused" for parameter in model.untrained)
-        return Contestant(name=label, find_unused_parameters=unused)
+        return Contestant(name=label, ddp=DdpSettings(find_unused_parameters=unused))
     if _is_file(name):
         bundle = _bundle_of_file(name, model, cluster)
     else:

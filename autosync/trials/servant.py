@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import datetime as dt
 import gc
+import math
 import os
 import queue
+import random
 import select
 import signal
 import sys
@@ -31,9 +33,13 @@ from autosync.specs.cluster_file import parse_cluster
 from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
 from autosync.specs.task import Task
 from autosync.specs.task_file import is_task, load_task
+from autosync.specs.task_run import build_model
 from autosync.strategy.bundle import Bundle
+from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import parse_strategy
 from autosync.trials import control, meters
+from autosync.trials.meeting import meet_at, open_port
+from autosync.trials.plain_sgd import with_plain_sgd, with_plain_sgd_spec
 from autosync.trials.replay import replay_task
 from autosync.trials.serving import Serving
 from autosync.trials.training import RefusedError, Training
@@ -55,12 +61,20 @@ class Servant:
         self._servers: tuple[int, ...] = ()
         self._serves = False
         self._store: Any = None
+        self._opened: Any = None
         self._running: Training | None = None
         self._task: Task
         self._model: ModelSpec
         self._cluster: ClusterSpec
         self._seed = 0
         self._timeout_seconds = 0.0
+
+    def meet(self, _request: Mapping[str, Any]) -> Answer:
+        """Open a port where the ranks may meet, on the first of them."""
+        if self._rank:
+            return {}
+        self._opened = open_port()
+        return {"port": self._opened.port}
 
     def join(self, request: Mapping[str, Any]) -> Answer:
         """Load the task and meet the other ranks."""
@@ -77,7 +91,12 @@ class Servant:
         self._servers = tuple(range(num_workers, len(self._cluster.ranks)))
         self._serves = self._rank in self._servers
         # Workers alone are in torch's process group.
-        self._store = dist.FileStore(request["rendezvous"], -1 if self._serves else num_workers)  # type: ignore[attr-defined]
+        self._store = meet_at(
+            request["rendezvous"],
+            opened=self._opened,
+            num_users=-1 if self._serves else num_workers,
+            timeout_seconds=self._timeout_seconds,
+        )
         if not self._serves:
             dist.init_process_group(
                 "gloo",
@@ -95,19 +114,21 @@ class Servant:
             gc.collect()
             gc.freeze()
         meters.reset_peak_memory()
-        strategy = request["strategy"]
         bundle = None
-        if strategy is not None:
+        if request["strategy"] is not None:
             bundle = Bundle(
-                strategy=parse_strategy(_document(strategy)),
+                strategy=parse_strategy(_document(request["strategy"])),
                 model=self._model,
                 cluster=self._cluster,
                 strategy_id=request["strategy_id"],
                 plan_id=request["plan_id"],
             )
+        task = self._task
+        if request["plain_sgd"]:
+            task, bundle = with_plain_sgd(task), bundle and with_plain_sgd_spec(bundle)
         if self._serves:
             self._servings[request["name"]] = Serving(
-                self._task,
+                task,
                 bundle=bundle,
                 node=self._node,
                 store=self._store,
@@ -116,9 +137,9 @@ class Servant:
             )
             return {}
         self._trainings[request["name"]] = Training(
-            self._task,
+            task,
             bundle=bundle,
-            ddp_options=request["ddp_options"],
+            ddp=DdpSettings.from_plain(request["ddp"]),
             trace=Path(request["trace"]) if request.get("trace") else None,
             seed=self._seed,
             rank=self._rank,
@@ -154,6 +175,7 @@ class Servant:
             self._store.set(self._key("over"), "")
         return {
             "step_seconds": seconds,
+            "losses": [loss if math.isfinite(loss) else None for loss in training.take_losses()],
             **_read_since(before, self._interface),
             "peak_memory_bytes": meters.peak_memory_bytes() or 0,
         }
@@ -167,6 +189,21 @@ class Servant:
 
     def _key(self, what: str) -> str:
         return f"autosync/trials/{self._num_runs}/{what}"
+
+    def difference(self, request: Mapping[str, Any]) -> Answer:
+        """How far two contestants' parameters are from each other, beside how far the first's have come."""
+        if self._serves:
+            return {"difference": 0.0}
+        first, second = (self._trainings[name].parameters for name in request["names"])
+        torch.manual_seed(self._seed)
+        random.seed(self._seed)
+        begun = dict(build_model(self._task).named_parameters())
+        apart = moved = 0.0
+        for name, parameter in first.items():
+            apart += float((second[name].double() - parameter.double()).square().sum())
+            moved += float((parameter.double() - begun[name].detach().double()).square().sum())
+        share = math.sqrt(apart / moved) if moved else 0.0
+        return {"difference": share if math.isfinite(share) else None}
 
     def release(self, request: Mapping[str, Any]) -> Answer:
         """Be rid of a contestant."""
@@ -237,10 +274,12 @@ class Service:
     def serve(self) -> None:
         """Do what is asked, one request after another."""
         methods = {
+            "meet": self._servant.meet,
             "join": self._servant.join,
             "prepare": self._servant.prepare,
             "run": self._servant.run,
             "release": self._servant.release,
+            "difference": self._servant.difference,
         }
         while True:
             request = self._requests.get()

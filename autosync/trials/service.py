@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from autosync.errors import AutosyncError, OperationError
+from autosync.launchers.address import tcp_place
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
 from autosync.specs.model import ModelSpec
@@ -48,7 +50,7 @@ class StepSamples:
     `bytes_received` are those of all the steps over the link of each rank's node, which ranks of one node have in
     common; None where they cannot be told from others'. What went over the links of nodes that only serve stands in
     `server_bytes_sent` and `server_bytes_received`, by rank. `peak_memory_bytes` is each rank's since the last
-    `prepare` (since its start where the system does not reset it).
+    `prepare` (since its start where the system does not reset it). `losses` are those of the steps.
     """
 
     step_seconds: tuple[tuple[float, ...], ...]
@@ -58,6 +60,7 @@ class StepSamples:
     peak_memory_bytes: tuple[int, ...]
     server_bytes_sent: tuple[int, ...] | None = ()
     server_bytes_received: tuple[int, ...] | None = ()
+    losses: tuple[tuple[float, ...], ...] = ()
 
 
 class TrialService:
@@ -125,6 +128,7 @@ class TrialService:
         answers, servers = all_answers[: self.cluster.num_workers], all_answers[self.cluster.num_workers :]
         return StepSamples(
             step_seconds=tuple(tuple(answer["step_seconds"]) for answer in answers),
+            losses=tuple(tuple(map(_loss, answer["losses"])) for answer in answers),
             cpu_share=max(answer["cpu_share"] for answer in all_answers),
             bytes_sent=_counts(answers, "bytes_sent"),
             bytes_received=_counts(answers, "bytes_received"),
@@ -132,6 +136,17 @@ class TrialService:
             server_bytes_sent=_counts(servers, "bytes_sent"),
             server_bytes_received=_counts(servers, "bytes_received"),
         )
+
+    def difference(self, first: str, second: str) -> float:
+        """How far the parameters of two prepared contestants are apart, as a share of how far the first's have come.
+
+        Of all ranks the largest; infinite where some number is none.
+        """
+        for name in (first, second):
+            self._check_prepared(name)
+        answers = self._ask("difference", {"names": [first, second]})
+        found = [answer["difference"] for answer in answers]
+        return max((math.inf if share is None else share for share in found), default=math.inf)
 
     def release(self, name: str) -> None:
         """Be rid of a contestant: its model, optimizer, process groups and memory. Harmless after a failure.
@@ -156,23 +171,24 @@ class TrialService:
 
     def _fields(self, contestant: Contestant) -> Mapping[str, Any]:
         """What the ranks must know of a contestant. They have model and cluster, which must be the bundle's."""
+        common = {
+            "name": contestant.name,
+            "ddp": contestant.ddp.to_plain(),
+            "plain_sgd": contestant.plain_sgd,
+            "trace": None if contestant.trace is None else str(contestant.trace.resolve()),
+        }
         if contestant.bundle is None:
-            options: dict[str, Any] = {"find_unused_parameters": contestant.find_unused_parameters}
-            if contestant.bucket_cap_mb is not None:
-                options["bucket_cap_mb"] = contestant.bucket_cap_mb
-            return {"name": contestant.name, "strategy": None, "ddp_options": options}
+            return {**common, "strategy": None}
         try:
             bundle = contestant.bundle if isinstance(contestant.bundle, Bundle) else load_bundle(contestant.bundle)
             bundle.check(self.model, self.cluster)
         except AutosyncError as error:
             raise TrialFailed("refused", str(error)) from error
         return {
-            "name": contestant.name,
+            **common,
             "strategy": dump_strategy(bundle.strategy),
             "strategy_id": bundle.strategy_id,
             "plan_id": bundle.plan_id,
-            "ddp_options": {},
-            "trace": None if contestant.trace is None else str(contestant.trace.resolve()),
         }
 
     def _check_prepared(self, name: str) -> None:
@@ -193,21 +209,29 @@ class TrialService:
             folder = self._folder / f"ranks-{self._num_generations}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
         self._ranks = Ranks(self.cluster, folder)
-        # A meeting point for these ranks alone; whoever was killed leaves it behind.
-        rendezvous = (folder / "rendezvous").resolve()
-        self._ended.callback(rendezvous.unlink, missing_ok=True)
+        rendezvous = self._meeting_point(folder)
         self._ask(
             "join",
             {
                 "target": self._target,
                 "model": dump_model(self.model),
                 "cluster": dump_cluster(self.cluster),
-                "rendezvous": str(rendezvous),
+                "rendezvous": rendezvous,
                 "seed": self._seed,
                 "timeout_seconds": self._timeout_seconds + BACKSTOP_SECONDS,
             },
             seconds=START_SECONDS,
         )
+
+    def _meeting_point(self, folder: Path) -> str:
+        """A place for these ranks alone."""
+        if self._launcher.control == "relayed":
+            host = self.cluster.nodes[self.cluster.ranks[0].node].host
+            return tcp_place(host, self._ask("meet", {}, seconds=START_SECONDS)[0]["port"])
+        rendezvous = (folder / "rendezvous").resolve()
+        # Whoever was killed leaves it behind.
+        self._ended.callback(rendezvous.unlink, missing_ok=True)
+        return str(rendezvous)
 
     def _held_cluster(self) -> contextlib.AbstractContextManager[object]:
         try:
@@ -232,6 +256,11 @@ class TrialService:
         with self._ended:
             if ranks is not None:
                 ranks.end()
+
+
+def _loss(value: float | None) -> float:
+    """What is no number any more comes as None."""
+    return math.nan if value is None else value
 
 
 def _counts(answers: Sequence[Answer], key: str) -> tuple[int, ...] | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from autosync.errors import AutosyncError
 from autosync.runtime.parallelize import drain, no_sync, parallelize, release, where
@@ -24,7 +23,9 @@ from autosync.specs.task_run import (
     step_optimizer,
 )
 from autosync.strategy.bundle import Bundle
+from autosync.strategy.emit.settings import DdpSettings
 from autosync.trials import meters
+from autosync.trials.stock_ddp import stock_ddp
 
 
 class RefusedError(AutosyncError):
@@ -45,7 +46,7 @@ class Training:
         task: Task,
         *,
         bundle: Bundle | None,
-        ddp_options: dict[str, Any],
+        ddp: DdpSettings,
         trace: Path | None,
         seed: int,
         rank: int,
@@ -59,7 +60,7 @@ class Training:
         self._is_stock_ddp = bundle is None
         self._model: Any = self._bare
         if bundle is None:
-            self._model = DistributedDataParallel(self._bare, init_sync=False, **ddp_options)
+            self._model = stock_ddp(self._bare, ddp)
         else:
             try:
                 parallelize(
@@ -74,7 +75,20 @@ class Training:
             except AutosyncError as error:
                 raise RefusedError(str(error)) from error
         self._batches = torch.Generator().manual_seed(seed * 1_000_003 + rank)
+        self._losses: list[torch.Tensor] = []
         self._doing: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The model's parameters as they are, by name."""
+        return {name: parameter.detach() for name, parameter in self._bare.named_parameters()}
+
+    def take_losses(self) -> list[float]:
+        """The losses of the steps since this was last asked, of all their microsteps on average."""
+        losses, self._losses = self._losses, []
+        count = self._task.accumulation_steps
+        values = [float(loss) for loss in losses]
+        return [sum(values[first : first + count]) / count for first in range(0, len(values), count)]
 
     def where(self) -> str | None:
         """What of a step is under way, in words; None between steps. Another thread may ask."""
@@ -108,6 +122,7 @@ class Training:
     def _pass_through(self, batch: Any) -> None:
         self._doing = "in the forward pass"
         loss = compute_loss(self._task, self._model, batch)
+        self._losses.append(loss.detach())
         self._doing = "in the backward pass"
         run_backward(self._task, loss)
 

@@ -58,7 +58,7 @@ def test_fields_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         (["ps.yaml"], "ps.yaml names no model and no cluster"),
         (["ps.yaml", "--model", "resnet50"], "--cluster is missing"),
         (["ps.yaml", "--cluster", "4-hosts"], "--model is missing"),
-        (["none.yaml"], "none.yaml:1: cannot be read: no such file"),
+        (["none.yaml"], "none.yaml:1: cannot be read: No such file"),
     ],
 )
 def test_refusals(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

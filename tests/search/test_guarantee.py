@@ -1,11 +1,16 @@
 """Who is declared the winner: nobody by luck, and nobody without stock DDP beside it."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
+from autosync.datasets.schema import Record
 from autosync.errors import OperationError
-from autosync.search.candidates import STOCK_DDP, Candidate
+from autosync.search.candidates import STOCK_DDP, Candidate, candidate
 from autosync.search.effort import NORMAL_EFFORT
-from autosync.search.guarantee import Verdict, prove
+from autosync.search.guarantee import Rival, Verdict, choose_finalists, line_up, prove
+from autosync.search.progress import Tried
 from autosync.search.trial import Trials
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -66,6 +71,102 @@ def test_what_is_slower_or_the_same_leaves_the_default(prove_with) -> None:  # t
     assert not verdict.beats_default
     assert str(verdict.contests[1].ratio).startswith("no difference found between ")
     assert verdict.contests[2].ratio.verdict == "slower"
+
+
+@pytest.fixture
+def rivals(model: ModelSpec, cluster: ClusterSpec) -> tuple[Rival, Rival]:
+    """Buckets of one gradient each, and shards."""
+    built = {name: build_preset(name, model, cluster) for name in ("all_reduce_per_variable", "p3")}
+    bucket, preset = (candidate(f"preset:{name}", one, model, cluster) for name, one in built.items())
+    return Rival(role="best bucket", candidate=bucket), Rival(role="best preset", candidate=preset)
+
+
+@pytest.fixture
+def among_rivals(model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...], rivals: tuple[Rival, ...]):  # type: ignore[no-untyped-def]
+    """The verdict on a finalist beside both rivals; steps by role."""
+
+    def verdict(**seconds: float) -> Verdict:
+        trials = Trials(
+            study="s", service=FakeService({}), model=model, cluster=cluster, is_replayed=True, effort=NORMAL_EFFORT
+        )
+        names = {entrant.role.replace(" ", "_"): entrant.name for entrant in line_up(trials, finalists[1:], rivals)}
+        steps = {name: _steps(seconds[role]) for role, name in names.items()}
+        return prove(replace(trials, service=FakeService(steps)), finalists[1:], rivals=rivals)
+
+    return verdict
+
+
+def test_the_winner_is_held_against_every_baseline(among_rivals) -> None:  # type: ignore[no-untyped-def]
+    verdict = among_rivals(default=0.2, best_bucket=0.18, finalist=0.1, best_preset=0.15)
+    assert verdict.winner.entrant.role == "finalist"
+    assert verdict.winner.entrant.settings is None
+    assert [(ratio.verdict, round(ratio.speedup.value, 1)) for ratio in verdict.against] == [
+        ("faster", 1.8),
+        ("faster", 1.5),
+    ]
+
+
+def test_stock_ddp_with_an_argument_wins_over_what_is_not_for_certain_faster(among_rivals) -> None:  # type: ignore[no-untyped-def]
+    verdict = among_rivals(default=0.2, best_bucket=0.1, finalist=0.0999, best_preset=0.15)
+    assert verdict.beats_default
+    assert verdict.winner.entrant.role == "best bucket"
+    settings = verdict.winner.entrant.settings
+    assert settings is not None
+    assert settings.arguments().keys() == {"bucket_cap_mb"}
+    assert verdict.of("finalist") is not None
+
+
+def test_nobody_takes_part_twice(
+    model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...], rivals: tuple[Rival, ...]
+) -> None:
+    trials = Trials(
+        study="s", service=FakeService({}), model=model, cluster=cluster, is_replayed=True, effort=NORMAL_EFFORT
+    )
+    bucket, preset = (rival.candidate for rival in rivals)
+
+    def roles(chosen: Trials, *candidates: Candidate) -> list[str]:
+        return [entrant.role for entrant in line_up(chosen, candidates, rivals)]
+
+    assert roles(trials) == ["default"], "without finalists nothing is proved"
+    assert roles(trials, *finalists) == ["default", "best bucket", "finalist", "finalist", "best preset"]
+    assert roles(trials, bucket, finalists[0]) == ["default", "best bucket", "finalist", "best preset"]
+    assert roles(trials, preset, finalists[0]) == ["default", "best bucket", "best preset", "finalist"]
+
+
+def test_for_stock_ddp_the_fastest_is_tried_with_every_flag(
+    model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...], rivals: tuple[Rival, ...]
+) -> None:
+    trials = Trials(
+        study="s",
+        service=FakeService({}),
+        model=model,
+        cluster=cluster,
+        is_replayed=True,
+        effort=NORMAL_EFFORT,
+        target="ddp",
+    )
+    entrants = line_up(trials, (rivals[0].candidate, finalists[0]), rivals[:1])
+    flags = [sorted(entrant.contestant.ddp.arguments().keys() - {"bucket_cap_mb"}) for entrant in entrants]
+    views = "gradient_as_bucket_view"
+    assert flags == [[], [], [views], [views], [], ["batched_grad_copy"], [views, "static_graph"]]
+    assert all(entrant.contestant.bundle is None for entrant in entrants)
+    assert len({entrant.name for entrant in entrants}) == len(entrants)
+
+
+def test_an_exact_strategy_is_always_among_the_finalists(
+    model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...], make_record: Callable[..., Record]
+) -> None:
+    lossy = [
+        candidate(f"preset:{name}", build_preset(name, model, cluster), model, cluster) for name in ("fp16", "int8")
+    ]
+    tried = [
+        Tried(candidate=one, record=make_record(position, one, 0.1 * (position + 1)))
+        for position, one in enumerate((*lossy, *finalists))
+    ]
+    assert choose_finalists(tried, 2) == [*lossy, finalists[0]]
+    assert choose_finalists(tried, 3) == [*lossy, finalists[0]]
+    assert choose_finalists(tried[2:], 1) == [finalists[0]]
+    assert choose_finalists([], 2) == []
 
 
 def test_luck_wins_hardly_ever(prove_with) -> None:  # type: ignore[no-untyped-def]

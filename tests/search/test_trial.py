@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from autosync.datasets.facts import cluster_spec, model_spec
-from autosync.search.candidates import STOCK_DDP, default_as_strategy
+from autosync.search.candidates import STOCK_DDP, candidate, default_as_strategy
 from autosync.search.effort import NORMAL_EFFORT, Effort
 from autosync.search.trial import Trials
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Untrained
+from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.policy import Policy
 
@@ -61,8 +63,33 @@ def test_a_failure_is_a_record(model: ModelSpec, cluster: ClusterSpec) -> None:
 def test_stock_ddp_is_told_of_unused_parameters_where_they_are(model: ModelSpec, cluster: ClusterSpec) -> None:
     unused = replace(model, untrained=(Untrained(name="head", shape=(2,), reason="unused"),))
     trials = _trials(FakeSteps(seconds=0.1), unused, cluster)
-    assert trials.contestant(STOCK_DDP).find_unused_parameters
-    assert not replace(trials, is_replayed=True).contestant(STOCK_DDP).find_unused_parameters
+    assert trials.contestant(STOCK_DDP).ddp.find_unused_parameters
+    assert not replace(trials, is_replayed=True).contestant(STOCK_DDP).ddp.find_unused_parameters
+
+
+def test_for_stock_ddp_a_strategy_is_a_setting(model: ModelSpec, cluster: ClusterSpec) -> None:
+    trials = replace(_trials(FakeSteps(seconds=0.1), model, cluster), target="ddp")
+    one = candidate("x", build_preset("all_reduce_per_variable", model, cluster), model, cluster)
+    contestant = trials.contestant(one)
+    assert contestant.bundle is None
+    assert contestant.ddp == DdpSettings(bucket_cap_mb=contestant.ddp.bucket_cap_mb, gradient_as_bucket_view=True)
+    record = trials.run(one, 0)
+    assert (record.strategy_id, record.environment["engine"]) == (one.strategy_id, "torch_ddp")
+    # What records tell is of our engine.
+    assert replace(trials, is_recorded=True).contestant(one).bundle is not None
+
+
+def test_what_is_never_used_is_frozen_where_it_is_there(model: ModelSpec, cluster: ClusterSpec) -> None:
+    unused = replace(model, untrained=(Untrained(name="head", shape=(2,), reason="unused"),))
+    trials = replace(_trials(FakeSteps(seconds=0.1), unused, cluster), target="ddp")
+    ours = default_as_strategy(unused, cluster)
+    assert trials.contestant(ours).ddp.frozen == ("head",)
+    assert replace(trials, is_replayed=True).contestant(ours).ddp.frozen == ()
+
+
+def test_a_measurement_that_nobody_records(model: ModelSpec, cluster: ClusterSpec) -> None:
+    assert _trials(FakeSteps(seconds=0.1), model, cluster).seconds(STOCK_DDP) == pytest.approx(0.1)
+    assert _trials(FakeSteps(seconds=0.1, fails_at=3), model, cluster).seconds(STOCK_DDP) is None
 
 
 def test_a_record_says_all_that_is_known_beside_the_measurement(model: ModelSpec, cluster: ClusterSpec) -> None:

@@ -21,6 +21,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
+from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
 from autosync.testbed import processes
 from autosync.trials import control, ranks
@@ -273,7 +274,7 @@ def test_what_cannot_run_is_refused(make: MakeService, cluster: ClusterSpec, tmp
 
 def test_stock_ddp_takes_a_model_that_leaves_parameters_out_only_when_told(make: MakeService) -> None:
     with make(f"{TASK}:leaves_out") as service:
-        service.prepare(Contestant(name="told", find_unused_parameters=True))
+        service.prepare(Contestant(name="told", ddp=DdpSettings(find_unused_parameters=True)))
         service.run("told", 3)
         assert _failure(service).kind == "raised"
 

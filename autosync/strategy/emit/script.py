@@ -34,7 +34,7 @@ def emit_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Emit
     buckets = buckets_under(settings, model, cluster)
     notes = _notes(settings, buckets, model, cluster)
     return Emitted(
-        python=_python(settings, buckets, notes, f"{model.name} on {cluster.name}"),
+        python=_python(settings, notes, f"{model.name} on {cluster.name}"),
         fields={
             "schema": SCHEMA,
             "model": model.name,
@@ -83,9 +83,7 @@ def _notes(settings: DdpSettings, buckets: list[list[Variable]], model: ModelSpe
     return found
 
 
-def _python(settings: DdpSettings, buckets: list[list[Variable]], notes: list[str], about: str) -> str:
-    sizes = ", ".join(units.format_size(_size(bucket)) for bucket in buckets[:8])
-    more = f" and {len(buckets) - 8} more" if len(buckets) > 8 else ""
+def _python(settings: DdpSettings, notes: list[str], about: str) -> str:
     hook_import, hook_lines = _hook_lines(settings)
     return "\n".join(
         [
@@ -97,7 +95,6 @@ def _python(settings: DdpSettings, buckets: list[list[Variable]], notes: list[st
             *hook_import,
             "from torch.nn.parallel import DistributedDataParallel",
             "",
-            f"# Buckets, in the order in which gradients become ready: {sizes}{more}.",
             *_arguments(settings),
             "",
             "",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB
 from autosync.strategy.representation import Cast, PowerSGD
@@ -73,6 +74,19 @@ class DdpSettings:
             "batched_grad_copy": self.batched_grad_copy,
         }
         return {**found, **{name: True for name, is_set in flags.items() if is_set}}
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain values, for ranks and files."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> DdpSettings:
+        """What `to_plain` gave."""
+        hook = plain["hook"]
+        if hook is not None:
+            hook = Cast(**hook) if hook["kind"] == "cast" else PowerSGD(**hook)
+        caps = tuple(plain["bucket_cap_mb_list"])
+        return cls(**{**plain, "hook": hook, "bucket_cap_mb_list": caps, "frozen": tuple(plain["frozen"])})
 
     def __str__(self) -> str:
         """`DDP(bucket_cap_mb=8, gradient_as_bucket_view=True)`."""

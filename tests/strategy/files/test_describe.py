@@ -1,7 +1,10 @@
 """A strategy in words and tables."""
 
-from autosync.specs.model import ModelSpec
+import pytest
+
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.describe import Totals, describe, in_words, summarise
+from autosync.strategy.layers import told_as_layers
 from autosync.strategy.representation import (
     Int8,
     Message,
@@ -32,10 +35,60 @@ def _mixed() -> Strategy:
 
 def test_a_mixed_strategy_in_words(model: ModelSpec) -> None:
     assert in_words(_mixed(), model) == (
-        "3 fully connected layers (fc1, fc2, fc3) go to servers on node-0..1 in 2 parts each, in 6 messages; "
+        "the three fully connected layers (fc1, fc2, fc3) go to servers on node-0..1 in 2 parts each, in 6 messages; "
         "the rest is all-reduced in 2 messages"
     )
     assert in_words(_mixed()).startswith("3 variables (fc1, fc2, fc3) go to servers")
+
+
+def _layered() -> ModelSpec:
+    """Two layers with biases, a table, and a norm."""
+
+    def one(position: int, name: str, shape: tuple[int, ...], **fields: object) -> Variable:
+        return Variable(name=name, shape=shape, use=position, ready=5 - position, **fields)  # type: ignore[arg-type]
+
+    rows = {"kind": "embedding", "touched_rows": 1.0, "max_touched_rows": 2}
+    linear = {"kind": "linear", "factor_rows": 4}
+    variables = (
+        one(0, "words.weight", (9, 4), **rows),
+        one(1, "norm.weight", (4,)),
+        one(2, "up.weight", (8, 4), **linear),
+        one(3, "up.bias", (8,)),
+        one(4, "down.weight", (4, 8), **linear),
+        one(5, "down.bias", (4,)),
+    )
+    segment = Segment(module="all", seconds=0.1, variables=tuple(variable.name for variable in variables))
+    timeline = Timeline(device="cpu", source="computed", forward=(), backward=(segment,))
+    return ModelSpec(name="m", optimizer=OptimizerSpec(name="SGD"), variables=variables, timeline=timeline)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["up.weight", "up.bias", "down.weight", "down.bias"], "the two fully connected layers (up, down)"),
+        (["up.weight", "up.bias"], "1 of 2 fully connected layers (up)"),
+        (["up.weight", "down.bias"], "1 of 2 fully connected layers (up) and down.bias"),
+        (["up.bias", "down.bias"], "2 variables (up.bias, down.bias)"),
+        (["words.weight", "norm.weight"], "the embedding (words) and norm.weight"),
+        (
+            ["words.weight", "up.weight", "down.weight", "norm.weight"],
+            "the embedding (words), the two fully connected layers (up, down) and norm.weight",
+        ),
+    ],
+)
+def test_variables_are_told_as_layers(names: list[str], words: str) -> None:
+    assert told_as_layers(names, _layered()) == words
+
+
+def test_a_layer_goes_with_its_bias() -> None:
+    served = [_on("n", f"{name}.weight[{i}]") for name in ("up", "down") for i in range(2)]
+    rest = Message(parts=("up.bias", "down.bias"), synchroniser=ParameterServer(server="n"))
+    others = Message(parts=("words.weight", "norm.weight"))
+    cuts = {"up.weight": Partition(sizes=(4, 4)), "down.weight": Partition(sizes=(2, 2))}
+    assert in_words(Strategy(partitions=cuts, messages=(*served, rest, others)), _layered()) == (
+        "the embedding (words) and norm.weight are all-reduced in 1 message; "
+        "the rest goes to a server on n, 2 of 4 variables in 2 parts, in 5 messages"
+    )
 
 
 def test_each_synchroniser_has_its_words() -> None:
@@ -54,7 +107,7 @@ def test_each_synchroniser_has_its_words() -> None:
         "a sends touched rows to a server on n; the rest is all-reduced as int8 in 1 message"
     )
     assert words(_on("n", "a[0]"), _on("n", "a[1]"), _on("n", "b")) == (
-        "all variables go to a server on n, 1 of them in parts, in 3 messages"
+        "all variables go to a server on n, 1 of 2 variables in 2 parts, in 3 messages"
     )
 
 
@@ -84,7 +137,7 @@ def test_the_whole_description(model: ModelSpec) -> None:
     assert (
         describe(strategy, model)
         == """\
-try: 3 fully connected layers (fc1, fc2, fc3) go to a server on node-1 in 1 message; \
+try: the three fully connected layers (fc1, fc2, fc3) go to a server on node-1 in 1 message; \
 the rest is all-reduced in 1 message
 
 class: exact; transfers may last until the next use of each parameter; 2 lanes; priorities 0 to 2; 1 message in slices

@@ -1,0 +1,79 @@
+"""Handing over: the winner's bundle, what it needs to run, and how a training script comes by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync.errors import DoesNotApplyError
+from autosync.search.candidates import default_as_strategy
+from autosync.search.guarantee import Contest
+from autosync.search.trial import Trials
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.emit.ddp import settings_for, why_not_ddp
+from autosync.strategy.emit.script import call
+from autosync.strategy.emit.settings import DdpSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How to train by what won.
+
+    `lines` are for people. `settings` is how stock DDP does it, None where it cannot, and `refusal` then says why.
+    """
+
+    lines: tuple[str, ...]
+    settings: DdpSettings | None
+    refusal: str = ""
+
+
+def bundle_of(trials: Trials, winner: Contest) -> Bundle:
+    """The winner's bundle. Where stock DDP wins it has its buckets as a strategy."""
+    bundle = trials.bundle(winner.candidate) or trials.bundle(default_as_strategy(trials.model, trials.cluster))
+    assert bundle is not None, "every strategy has a bundle"
+    return bundle
+
+
+def write_bundle(bundle: Bundle, best: Path, output: Path | None) -> Path:
+    """Write the bundle into its study, and where the user wants it; the path to speak of."""
+    save_bundle(best, bundle)
+    if output is not None:
+        save_bundle(output, bundle)
+    return output or best
+
+
+def usage(winner: Contest, bundle: Bundle, path: Path) -> Usage:
+    """How to train by the winner, whose bundle lies at a path."""
+    settings = winner.entrant.settings
+    if settings is not None:
+        return Usage(lines=_with_stock_ddp(settings, path), settings=settings)
+    try:
+        settings, refusal = settings_for(bundle.strategy, bundle.model, bundle.cluster), ""
+    except DoesNotApplyError:
+        settings, refusal = None, why_not_ddp(bundle.strategy, bundle.model, bundle.cluster)[0]
+    lines = [
+        "in the training script, after init_process_group and in place of DistributedDataParallel:",
+        "    import autosync",
+        f'    model, optimizer = autosync.parallelize(model, optimizer, "{path}")',
+        "started as before (torchrun … train.py); `serve` on nodes that only serve: docs/serving.md",
+    ]
+    if not any(node.role == "server" for node in bundle.cluster.nodes):
+        lines[-1] = "started as before (torchrun … train.py)"
+    if settings is not None:
+        lines.append(f"or without autosync, by stock DDP: autosync emit {path} --to ddp -o tuned_ddp.py")
+    else:
+        lines.append(f"stock DDP cannot do the same: {refusal}")
+    return Usage(lines=tuple(lines), settings=settings, refusal=refusal)
+
+
+def _with_stock_ddp(settings: DdpSettings, path: Path) -> tuple[str, ...]:
+    if settings.is_stock:
+        return ("leave the training script as it is: DistributedDataParallel(model)",)
+    if settings.hook is None and not settings.frozen and len(call(settings)) <= 100:
+        return ("in the training script:", f"    model = {call(settings)}")
+    return (
+        f"autosync emit {path} --to ddp -o tuned_ddp.py",
+        "and in the training script, in place of DistributedDataParallel(model):",
+        "    from tuned_ddp import wrap",
+        "    model = wrap(model)",
+    )

@@ -1,0 +1,93 @@
+"""What a tuning run came to, for people: the verdict, where the time goes, what the winner does, how to use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosync.cli.compare import table
+
+if TYPE_CHECKING:
+    from autosync.search.tune import Tuned
+
+
+def describe(tuned: Tuned, output: Path | None) -> str:
+    """The verdict, each paragraph an answer: is there a gain, where does it come from, what is it, how is it had."""
+    blocks = [[_tried(tuned)], [_contests(tuned)], _ratios(tuned), _winner(tuned), _use(tuned)]
+    text = "\n\n".join("\n".join(block) for block in blocks if block)
+    bundle = output or tuned.folder / "best.yaml"
+    what = "" if tuned.verdict.beats_default else " (stock DDP's buckets as a strategy)"
+    return f"{text}\n\nbundle: {bundle}{what}\nstudy:  {tuned.folder}"
+
+
+def _tried(tuned: Tuned) -> str:
+    failed = sum(record.failure is not None for record in tuned.records)
+    count = len(tuned.records)
+    text = "1 strategy tried" if count == 1 else f"{count} strategies tried"
+    if failed:
+        text += f", {failed} of them failed (the study says why)"
+    if len(tuned.verdict.contests) == 1:
+        return f"{text}. Stock DDP alone:"
+    return f"{text}. Stock DDP and the fastest others, measured again in turn:"
+
+
+def _contests(tuned: Tuned) -> str:
+    contests = tuned.verdict.contests
+    return table(
+        {contest.name: contest.measurement for contest in contests},
+        {contest.name: contest.ratio.speedup for contest in contests if contest.ratio is not None},
+    )
+
+
+def _ratios(tuned: Tuned) -> list[str]:
+    verdict = tuned.verdict
+    lines = [f"{contest.ratio}." for contest in verdict.contests if contest.ratio is not None]
+    return lines + [f"{name} was left out: {one.kind}: {one.message}" for name, one in verdict.left_out.items()]
+
+
+def _winner(tuned: Tuned) -> list[str]:
+    verdict, fields = tuned.verdict, tuned.summary["winner"]
+    assert isinstance(fields, dict), "the summary's winner has fields"
+    if not verdict.beats_default:
+        return _keep(tuned)
+    winner = verdict.winner
+    assert winner.ratio is not None, "who wins was compared with stock DDP"
+    speedup = winner.ratio.speedup
+    classes = fields["classes"]
+    named = winner.name if classes == ["exact"] else f"{winner.name}, which is {' and '.join(classes)}"
+    figures = f"{speedup.value:.2f} times as fast as stock DDP ({speedup.low:.2f} to {speedup.high:.2f})"
+    lines = [
+        f"The winner is {named}: {figures}.",
+        f"  what it does: {fields['in_words']}",
+        f"  how it runs:  {fields['schedule']}",
+        f"  stock DDP:    {_time(tuned, verdict.default.name)}",
+        f"  the winner:   {_time(tuned, winner.name)}",
+    ]
+    if fields["training"]:
+        lines.append(f"  training:     {fields['training']}")
+    return lines + [f"  {ratio}" for ratio in verdict.against]
+
+
+def _keep(tuned: Tuned) -> list[str]:
+    if len(tuned.verdict.contests) == 1:
+        first = "Nothing was there to compare with stock DDP: keep it."
+    else:
+        first = "Nothing tried is faster than stock DDP for certain: keep it."
+    prospect = tuned.summary["prospect"]
+    assert isinstance(prospect, dict), "the summary's prospect has fields"
+    words = str(prospect["in_words"])
+    return [first, f"{words[0].upper()}{words[1:]}.", f"  stock DDP: {_time(tuned, tuned.verdict.default.name)}"]
+
+
+def _time(tuned: Tuned, name: str) -> str:
+    """Where the time of a contestant's step went."""
+    from autosync.search.prospect import time_shares
+
+    measured = next(contest.measurement for contest in tuned.verdict.contests if contest.name == name)
+    return str(time_shares(measured, tuned.model, tuned.cluster))
+
+
+def _use(tuned: Tuned) -> list[str]:
+    fields = tuned.summary["winner"]
+    assert isinstance(fields, dict), "the summary's winner has fields"
+    return ["How to use it:", *[f"  {line}" for line in fields["use"]]] if tuned.verdict.beats_default else []

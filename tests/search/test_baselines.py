@@ -1,0 +1,99 @@
+"""The baselines: found by prediction, confirmed by measurement, and nothing is measured twice."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from autosync.datasets.schema import Record
+from autosync.search.baselines import NUM_CONFIRMED, Baselines, find_baselines
+from autosync.search.candidates import Candidate
+from autosync.simulators.interface import Prediction
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.presets import build_preset
+from autosync.strategy.presets.buckets import MIB
+from autosync.strategy.representation import Strategy
+
+MakeRecord = Callable[[int, Candidate, float | None], Record]
+
+
+class ByMessages:
+    """Predicts that a message takes a second."""
+
+    name = "by messages"
+
+    def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
+        return [Prediction(seconds=float(len(strategy.messages))) for strategy in strategies]
+
+    def learn(self, records: Sequence[Record]) -> None:
+        pass
+
+
+@pytest.fixture
+def large(model: ModelSpec) -> ModelSpec:
+    """Four MiB a variable: single buckets differ."""
+    variables = tuple(replace(variable, shape=(MIB,)) for variable in model.variables)
+    return replace(model, variables=variables)
+
+
+@pytest.fixture
+def baselines(large: ModelSpec, cluster: ClusterSpec) -> Baselines:
+    return find_baselines(large, cluster, lambda strategy: strategy.is_exact)
+
+
+def test_every_single_bucket_that_differs_and_every_other_exact_preset(
+    baselines: Baselines, large: ModelSpec, cluster: ClusterSpec
+) -> None:
+    default = strategy_id(build_preset("ddp", large, cluster), large, cluster)
+    assert default not in {*baselines.buckets, *baselines.presets}
+    assert not baselines.buckets.keys() & baselines.presets.keys()
+    counts = [len(one.strategy.messages) for one in baselines.buckets.values() if one.strategy]
+    assert counts == [3, 2, 1]
+    assert next(one.origin for one in baselines.buckets.values()) == "preset:ddp_cap(1 MiB)"
+    assert all(one.strategy is not None and one.strategy.is_exact for one in baselines.presets.values())
+
+
+def test_what_may_not_be_tried_is_no_baseline(large: ModelSpec, cluster: ClusterSpec) -> None:
+    none = find_baselines(large, cluster, lambda _: False)
+    assert none == Baselines({}, {})
+    assert none.best("bucket", [], ByMessages(), measure=lambda _: 1.0) is None
+
+
+def test_the_most_promising_are_measured_and_the_fastest_is_best(baselines: Baselines) -> None:
+    asked: list[str] = []
+
+    def measure(one: Candidate) -> float:
+        asked.append(one.origin)
+        return 1.0 / len(asked)
+
+    best = baselines.best("bucket", [], ByMessages(), measure=measure)
+    assert len(asked) == NUM_CONFIRMED
+    assert best is not None
+    assert best.origin == asked[-1]
+
+
+def test_what_was_tried_counts_and_is_not_measured_again(baselines: Baselines, make_record: MakeRecord) -> None:
+    slow, middle, fast = sorted(baselines.buckets.values(), key=lambda one: -len(one.strategy.messages))  # type: ignore[union-attr]
+    records = [make_record(0, slow, 0.01), make_record(1, fast, None)]
+    asked: list[Candidate] = []
+
+    def measure(one: Candidate) -> float:
+        asked.append(one)
+        return 0.5
+
+    # The slowest by prediction was the fastest of all.
+    assert baselines.best("bucket", records, ByMessages(), measure=measure) == slow
+    assert asked == [middle]
+
+
+def test_what_fails_is_none(baselines: Baselines) -> None:
+    assert baselines.best("bucket", [], ByMessages(), measure=lambda _: None) is None
+
+
+def test_without_measuring_the_prediction_decides(baselines: Baselines, make_record: MakeRecord) -> None:
+    ranked = sorted(baselines.buckets.values(), key=lambda one: len(one.strategy.messages))  # type: ignore[union-attr]
+    assert baselines.best("bucket", [], ByMessages(), measure=None) == ranked[0]
+    failed = [make_record(0, ranked[0], None)]
+    assert baselines.best("bucket", failed, ByMessages(), measure=None) == ranked[1]

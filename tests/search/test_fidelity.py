@@ -1,0 +1,109 @@
+"""What inexact strategies do to training: on real ranks with a task of its own, and where nothing can be known."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autosync.search.candidates import Candidate, candidate
+from autosync.search.effort import QUICK_EFFORT
+from autosync.search.fidelity import NUM_STEPS, Fidelity, fidelity, measure_fidelities
+from autosync.search.guarantee import Contest, Entrant, Verdict
+from autosync.search.trial import Trials
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import model_of
+from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import AllReduce, Message, Strategy
+from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.service import TrialService
+
+TASK = str(Path(__file__).with_name("tiny.py"))
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
+    model, cluster = model_of(TASK), load_cluster("local-2")
+    folder = tmp_path_factory.mktemp("ranks")
+    with TrialService(target=TASK, model=model, cluster=cluster, folder=folder, timeout_seconds=60.0) as service:
+        yield Trials(study="s", service=service, model=model, cluster=cluster, is_replayed=False, effort=QUICK_EFFORT)
+
+
+def _preset(trials: Trials, name: str) -> Candidate:
+    return candidate(f"preset:{name}", build_preset(name, trials.model, trials.cluster), trials.model, trials.cluster)
+
+
+def test_an_exact_strategy_has_no_error_and_the_same_losses(trials: Trials) -> None:
+    names = tuple(variable.name for variable in trials.model.variables)
+    ring = Strategy(messages=(Message(parts=names, synchroniser=AllReduce(topology="ring")),))
+    for one in (_preset(trials, "sharded"), candidate("ring", ring, trials.model, trials.cluster)):
+        found = fidelity(trials, one)
+        assert found.note == ""
+        assert found.gradient_error == pytest.approx(0.0, abs=1e-5)
+        assert found.loss == pytest.approx(found.exact_loss, rel=1e-4)
+        assert found.exact_loss is not None
+        assert found.first_loss is not None
+        assert found.exact_loss < found.first_loss, "it learns"
+
+
+def test_the_coarser_the_codec_the_larger_the_error(trials: Trials) -> None:
+    errors = [fidelity(trials, _preset(trials, name)).gradient_error for name in ("fp16", "bf16", "int8", "sign")]
+    assert all(error is not None for error in errors)
+    assert 1e-5 < errors[0] < errors[1] < errors[2] < errors[3] < 1.5  # type: ignore[operator]
+
+
+def test_a_stale_strategy_has_losses_alone(trials: Trials) -> None:
+    found = fidelity(trials, _preset(trials, "local_sgd"))
+    assert found.gradient_error is None
+    assert found.loss is not None
+    assert found.loss != found.exact_loss
+    assert str(found).startswith(f"after {NUM_STEPS} steps its loss is ")
+
+
+def test_replayed_compute_has_no_gradients(model: ModelSpec, cluster: ClusterSpec) -> None:
+    service = FakeService({}, others=FakeSteps(seconds=0.1))
+    trials = Trials(study="s", service=service, model=model, cluster=cluster, is_replayed=True, effort=QUICK_EFFORT)
+    one = candidate("preset:fp16", build_preset("fp16", model, cluster), model, cluster)
+    assert str(fidelity(trials, one)).startswith("what it does to training is not known")
+    assert service.calls == []
+
+
+def _fake_trials(model: ModelSpec, cluster: ClusterSpec, steps: FakeSteps) -> Trials:
+    return Trials(
+        study="s",
+        service=FakeService({}, others=steps),
+        model=model,
+        cluster=cluster,
+        is_replayed=False,
+        effort=QUICK_EFFORT,
+    )
+
+
+def test_what_fails_is_told(model: ModelSpec, cluster: ClusterSpec) -> None:
+    one = candidate("preset:fp16", build_preset("fp16", model, cluster), model, cluster)
+    trials = _fake_trials(model, cluster, FakeSteps(seconds=0.1, fails_at=5))
+    assert str(fidelity(trials, one)).startswith("what it does to training could not be measured (raised: ")
+
+
+def test_only_what_is_inexact_is_looked_at(model: ModelSpec, cluster: ClusterSpec) -> None:
+    trials = _fake_trials(model, cluster, FakeSteps(seconds=0.1, gradient_error=0.25, loss=2.0))
+    contests = []
+    for name in ("ddp", "fp16"):
+        one = candidate(f"preset:{name}", build_preset(name, model, cluster), model, cluster)
+        entrant = Entrant(role="finalist", candidate=one, contestant=trials.contestant(one))
+        measured = trials.run(one, 0).measurement
+        assert measured is not None
+        contests.append(Contest(entrant=entrant, measurement=measured, ratio=None))
+    found = measure_fidelities(trials, Verdict(contests=tuple(contests), winner=contests[0], left_out={}))
+    assert found == {
+        contests[1].name: Fidelity(gradient_error=0.25, num_steps=NUM_STEPS, first_loss=2.0, loss=2.0, exact_loss=2.0)
+    }
+    assert str(found[contests[1].name]) == (
+        "its averaged gradients are off by 0.25 of their norm; after 60 steps its loss is 2, that of exact training 2"
+    )
+
+
+def test_a_loss_that_is_no_number_is_told() -> None:
+    lost = Fidelity(num_steps=60, loss=float("nan"), exact_loss=1.0)
+    assert str(lost) == "after 60 steps its loss is no number any more, that of exact training 1"

@@ -1,0 +1,96 @@
+"""How the winner is used: an argument of stock DDP where that is enough, else two lines, and why not less."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autosync.search.candidates import STOCK_DDP, Candidate, candidate
+from autosync.search.effort import QUICK_EFFORT
+from autosync.search.guarantee import Contest, Entrant, Role
+from autosync.search.handover import Usage, bundle_of, usage, write_bundle
+from autosync.search.trial import Trials
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec
+from autosync.strategy.bundle import load_bundle
+from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.presets import build_preset
+from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.contestant import Contestant
+
+BEST = Path("best.yaml")
+
+
+@pytest.fixture
+def trials(model: ModelSpec, cluster: ClusterSpec) -> Trials:
+    service = FakeService({}, others=FakeSteps(seconds=0.1))
+    return Trials(study="s", service=service, model=model, cluster=cluster, is_replayed=True, effort=QUICK_EFFORT)
+
+
+def _contest(trials: Trials, one: Candidate, role: Role = "finalist", ddp: DdpSettings | None = None) -> Contest:
+    contestant = trials.contestant(one) if ddp is None else Contestant(name="x", ddp=ddp)
+    measured = trials.run(one, 0).measurement
+    assert measured is not None
+    return Contest(entrant=Entrant(role=role, candidate=one, contestant=contestant), measurement=measured, ratio=None)
+
+
+def _preset(trials: Trials, name: str) -> Candidate:
+    return candidate(f"preset:{name}", build_preset(name, trials.model, trials.cluster), trials.model, trials.cluster)
+
+
+def _usage(trials: Trials, contest: Contest) -> Usage:
+    return usage(contest, bundle_of(trials, contest), BEST)
+
+
+def test_the_default_needs_nothing(trials: Trials) -> None:
+    found = _usage(trials, _contest(trials, STOCK_DDP, "default"))
+    assert found.lines == ("leave the training script as it is: DistributedDataParallel(model)",)
+
+
+def test_a_bucket_is_one_argument(trials: Trials) -> None:
+    one = _preset(trials, "all_reduce_per_variable")
+    found = _usage(trials, _contest(trials, one, "best bucket", DdpSettings(bucket_cap_mb=0.25)))
+    assert found.lines[1] == "    model = DistributedDataParallel(model, bucket_cap_mb=0.25)"
+
+
+def test_what_is_more_than_a_line_is_a_file(trials: Trials) -> None:
+    one = _preset(trials, "ddp")
+    for settings in (
+        DdpSettings(bucket_cap_mb_list=tuple(float(cap) for cap in range(1, 60))),
+        DdpSettings(bucket_cap_mb=1, frozen=("never",)),
+    ):
+        found = _usage(trials, _contest(trials, one, "finalist", settings))
+        assert found.lines[0] == "autosync emit best.yaml --to ddp -o tuned_ddp.py"
+        assert found.lines[-1] == "    model = wrap(model)"
+
+
+def test_our_engine_is_two_lines_and_says_whether_stock_ddp_could(trials: Trials) -> None:
+    ours = _usage(trials, _contest(trials, _preset(trials, "ps")))
+    assert ours.lines[1:3] == (
+        "    import autosync",
+        '    model, optimizer = autosync.parallelize(model, optimizer, "best.yaml")',
+    )
+    assert ours.settings is None
+    assert ours.lines[-1] == f"stock DDP cannot do the same: {ours.refusal}"
+    assert "is synchronised by parameter server" in ours.refusal
+    both = _usage(trials, _contest(trials, _preset(trials, "all_reduce_per_variable")))
+    assert both.settings is not None
+    assert both.refusal == ""
+    assert both.lines[-1].endswith("autosync emit best.yaml --to ddp -o tuned_ddp.py")
+
+
+def test_nodes_that_only_serve_are_spoken_of(trials: Trials) -> None:
+    server = Node(name="spare", host="spare", role="server", devices=0, bandwidth_out=1e9, bandwidth_in=1e9)
+    wider = replace(trials, cluster=replace(trials.cluster, nodes=(*trials.cluster.nodes, server)))
+    assert any("serve" in line for line in _usage(wider, _contest(wider, _preset(wider, "ps"))).lines)
+    assert not any("serve" in line for line in _usage(trials, _contest(trials, _preset(trials, "ddp"))).lines)
+
+
+def test_the_bundle_is_written_where_it_is_wanted(
+    trials: Trials, cluster: ClusterSpec, model: ModelSpec, tmp_path: Path
+) -> None:
+    bundle = bundle_of(trials, _contest(trials, STOCK_DDP, "default"))
+    assert bundle.strategy == build_preset("ddp", model, cluster)
+    assert write_bundle(bundle, tmp_path / "best.yaml", None) == tmp_path / "best.yaml"
+    assert write_bundle(bundle, tmp_path / "best.yaml", tmp_path / "mine.yaml") == tmp_path / "mine.yaml"
+    assert load_bundle(tmp_path / "mine.yaml") == load_bundle(tmp_path / "best.yaml")
