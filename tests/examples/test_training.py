@@ -104,6 +104,15 @@ def test_tolerances_follow_the_yardsticks_and_never_fall_below_roundings_of_the_
     assert benchmark.tolerances(reference, yardsticks, "float64") == [16 * 2.0**-52, 2.5, 5.0]
 
 
+def test_a_scripts_control_is_that_of_its_most_precise_numbers(benchmark: ModuleType) -> None:
+    results = [
+        {"script": "a", "control": {"dtype": "float64"}},
+        {"script": "a", "control": {"dtype": "float32"}},
+        {"script": "b", "control": None},
+    ]
+    assert benchmark.controlled(results) == results[:1]
+
+
 @pytest.mark.parametrize(
     ("losses", "failure", "passes"),
     [
