@@ -31,6 +31,8 @@ STRICT: Any = {"extra": "forbid", "strict": True}
 _VERSION = re.compile(r"[0-9]{1,9}")
 MAX_BYTES = 32 * 2**20
 _MAX_LIST = 100
+# What is plain already; records have thousands of such values, so these are asked for first.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ def from_plain(value: Any, *, into: type[T], document: Document | None = None) -
 
 def to_plain(value: Any) -> Any:
     """Plain values of a dataclass: fields at their default are left out (`kind` never is), units stand in words."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _field(f, getattr(value, f.name)) for f in dataclasses.fields(value) if _is_written(f, value)}
     if isinstance(value, enum.Enum):
@@ -154,7 +158,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [to_plain(item) for item in value]
+        return [item if type(item) in _PLAIN else to_plain(item) for item in value]
     return value
 
 

@@ -18,7 +18,8 @@ STOCK_ORIGIN = "baseline:torch_ddp"
 class CombinationStats:
     """One model on one cluster. Seconds are of measured records without flags; None where there are none.
 
-    `speedup` is how many times as fast as stock DDP the fastest is; None where either is not there.
+    `speedup` is how many times as fast as stock DDP the fastest is (where stock DDP has none but flagged records, as
+    those); None where either is not there.
     """
 
     model: str
@@ -83,7 +84,10 @@ def dataset_stats(records: Iterable[Record]) -> Stats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """The medians of one model on one cluster, of measured records without flags; `stock_seconds` is stock DDP's."""
+    """The medians of one model on one cluster, of measured records without flags.
+
+    `stock_seconds` is what stock DDP takes; where all its records are flagged, by those.
+    """
 
     model: str
     cluster: str
@@ -105,17 +109,14 @@ def _by_names(records: Iterable[Record]) -> Mapping[tuple[str, str], list[Record
 
 
 def _step_times(model: str, cluster: str, records: Iterable[Record]) -> StepTimes:
-    clean = [
-        (record.origin, record.measurement.median_seconds)
-        for record in records
-        if record.measurement is not None and not record.measurement.flags
-    ]
-    stock = [seconds for origin, seconds in clean if origin == STOCK_ORIGIN]
+    measured = [(record.origin, record.measurement) for record in records if record.measurement is not None]
+    stock = [measurement for origin, measurement in measured if origin == STOCK_ORIGIN]
+    chosen = [measurement.median_seconds for measurement in [one for one in stock if not one.flags] or stock]
     return StepTimes(
         model=model,
         cluster=cluster,
-        seconds=tuple(seconds for _, seconds in clean),
-        stock_seconds=statistics.median(stock) if stock else None,
+        seconds=tuple(measurement.median_seconds for _, measurement in measured if not measurement.flags),
+        stock_seconds=statistics.median(chosen) if chosen else None,
     )
 
 
@@ -150,7 +151,7 @@ def _combination(model: str, cluster: str, records: Sequence[Record]) -> Combina
         fastest_seconds=min(seconds, default=None),
         median_seconds=statistics.median(seconds) if seconds else None,
         slowest_seconds=max(seconds, default=None),
-        speedup=None if times.stock_seconds is None else times.stock_seconds / min(seconds),
+        speedup=times.stock_seconds / min(seconds) if times.stock_seconds is not None and seconds else None,
     )
 
 

@@ -103,11 +103,19 @@ def _summary(dataset: Dataset) -> str:
         ),
         ("below 5 % noise", f"{stats.quiet_share or 0.0:.1%} of the measured records"),
         ("synchronisers", _listed(stats.synchronisers)),
-        ("origins", _listed(stats.origins)),
+        ("origins", _listed(_by_kind(stats.origins))),
         ("measured", f"{days[0]} to {days[-1]}"),
         ("size", format_size(dataset.num_bytes)),
     ]
     return _table(("what", "how much"), rows)
+
+
+def _by_kind(origins: Mapping[str, int]) -> Mapping[str, int]:
+    """Origins without the names behind them: all presets are one."""
+    counts: Counter[str] = Counter()
+    for origin, count in origins.items():
+        counts[origin.partition(":")[0]] += count
+    return dict(counts.most_common())
 
 
 def _combinations(dataset: Dataset) -> str:
