@@ -19,6 +19,9 @@ SIMULATORS = Registry(
     "simulator",
     {
         "analytical": f"{_HERE}.analytical.simulator:open_analytical",
+        "learned": f"{_HERE}.learned.simulators:open_learned",
+        "linear": f"{_HERE}.learned.simulators:open_linear",
+        "sequence": f"{_HERE}.learned.simulators:open_sequence",
         "timeline": f"{_HERE}.timeline.simulator:open_timeline",
     },
 )

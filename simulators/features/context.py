@@ -1,0 +1,99 @@
+"""Features of a model and a cluster: the same for all strategies of a study.
+
+They are ratios, so that a model twice as large on links twice as fast looks the same. Seconds are told as shares of the
+bound, the time that no exact strategy can beat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from autosync.plan.bound import bound, rates_of
+from autosync.simulators.costs import Costs
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ITEM_BYTES, ModelSpec
+
+CONTEXT = (
+    "model.compute",
+    "model.forward",
+    "model.update",
+    "model.variables",
+    "model.largest",
+    "model.embeddings",
+    "model.touched",
+    "model.linear",
+    "cluster.wire",
+    "cluster.workers",
+    "cluster.ranks_on_node",
+    "cluster.servers",
+    "cluster.slowest",
+    "cluster.oversubscription",
+    "cluster.round",
+    "cluster.native_round",
+    "cluster.ranks_on_processor",
+)
+"""What the features are called, in their order."""
+
+
+class Scales(NamedTuple):
+    """Seconds that other seconds are held against."""
+
+    bound: float
+    compute: float
+
+
+def scales_of(model: ModelSpec, cluster: ClusterSpec) -> Scales:
+    """The scales of a study; a model without times has those of its bytes alone."""
+    found = bound(model, cluster, rates=rates_of(cluster)).seconds
+    smallest = 1e-9
+    return Scales(bound=max(found, smallest), compute=max(model.step_seconds, smallest))
+
+
+def context_features(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Mapping[str, float]:
+    """The features by name, in the order of `CONTEXT`."""
+    scales = scales_of(model, cluster)
+    found = {**_of_model(model, scales), **_of_cluster(model, cluster, costs, scales)}
+    assert tuple(found) == CONTEXT, "every feature has its name"
+    return found
+
+
+def _of_model(model: ModelSpec, scales: Scales) -> dict[str, float]:
+    total = model.num_bytes
+    timeline = model.timeline
+    forward = model.accumulation_steps * sum(segment.seconds for segment in timeline.forward)
+    update = sum(segment.seconds for segment in timeline.optimizer)
+    embeddings = [variable for variable in model.variables if variable.kind == "embedding"]
+    touched = sum((v.touched_rows or 0.0) * v.shape[1] * ITEM_BYTES[v.dtype] for v in embeddings)
+    return {
+        "model.compute": scales.compute / scales.bound,
+        "model.forward": forward / scales.compute,
+        "model.update": update / scales.compute,
+        "model.variables": math.log2(len(model.variables)),
+        "model.largest": max(variable.num_bytes for variable in model.variables) / total,
+        "model.embeddings": sum(variable.num_bytes for variable in embeddings) / total,
+        "model.touched": touched / total,
+        "model.linear": sum(v.num_bytes for v in model.variables if v.kind == "linear") / total,
+    }
+
+
+def _of_cluster(model: ModelSpec, cluster: ClusterSpec, costs: Costs, scales: Scales) -> dict[str, float]:
+    workers = [node for node in cluster.nodes if node.role == "worker"]
+    rates = [min(node.bandwidth_out, node.bandwidth_in) for node in workers]
+    uplinks = [
+        sum(node.bandwidth_out for node in cluster.nodes if node.rack == rack.name) / rack.uplink_out
+        for rack in cluster.racks
+    ]
+    processors = 0.0 if costs.num_processors is None else len(cluster.ranks) / costs.num_processors
+    return {
+        "cluster.wire": model.num_bytes / min(rates) / scales.bound,
+        "cluster.workers": math.log2(cluster.num_workers),
+        "cluster.ranks_on_node": cluster.num_workers / len(workers),
+        "cluster.servers": (len(cluster.nodes) - len(workers)) / len(workers),
+        "cluster.slowest": min(rates) * len(rates) / sum(rates),
+        "cluster.oversubscription": max(uplinks, default=0.0),
+        "cluster.round": costs.round_seconds / scales.bound,
+        "cluster.native_round": costs.native_round_seconds / scales.bound,
+        "cluster.ranks_on_processor": processors,
+    }

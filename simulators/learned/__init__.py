@@ -1,0 +1,1 @@
+"""Simulators that learn from measured trials how far off the others are."""

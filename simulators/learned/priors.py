@@ -1,0 +1,100 @@
+"""What was learned of other models and clusters: opened from where it was saved, or learned from a dataset.
+
+A dataset teaches anew whenever it is opened, and reading thousands of strategies takes its time; what is used often is
+better trained once and saved.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync import jsonio
+from autosync.datasets.drift import Combination, combination_of
+from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
+from autosync.datasets.schema import Record
+from autosync.datasets.sources import Source
+from autosync.errors import DocumentError, InputError, Problem
+from autosync.simulators.learned.files import TrainedOn
+from autosync.simulators.learned.student import Student
+from autosync.simulators.learned.trials import Group, Rows, Trials, targets_of, teaching
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+
+Enrol = Callable[[ModelSpec, ClusterSpec], Student[Rows]]
+"""Makes a student for a model on a cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lot:
+    """All records of one model on one cluster that something can be learned from."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    records: tuple[Record, ...]
+
+    @property
+    def model_name(self) -> str:
+        """The name without slow motion: the model at another speed is the same model."""
+        return self.model.name.partition("@")[0]
+
+
+def lots_of(path: Path | str) -> list[Lot]:
+    """The lots of a dataset, in an order that does not depend on that of its records."""
+    source = Source(path)
+    problems: list[Problem] = []
+    records = list(source.records(problems.append))
+    if problems:
+        raise DocumentError(problems[:1])
+    lots = lots_of_records(records, source.specs())
+    if not lots:
+        rule = "a store or a dataset with its model and cluster specs, and records that were measured undisturbed"
+        raise InputError(f"{path}: nothing can be learned from its records", rule=rule)
+    return lots
+
+
+def lots_of_records(records: Iterable[Record], specs: Iterable[Spec]) -> list[Lot]:
+    """The same of records and specs that are at hand; records whose specs are not are left out."""
+    known = {spec.spec_id: spec for spec in specs}
+    found: dict[Combination, list[Record]] = defaultdict(list)
+    for record in teaching(list(records)):
+        found[combination_of(record)].append(record)
+    lots = []
+    for (model, cluster), chosen in sorted(found.items()):
+        if model in known and cluster in known:
+            lots.append(
+                Lot(
+                    model=model_of_spec(known[model]),
+                    cluster=cluster_of_spec(known[cluster]),
+                    records=tuple(chosen),
+                )
+            )
+    return lots
+
+
+def groups_of(lots: Iterable[Lot], enrol: Enrol[Rows]) -> Iterator[Group[Rows]]:
+    """Each lot as a student of it reads it, one after the other: this is what takes time."""
+    for lot in lots:
+        student = enrol(lot.model, lot.cluster)
+        rows = Trials(student.read).rows_of(lot.records)
+        measurements = [record.measurement for record in lot.records if record.measurement is not None]
+        targets = targets_of(measurements, student.complexity(rows))
+        yield Group(rows=rows, targets=targets, model=lot.model_name, cluster=lot.cluster.name)
+
+
+def trained_on(lots: Sequence[Lot]) -> TrainedOn:
+    """What a manifest says of the records that were learned from."""
+    contents = [
+        (record.strategy_id, record.model_spec, record.cluster_spec, record.measurement.median_seconds)
+        for lot in lots
+        for record in lot.records
+        if record.measurement is not None
+    ]
+    return TrainedOn(
+        num_records=len(contents),
+        models=tuple(sorted({lot.model_name for lot in lots})),
+        clusters=tuple(sorted({lot.cluster.name for lot in lots})),
+        fingerprint=jsonio.content_hash(contents),
+    )

@@ -1,0 +1,69 @@
+"""Whether strategies are read today as they were when a prior was trained.
+
+A prior says how far off the other simulators are. If one of them has become better since, it corrects faults that are
+gone. So what is saved has with it how a small made-up case was read; whoever opens it reads the same case again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from autosync.errors import InputError
+from autosync.simulators.features.reader import Reader
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.presets import build_preset
+
+_PRESETS = ("ddp", "all_reduce_per_variable", "ps", "sharded")
+_TOLERANCE = 1e-3
+
+
+@functools.cache
+def rehearsed() -> tuple[float, ...]:
+    """How the case is read: of each strategy the predictions of other simulators, and its features in one number."""
+    model, cluster = _model(), _cluster()
+    reader = Reader(model, cluster)
+    read = reader.read([build_preset(name, model, cluster) for name in _PRESETS])
+    values = reader.features(read).values
+    # Later columns weigh more, so that columns that have changed places are noticed.
+    mixed = values @ np.linspace(1.0, 2.0, values.shape[1])
+    found = np.concatenate((read.timeline_seconds, read.analytical_seconds, mixed))
+    return tuple([float(f"{number:.6g}") for number in found.tolist()])
+
+
+def check_rehearsal(told: Sequence[float]) -> None:
+    """Refuse what was trained when the case was read otherwise."""
+    now = rehearsed()
+    if len(told) != len(now) or not np.allclose(told, now, rtol=_TOLERANCE, atol=1e-12):
+        raise InputError(
+            "it was trained when other simulators predicted otherwise",
+            rule="what corrects them was trained with those of this version",
+            hint="train it again",
+        )
+
+
+def _model() -> ModelSpec:
+    shapes = ((64, 3, 7, 7), (64,), (512, 256), (256, 256), (1000, 256), (1000,))
+    count = len(shapes)
+    variables = tuple(
+        [
+            Variable(name=f"v{position}", shape=shape, use=position, ready=count - 1 - position)
+            for position, shape in enumerate(shapes)
+        ]
+    )
+    forward = tuple([Segment(module=one.name, seconds=0.001, variables=(one.name,)) for one in variables])
+    backward = tuple([Segment(module=one.name, seconds=0.002, variables=(one.name,)) for one in variables[::-1]])
+    timeline = Timeline(device="none", source="computed", forward=forward, backward=backward)
+    return ModelSpec(name="rehearsal", optimizer=OptimizerSpec(name="SGD"), variables=variables, timeline=timeline)
+
+
+def _cluster() -> ClusterSpec:
+    rates = (1.25e8, 1.25e8, 5e7)
+    nodes = [
+        Node(name=f"n{position}", host=f"n{position}", bandwidth_out=rate, bandwidth_in=rate)
+        for position, rate in enumerate(rates)
+    ]
+    return ClusterSpec(name="rehearsal", nodes=tuple(nodes))

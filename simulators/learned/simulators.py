@@ -1,0 +1,98 @@
+"""The learned simulators as the catalogue opens them.
+
+`prior` is a folder that was saved by training, or a dataset to learn from now. Without one, `learned` has the ranker
+that ships, where one ships that fits this version; the others begin with nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from autosync.errors import InputError
+from autosync.simulators.features.reader import Read, Reader
+from autosync.simulators.learned import linear, sequence
+from autosync.simulators.learned.boosted import UNTAUGHT, Boosted
+from autosync.simulators.learned.files import is_saved
+from autosync.simulators.learned.linear import Line, LinearRows, LinearStudent
+from autosync.simulators.learned.priors import Lot, groups_of, lots_of
+from autosync.simulators.learned.ranker import Lesson, RankerStudent, load_ranker
+from autosync.simulators.learned.sequence import Sequencer, SequenceStudent
+from autosync.simulators.learned.student import StudentSimulator
+from autosync.simulators.learned.variables import SequenceRows
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+
+PASSES = 40
+"""How often the sequence model sees a batch of each group of a dataset."""
+
+
+def open_learned(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> StudentSimulator[Read]:
+    """`learned`, with what others learned before it."""
+    found = shipped_ranker() if prior is None else _ranker(Path(prior))
+    return StudentSimulator(RankerStudent(Reader(model, cluster), prior=found))
+
+
+def open_linear(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> StudentSimulator[LinearRows]:
+    """`linear`, the baseline of twelve features."""
+    found = linear.UNTAUGHT if prior is None else _line(Path(prior))
+    return StudentSimulator(LinearStudent(model, cluster, prior=found))
+
+
+def open_sequence(
+    model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None
+) -> StudentSimulator[SequenceRows]:
+    """`sequence`, the baseline that reads variables one after the other."""
+    found = sequence.UNTAUGHT if prior is None else _sequencer(Path(prior))
+    return StudentSimulator(SequenceStudent(model, cluster, prior=found))
+
+
+def shipped_folder() -> Path:
+    """Where the ranker lies that ships with the records."""
+    return Path(str(resources.files("autosync.datasets"))) / "ranker"
+
+
+@functools.cache
+def shipped_ranker() -> Boosted:
+    """The ranker that ships; untaught where none does, or where it corrects simulators that have changed since."""
+    if not is_saved(shipped_folder()):
+        return UNTAUGHT
+    try:
+        return load_ranker(shipped_folder())
+    except InputError:
+        return UNTAUGHT
+
+
+def ranker_of(lots: Sequence[Lot]) -> tuple[Boosted, Lesson]:
+    """A prior from lots, and the lesson that it was taught."""
+    lesson = Lesson()
+    readers: list[Reader] = []
+
+    def enrol(model: ModelSpec, cluster: ClusterSpec) -> RankerStudent:
+        readers.append(Reader(model, cluster))
+        return RankerStudent(readers[-1])
+
+    for group in groups_of(lots, enrol):
+        lesson.add(readers[-1], group.rows, group.targets, model=group.model)
+    return lesson.prior(), lesson
+
+
+@functools.lru_cache(maxsize=2)
+def _ranker(prior: Path) -> Boosted:
+    return load_ranker(prior) if is_saved(prior) else ranker_of(lots_of(prior))[0]
+
+
+@functools.lru_cache(maxsize=2)
+def _line(prior: Path) -> Line:
+    if is_saved(prior):
+        return linear.load_line(prior)
+    return linear.line_of(list(groups_of(lots_of(prior), LinearStudent)))
+
+
+@functools.lru_cache(maxsize=2)
+def _sequencer(prior: Path) -> Sequencer:
+    if is_saved(prior):
+        return sequence.load_sequencer(prior)
+    return sequence.train(list(groups_of(lots_of(prior), SequenceStudent)), passes=PASSES)

@@ -1,0 +1,80 @@
+"""What all learned simulators have in common: they read strategies, and are taught by what was measured.
+
+A *student* knows how to read strategies of one model on one cluster and how to be taught; being taught makes something
+that *predicts*. Everything that is learned from other models and clusters is in what the student begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.datasets.schema import Record
+from autosync.simulators.interface import Prediction
+from autosync.simulators.learned.losses import Targets
+from autosync.simulators.learned.trials import Rows, Trials, targets_of, teaching
+from autosync.strategy.representation import Strategy
+
+Floats = npt.NDArray[np.float64]
+_Rows_contra = TypeVar("_Rows_contra", bound=tuple[Any, ...], contravariant=True)
+
+
+class Taught(Protocol[_Rows_contra]):
+    """What predicts."""
+
+    def predict(self, rows: _Rows_contra) -> tuple[Floats, Floats]:
+        """The log of the seconds of each row, and how unsure it is: a standard deviation."""
+
+
+class Student(Protocol[Rows]):
+    """Reads and learns, for one model on one cluster."""
+
+    @property
+    def name(self) -> str:
+        """What the simulator is called."""
+
+    def read(self, strategies: Sequence[Strategy]) -> Rows:
+        """Strategies as rows, in their order."""
+
+    def complexity(self, rows: Rows) -> Floats:
+        """How complicated each strategy is: of two that are as fast the simpler one comes first."""
+
+    def taught(self, rows: Rows, targets: Targets) -> Taught[Rows]:
+        """What predicts after these trials, of which there may be none."""
+
+
+class StudentSimulator(Generic[Rows]):
+    """A student as a simulator."""
+
+    def __init__(self, student: Student[Rows]) -> None:
+        self._student = student
+        self._trials: Trials[Rows] = Trials(student.read)
+        self._taught: Taught[Rows] | None = None
+
+    @property
+    def name(self) -> str:
+        """What the simulator is called."""
+        return self._student.name
+
+    def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
+        """One prediction a strategy, in their order."""
+        if self._taught is None:
+            self.learn([])
+        assert self._taught is not None
+        if not strategies:
+            return []
+        log_seconds, spread = self._taught.predict(self._student.read(strategies))
+        return [
+            Prediction(seconds=seconds, spread=unsure)
+            for seconds, unsure in zip(np.exp(log_seconds).tolist(), spread.tolist(), strict=True)
+        ]
+
+    def learn(self, records: Sequence[Record]) -> None:
+        """Be taught anew, by all trials so far."""
+        chosen = teaching(records)
+        rows = self._trials.rows_of(chosen)
+        measurements = [record.measurement for record in chosen if record.measurement is not None]
+        self._taught = self._student.taught(rows, targets_of(measurements, self._student.complexity(rows)))
