@@ -15,6 +15,7 @@ from typing import Literal
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate
+from autosync.search.crowd import most_at_once
 from autosync.search.progress import SILENT, Progress, Tried
 from autosync.search.trial import Trials
 from autosync.strategy.emit.settings import DdpSettings
@@ -126,7 +127,7 @@ def prove(
     progress: Progress = SILENT,
 ) -> Verdict:
     """Measure stock DDP, the finalists and the baselines in turn and declare the winner."""
-    entrants = line_up(trials, finalists, rivals)
+    entrants, crowded_out = _as_fit(line_up(trials, finalists, rivals), trials)
     if len(entrants) == 1:
         return _default_alone(trials, entrants[0])
     comparison = compare(
@@ -138,7 +139,20 @@ def prove(
         compute_seconds=trials.model.step_seconds,
         progress=progress.now,
     )
-    return judge(comparison, entrants)
+    verdict = judge(comparison, entrants)
+    return replace(verdict, left_out={**crowded_out, **verdict.left_out})
+
+
+def _as_fit(entrants: Sequence[Entrant], trials: Trials) -> tuple[list[Entrant], dict[str, Failure]]:
+    """As many as there is memory for, two at the least; the first finalist and the baselines stay longest."""
+    room = None if trials.is_recorded else most_at_once(trials.model, trials.cluster)
+    if room is None or len(entrants) <= max(room, 2):
+        return list(entrants), {}
+    ours = [one for one in entrants if one.role == "finalist"]
+    important = [*entrants[:1], *ours[:1], *(one for one in entrants[1:] if one.role != "finalist"), *ours[1:]]
+    kept = {one.name for one in important[: max(room, 2)]}
+    reason = Failure(kind="refused", message="there is no room in memory for it beside the others")
+    return [one for one in entrants if one.name in kept], {one.name: reason for one in entrants if one.name not in kept}
 
 
 def line_up(trials: Trials, finalists: Sequence[Candidate], rivals: Sequence[Rival] = ()) -> list[Entrant]:

@@ -64,10 +64,13 @@ def test_the_verdict_for_people(shell: Shell, fake: Callable[..., None]) -> None
     assert lines[0] == "4 strategies tried. Stock DDP and the fastest others, measured again in turn:"
     assert lines[2].split()[:6] == ["ms", "a", "step", "95", "%", "interval"]
     assert lines[3].startswith("stock DDP ")
-    assert all(line.startswith(("preset:", "mutated")) for line in lines[4:6])
-    assert all(" times as fast as stock DDP (" in line for line in lines[7:9])
-    assert lines[10] == f"The winner is {lines[7].partition(' is ')[0]}:"
-    assert lines[11] == "  all variables are all-reduced in 2 messages"
+    ratios = [line for line in lines if " times as fast as stock DDP (" in line and not line.startswith("The winner")]
+    assert len(ratios) >= 2
+    assert all(line.startswith(("preset:", "mutated", "stock DDP, ")) for line in ratios)
+    (winner,) = (line for line in lines if line.startswith("The winner is "))
+    assert " times as fast as stock DDP (" in winner
+    assert any(line.startswith("  what it does: all variables are ") for line in lines)
+    assert "How to use it:" in lines
     assert lines[-2:] == ["bundle: autosync-studies/s/best.yaml", "study:  autosync-studies/s"]
 
 
@@ -75,8 +78,9 @@ def test_no_difference_is_said_plainly(shell: Shell, fake: Callable[..., None]) 
     fake()
     assert shell.run(*_tune("--trials", "2")) == 0, shell.err
     lines = shell.out.splitlines()
-    assert lines[6].startswith("no difference found between preset:ddp ")
-    assert lines[8] == "Nothing tried is faster than stock DDP for certain: keep it."
+    assert any(line.startswith("no difference found between preset:ddp ") for line in lines)
+    keep = lines.index("Nothing tried is faster than stock DDP for certain: keep it.")
+    assert lines[keep + 1].startswith("Communication that compute does not hide is ")
     assert lines[-2] == "bundle: autosync-studies/s/best.yaml (stock DDP's buckets as a strategy)"
 
 

@@ -169,6 +169,19 @@ def test_an_exact_strategy_is_always_among_the_finalists(
     assert choose_finalists([], 2) == []
 
 
+def test_as_many_take_part_as_there_is_memory_for(among_rivals, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    steps = {"default": 0.2, "best_bucket": 0.18, "finalist": 0.1, "best_preset": 0.15}
+    rooms = {0: ["default", "finalist"], 3: ["default", "best bucket", "finalist"], 4: None, None: None}
+    for room, roles in rooms.items():
+        monkeypatch.setattr("autosync.search.guarantee.most_at_once", lambda *_, room=room: room)
+        verdict = among_rivals(**steps)
+        kept = [contest.entrant.role for contest in verdict.contests]
+        assert kept == (roles or ["default", "best bucket", "finalist", "best preset"])
+        assert len(verdict.left_out) == 4 - len(kept)
+        assert all("no room in memory" in failure.message for failure in verdict.left_out.values())
+        assert verdict.winner.entrant.role == "finalist"
+
+
 def test_luck_wins_hardly_ever(prove_with) -> None:  # type: ignore[no-untyped-def]
     """Two finalists that equal stock DDP, forty times over: at most one in twenty may be named, and some luck."""
     named = sum(prove_with(*[_steps(0.1, noise=0.1)] * 3, seed=seed).beats_default for seed in range(40))

@@ -49,6 +49,8 @@ SUMMARY = {
     "contests",
     "left_out",
     "bound_seconds",
+    "prospect",
+    "fidelity",
     "failures",
     "proposer",
     "search_seconds",
@@ -102,8 +104,8 @@ def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
     assert all(record.measurement is not None for record in tuned.records)
     assert tuned.folder == Path("autosync-studies/first")
     assert list(read_study(tuned.folder)) == list(tuned.records)
-    assert tuned.verdict.contests[0].candidate.name == "stock DDP"
-    assert len(tuned.verdict.contests) == 3
+    assert tuned.verdict.default.name == "stock DDP"
+    assert len(tuned.verdict.contests) >= 3
 
     assert output.read_text() == (tuned.folder / "best.yaml").read_text()
     bundle = load_bundle(output)
@@ -131,19 +133,17 @@ def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: 
     assert tuned.verdict.winner.candidate.name == fast
     best = load_bundle(tuned.folder / "best.yaml")
     assert best.strategy_id == tuned.records[3].strategy_id
-    assert tuned.summary["winner"] == {
-        "origin": tuned.records[3].origin,
-        "strategy_id": best.strategy_id,
-        "beats_stock_ddp": True,
-        "in_words": tuned.verdict.winner.candidate.in_words(best.model),
-        "bundle": str(tuned.folder / "best.yaml"),
-    }
+    winner: Any = tuned.summary["winner"]
+    assert (winner["origin"], winner["strategy_id"]) == (tuned.records[3].origin, best.strategy_id)
+    assert winner["beats_stock_ddp"]
+    assert winner["in_words"] == tuned.verdict.winner.candidate.in_words(best.model)
+    assert winner["bundle"] == str(tuned.folder / "best.yaml")
     stock, *others = tuned.summary["contests"]  # type: ignore[misc]
     assert (stock["name"], stock["speedup_over_stock_ddp"]) == (STOCK, None)
-    assert len(others) == 2
-    assert others[0]["speedup_over_stock_ddp"]["verdict"] == "faster"
-    assert others[0]["speedup_over_stock_ddp"]["in_words"].startswith(f"{fast} is ")
-    assert others[1]["speedup_over_stock_ddp"]["verdict"] == "no difference found"
+    verdicts = {one["name"]: one["speedup_over_stock_ddp"]["verdict"] for one in others}
+    assert verdicts.pop(fast) == "faster"
+    assert verdicts
+    assert set(verdicts.values()) == {"no difference found"}
 
     # What came after the best was clearly worse than it, and its record says that it was stopped.
     assert [("stopped_early" in record.measurement.flags) for record in tuned.records if record.measurement] == (
@@ -153,7 +153,7 @@ def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: 
     assert list(read_study(tuned.folder)) == list(tuned.records)
     assert "stopped early" in told.notes[5]
     assert told.lines[1] == f"trying {STOCK} (trial 1 of 6)"
-    assert told.lines[-1].startswith("round 9 of 12")
+    assert any(line.startswith("round 9 of 12") for line in told.lines)
     assert not service.prepared
 
 
@@ -163,13 +163,12 @@ def test_where_nothing_is_faster_the_default_is_handed_over(
     tuned, _ = tune_fake({STOCK: FakeSteps(seconds=0.09, noise=0.005)}, num_trials=5)
     assert not tuned.verdict.beats_default
     assert load_bundle(tuned.folder / "best.yaml").strategy.name == "ddp"
-    assert tuned.summary["winner"] == {
-        "origin": "baseline:torch_ddp",
-        "strategy_id": None,
-        "beats_stock_ddp": False,
-        "in_words": "stock DDP as it ships",
-        "bundle": str(tuned.folder / "best.yaml"),
-    }
+    winner: Any = tuned.summary["winner"]
+    assert (winner["origin"], winner["strategy_id"]) == ("baseline:torch_ddp", None)
+    assert not winner["beats_stock_ddp"]
+    assert winner["in_words"] == "stock DDP as it ships"
+    assert winner["bundle"] == str(tuned.folder / "best.yaml")
+    assert "more than 4.5" in str(tuned.summary["prospect"])
 
 
 def test_a_budget_that_is_spent_tries_nothing(tune_fake: TuneFake) -> None:
@@ -275,7 +274,9 @@ def test_a_study_goes_on_as_it_was_begun(tune_fake: TuneFake, told: Told) -> Non
 def test_without_trials_the_predicted_are_proved(tune_fake: TuneFake) -> None:
     tuned, _ = tune_fake({}, num_trials=0, proposer="learned")
     assert tuned.records == ()
-    assert len(tuned.verdict.contests) == 1 + CHEAP.num_finalists
+    roles = [contest.entrant.role for contest in tuned.verdict.contests]
+    assert roles[0] == "default"
+    assert 1 + CHEAP.num_finalists <= len(roles) <= 3 + CHEAP.num_finalists
     assert all(contest.candidate.strategy is not None for contest in tuned.verdict.contests[1:])
 
 
