@@ -70,10 +70,10 @@ def test_the_time_left_is_that_of_the_trials_and_of_the_proof(clock: Clock, add:
     add(course, STOCK_DDP, 0.1)
     add(course, STOCK_DDP, 0.2)
     clock.now += 20
-    # Ten seconds a trial; in the proof three contestants take 40 steps, 10 that begin blocks, and the warm-up.
-    assert course.seconds_left() == pytest.approx(2 * 10 + 0.3 * (50 + PROOF_WARMUP_STEPS))
+    # Ten seconds a trial; in the proof five contestants take 40 steps, 10 that begin blocks, and the warm-up.
+    assert course.seconds_left() == pytest.approx(2 * 10 + 0.5 * (50 + PROOF_WARMUP_STEPS))
     clock.now += 2000
-    assert course.seconds_left() == pytest.approx(2 * 1010 + 0.3 * (50 + PROOF_WARMUP_STEPS))
+    assert course.seconds_left() == pytest.approx(2 * 1010 + 0.5 * (50 + PROOF_WARMUP_STEPS))
 
 
 def test_budgets_bound_the_time_left(clock: Clock, add: Callable[..., None]) -> None:
@@ -81,9 +81,9 @@ def test_budgets_bound_the_time_left(clock: Clock, add: Callable[..., None]) -> 
     add(course, STOCK_DDP, 10.0)
     clock.now += 20
     # 5 s of search, and the proof's 60 s beside its warm-up.
-    assert course.seconds_left() == pytest.approx(5 + 60 + 30 * PROOF_WARMUP_STEPS)
+    assert course.seconds_left() == pytest.approx(5 + 60 + 50 * PROOF_WARMUP_STEPS)
     clock.now += 20
-    assert course.seconds_left() == pytest.approx(60 + 30 * PROOF_WARMUP_STEPS)
+    assert course.seconds_left() == pytest.approx(60 + 50 * PROOF_WARMUP_STEPS)
 
 
 def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[..., None]) -> None:
@@ -127,5 +127,5 @@ def test_what_came_before_counts_as_tried_and_takes_no_time(
     assert course.seconds_left() is None
     assert course.num_left == 2
     course.take_in([*course.records, make_record(5, STOCK_DDP, 0.1)])
-    assert course.seconds_left() == pytest.approx(10 + 0.1 * 3 * (50 + PROOF_WARMUP_STEPS))
+    assert course.seconds_left() == pytest.approx(10 + 0.1 * 5 * (50 + PROOF_WARMUP_STEPS))
     assert course.outcome(5).startswith("trial 3 of 4: stock DDP")

@@ -77,7 +77,8 @@ class DdpSettings:
 
     def to_plain(self) -> dict[str, Any]:
         """As plain values, for ranks and files."""
-        return asdict(self)
+        caps, frozen = list(self.bucket_cap_mb_list), list(self.frozen)
+        return {**asdict(self), "bucket_cap_mb_list": caps, "frozen": frozen}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> DdpSettings:
