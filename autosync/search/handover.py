@@ -51,14 +51,15 @@ def usage(winner: Contest, bundle: Bundle, path: Path) -> Usage:
         settings, refusal = settings_for(bundle.strategy, bundle.model, bundle.cluster), ""
     except DoesNotApplyError:
         settings, refusal = None, why_not_ddp(bundle.strategy, bundle.model, bundle.cluster)[0]
+    serves = any(node.role == "server" for node in bundle.cluster.nodes)
     lines = [
         "in the training script, after init_process_group and in place of DistributedDataParallel:",
         "    import autosync",
-        f'    model, optimizer = autosync.parallelize(model, optimizer, "{path}")',
-        "started as before (torchrun … train.py); `serve` on nodes that only serve: docs/serving.md",
+        "    model, optimizer = autosync.parallelize(model, optimizer)",
+        f"started by: autosync launch {path} -- train.py",
+        f"or as before: AUTOSYNC_BUNDLE={path} torchrun … train.py"
+        + (" (and `autosync serve` on nodes that only serve)" if serves else ""),
     ]
-    if not any(node.role == "server" for node in bundle.cluster.nodes):
-        lines[-1] = "started as before (torchrun … train.py)"
     if settings is not None:
         lines.append(f"or without autosync, by stock DDP: autosync emit {path} --to ddp -o tuned_ddp.py")
     else:

@@ -66,9 +66,10 @@ def test_what_is_more_than_a_line_is_a_file(trials: Trials) -> None:
 
 def test_our_engine_is_two_lines_and_says_whether_stock_ddp_could(trials: Trials) -> None:
     ours = _usage(trials, _contest(trials, _preset(trials, "ps")))
-    assert ours.lines[1:3] == (
+    assert ours.lines[1:4] == (
         "    import autosync",
-        '    model, optimizer = autosync.parallelize(model, optimizer, "best.yaml")',
+        "    model, optimizer = autosync.parallelize(model, optimizer)",
+        "started by: autosync launch best.yaml -- train.py",
     )
     assert ours.settings is None
     assert ours.lines[-1] == f"stock DDP cannot do the same: {ours.refusal}"
