@@ -16,14 +16,19 @@ from typing import Any, NoReturn
 from optuna import get_all_study_names
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
+from optuna.trial import FrozenTrial
 
+from autosync.datasets.storage import open_storage, without_password
 from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
-from autosync.errors import DocumentError, Problem
+from autosync.errors import DocumentError, InputError, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalTrial:
-    """A trial as Optuna has it. `record` is what is in the attribute of that name, None where there is nothing."""
+    """A trial as Optuna has it. `record` is what is in the attribute of that name, None where there is nothing.
+
+    `line` is where a journal has it, 0 elsewhere.
+    """
 
     study: str
     number: int
@@ -54,16 +59,27 @@ def read_journal(path: Path) -> Journal:
         study_id = storage.get_study_id_from_name(name)
         for trial in storage.get_all_trials(study_id, deepcopy=False):
             trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
-            trials.append(
-                JournalTrial(
-                    study=name,
-                    number=trial.number,
-                    is_finished=trial.state.is_finished() and WITHDRAWN_ATTRIBUTE not in trial.user_attrs,
-                    record=trial.user_attrs.get(RECORD_ATTRIBUTE),
-                    line=backend.line_of(trial_id),
-                )
-            )
+            trials.append(_trial(name, trial, backend.line_of(trial_id)))
     return Journal(trials=tuple(trials), torn_line=backend.torn_line)
+
+
+def read_shared(url: str, name: str) -> Journal:
+    """All trials of a study whose storage is not its own journal, as of now."""
+    storage = open_storage(url)
+    if name not in get_all_study_names(storage):
+        raise InputError(f"the storage {without_password(url)} has no study {name}", rule="a study is in its storage")
+    trials = storage.get_all_trials(storage.get_study_id_from_name(name), deepcopy=False)
+    return Journal(trials=tuple(_trial(name, trial, 0) for trial in trials), torn_line=0)
+
+
+def _trial(study: str, trial: FrozenTrial, line: int) -> JournalTrial:
+    return JournalTrial(
+        study=study,
+        number=trial.number,
+        is_finished=trial.state.is_finished() and WITHDRAWN_ATTRIBUTE not in trial.user_attrs,
+        record=trial.user_attrs.get(RECORD_ATTRIBUTE),
+        line=line,
+    )
 
 
 class _Backend(BaseJournalBackend):

@@ -7,6 +7,7 @@ there. So a study can be read while it runs, and after a crash.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,10 +42,22 @@ def find_study(name: str, *, inside: Path | str = STUDIES_FOLDER) -> Path:
 
 
 def find_studies(inside: Path | str = STUDIES_FOLDER) -> list[Path]:
-    """The folders in a folder that hold a study's journal, by name. (Before its first trial a study has none.)"""
+    """The folders in a folder that hold a study's journal or say where else its trials are, by name."""
     if not Path(inside).is_dir():
         return []
-    return sorted(folder for folder in Path(inside).iterdir() if (folder / JOURNAL_FILE).is_file())
+    return sorted(
+        folder for folder in Path(inside).iterdir() if (folder / JOURNAL_FILE).is_file() or storage_of(folder)
+    )
+
+
+def storage_of(folder: Path) -> str | None:
+    """The URL, without its password, of the storage that a study's trials live in; None for its own journal."""
+    try:
+        settings = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found = settings.get("storage") if isinstance(settings, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
@@ -53,8 +66,15 @@ def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[
     A finished trial without a record, a record that cannot be understood and a journal that breaks off go to `report`;
     without it they are raised, all of them, behind the last record that could be read.
     """
-    _check_folder(Path(folder))
-    return _records(Path(folder) / JOURNAL_FILE, report)
+    # Optuna takes a second to load.
+    from autosync.datasets.journal import read_journal, read_shared
+
+    path = Path(folder)
+    storage = storage_of(path)
+    if storage is not None and not (path / JOURNAL_FILE).is_file():
+        return _records(read_shared(storage, path.name), path / STUDY_FILE, report)
+    _check_folder(path)
+    return _records(read_journal(path / JOURNAL_FILE), path / JOURNAL_FILE, report)
 
 
 def _check_folder(folder: Path) -> None:
@@ -67,11 +87,7 @@ def _check_folder(folder: Path) -> None:
         raise InputError(what, rule=f"a study folder holds {STUDY_FILE} and {JOURNAL_FILE}")
 
 
-def _records(path: Path, report: Report | None) -> Iterator[Record]:
-    # Optuna takes a second to load.
-    from autosync.datasets.journal import read_journal
-
-    journal = read_journal(path)
+def _records(journal: Journal, path: Path, report: Report | None) -> Iterator[Record]:
     problems: list[Problem] = []
     tell = problems.append if report is None else report
     for trial in journal.trials:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autosync.datasets.storage import without_password
 from autosync.errors import InputError
 from autosync.launchers.request import LaunchRequest
 from autosync.search.candidates import STOCK_DDP, Candidate, known_candidates
@@ -21,7 +22,6 @@ from autosync.search.pool import Pool, RecordedService, read_pool
 from autosync.search.progress import SILENT, Progress
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Domain, Ground, Proposer
-from autosync.search.storage import without_password
 from autosync.search.study import Study, begin_study, resume_study
 from autosync.search.study_folder import (
     StudyFolder,

@@ -17,11 +17,11 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autosync.datasets.schema import Record, record_from_plain, record_to_plain
+from autosync.datasets.storage import open_journal, open_storage
 from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
 from autosync.documents import Document
 from autosync.errors import InputError
 from autosync.search.candidates import Candidate
-from autosync.search.storage import open_journal, open_storage
 from autosync.search.study_folder import StudyFolder, StudySettings, read_settings, taken_error
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster

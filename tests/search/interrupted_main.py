@@ -22,9 +22,9 @@ from pathlib import Path
 import optuna
 
 import autosync.search.plan
+from autosync.datasets.storage import open_storage
 from autosync.datasets.studies import read_study
 from autosync.search.effort import Effort
-from autosync.search.storage import open_storage
 from autosync.search.tune import tune
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
@@ -32,6 +32,7 @@ from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Va
 from autosync.specs.model_file import save_model
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.compare import Design
+from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Policy
 
 STUDY = "autosync-studies/s"
@@ -42,12 +43,13 @@ EFFORT = Effort(
 )
 
 
-class _Steps(dict[str, FakeSteps]):
+class _Service(FakeService):
     """How long a contestant's steps take depends on its name."""
 
-    def __missing__(self, name: str) -> FakeSteps:
-        share = int(hashlib.sha256(name.encode()).hexdigest()[:6], 16) / 0xFFFFFF
-        return FakeSteps(seconds=0.1 + 0.1 * share, noise=0.002)
+    def prepare(self, contestant: Contestant) -> None:
+        share = int(hashlib.sha256(contestant.name.encode()).hexdigest()[:6], 16) / 0xFFFFFF
+        self._others = FakeSteps(seconds=0.1 + 0.1 * share, noise=0.002)
+        super().prepare(contestant)
 
 
 def _write_specs() -> None:
@@ -165,7 +167,7 @@ def _together(url: str, num_trials: int) -> dict[str, object]:
 def main() -> None:
     what, folder, first, second = sys.argv[1:]
     os.chdir(folder)
-    autosync.search.plan.TrialService = lambda **_: FakeService(_Steps())  # type: ignore[assignment,misc]
+    autosync.search.plan.TrialService = lambda **_: _Service({})  # type: ignore[assignment,misc]
     _write_specs()
     result = _killed(int(first), int(second)) if what == "killed" else _together(first, int(second))
     sys.stdout.write(json.dumps(result))

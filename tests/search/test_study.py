@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from autosync.datasets.schema import Record, record_to_plain
+from autosync.datasets.storage import open_storage, without_password
 from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate, known_candidates
 from autosync.search.effort import QUICK_EFFORT
-from autosync.search.storage import open_storage, without_password
 from autosync.search.study import Study, begin_study, resume_study
 from autosync.search.study_folder import StudyFolder, StudySettings, known_study_folder, new_study_folder, read_settings
 from autosync.specs.cluster import ClusterSpec
@@ -170,6 +170,9 @@ def test_folders_share_a_storage(
     assert (first.candidate, second.candidate) == (ours[0], ours[1])
     here.tell(make_record(first.number, first.candidate, 0.1))
     assert there.history() == here.history()
+    for folder in (here.folder, there.folder):
+        replace(here.settings, storage=url).write(folder)
+        assert list(read_study(folder.path)) == here.history()
     assert there.num_under_way() == 1
     # One of them dies: its trial comes back with it alone.
     there.close()

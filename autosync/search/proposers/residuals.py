@@ -19,7 +19,7 @@ NOISE = 0.015
 UNMEASURED_SPREAD = 0.1
 """How far off a simulator is taken to be before anything was measured."""
 
-SPREADS = (0.02, 0.4)
+SPREADS = (0.02, 0.25)
 """Between these lies how far off it is taken to be afterwards."""
 
 LENGTHS = (0.35, 0.7, 1.4, 2.8)

@@ -7,6 +7,8 @@ SQLAlchemy knows, or `journal:FILE` for a journal on a file system that they sha
 from __future__ import annotations
 
 import fcntl
+import random
+import time
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit, urlunsplit
@@ -18,6 +20,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from autosync.errors import InputError, OperationError
 
 JOURNAL_SCHEME = "journal:"
+NUM_ATTEMPTS = 3
+RETRY_SECONDS = 0.3
 
 
 class _KernelLock(JournalFileOpenLock):
@@ -67,15 +71,19 @@ def open_storage(url: str) -> BaseStorage:
         rule = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
         raise InputError(f"{url!r} is no storage", rule=rule)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        return RDBStorage(url)
-    except ImportError as error:
-        raise InputError(
-            f"{without_password(url)}: {error}", rule="a database needs its driver installed", hint="pip install DRIVER"
-        ) from error
-    except Exception as error:
-        reason = str(error).replace(url, without_password(url)).partition("\n")[0]
-        raise OperationError(f"the storage {without_password(url)} cannot be opened: {reason}") from error
+    for attempt in range(NUM_ATTEMPTS):
+        try:
+            return RDBStorage(url)
+        except ImportError as error:
+            rule = "a database needs its driver installed"
+            raise InputError(f"{without_password(url)}: {error}", rule=rule, hint="pip install DRIVER") from error
+        except Exception as error:
+            # Two tuners that begin at once both make the tables; who was late finds them made.
+            if attempt == NUM_ATTEMPTS - 1:
+                reason = str(error).replace(url, without_password(url)).partition("\n")[0]
+                raise OperationError(f"the storage {without_password(url)} cannot be opened: {reason}") from error
+            time.sleep(RETRY_SECONDS * (1 + random.random()))
+    raise AssertionError("the last attempt returns or raises")
 
 
 def without_password(url: str) -> str:
