@@ -139,8 +139,8 @@ class Collect:
 class Settle:
     """How parameters are updated and brought home: a whole message at once, or `by_slice` each as soon as it can be.
 
-    `once` is done once a round, on all its slices; then `each` is done for each of them. Who uses the parameters waits
-    for `done`, and for `each_done` of every slice.
+    `once` is done once a round, on all its slices, the update first; then `each` is done for each of them. Who uses the
+    parameters waits for `done`, and for `each_done` of every slice.
     """
 
     kept: tuple[Kept, ...]

@@ -187,3 +187,10 @@ class Plan:
     def num_lanes(self) -> int:
         """Lanes of all stages together."""
         return 1 + max((o.lane for o in self.operations if isinstance(o, Transfer)), default=-1)
+
+    @property
+    def needed_servers(self) -> tuple[int, ...]:
+        """The ranks that only serve and must be there: all of them, or none where there is no work for any."""
+        servers = {rank.index for rank in self.ranks if rank.role == "server"}
+        is_needed = any(not servers.isdisjoint(group) for operation in self.operations for group in operation.groups)
+        return tuple(sorted(servers)) if is_needed else ()

@@ -27,6 +27,7 @@ from autosync.strategy.parts import Part, all_parts
 from autosync.strategy.representation import (
     AllReduce,
     Cast,
+    Codec,
     Message,
     ParameterServer,
     Partition,
@@ -101,16 +102,21 @@ def _without_idle_cuts(
     for variable, partition in partitions.items():
         names = [str(PartName(variable, index, whole=False)) for index in range(len(partition.sizes))]
         homes = {message_of[name] for name in names}
-        if len(homes) == 1 and (len(names) == 1 or _joins_parts(messages[homes.pop()])):
+        if len(homes) == 1 and (len(names) == 1 or _joins(messages[homes.pop()])):
             joined.add(variable)
         else:
             kept[variable] = partition
     return kept, [_with_joined(message, joined) for message in messages]
 
 
-def _joins_parts(message: Message) -> bool:
-    codec_is_by_number = message.codec is None or isinstance(message.codec, Cast)
-    one_part_only = message.synchroniser.kind in ("sparse_gather", "sufficient_factors")
+def _joins(message: Message) -> bool:
+    return joins_parts(message.synchroniser, message.codec)
+
+
+def joins_parts(synchroniser: Synchroniser, codec: Codec | None) -> bool:
+    """Whether parts of a variable that travel together by these are as good as one (rule 5)."""
+    codec_is_by_number = codec is None or isinstance(codec, Cast)
+    one_part_only = synchroniser.kind in ("sparse_gather", "sufficient_factors")
     return codec_is_by_number and not one_part_only
 
 
