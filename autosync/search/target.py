@@ -158,7 +158,8 @@ class DdpDomain:
         if "lossy" not in self.allow or rng.random() >= P_HOOK:
             return None
         cast = Cast(dtype="bfloat16" if self.cluster.backend == "nccl" else "float16")
-        return rng.choice([cast, *(PowerSGD(rank=rank) for rank in RANKS)])
+        codecs: list[Codec] = [cast, *(PowerSGD(rank=rank) for rank in RANKS)]
+        return rng.choice(codecs)
 
 
 def _codec_of(strategy: Strategy) -> Codec | None:

@@ -14,7 +14,7 @@ from autosync.strategy.representation import Cast, PowerSGD
 def stock_ddp(model: nn.Module, settings: DdpSettings) -> DistributedDataParallel:
     """The model under DDP. Its ranks have the same parameters already: nothing is sent round at first."""
     for name in settings.frozen:
-        model.get_parameter(name).requires_grad_(requires_grad=False)
+        model.get_parameter(name).requires_grad = False
     arguments: dict[str, Any] = {**settings.arguments()}
     ddp = DistributedDataParallel(model, init_sync=False, **arguments)
     register: Any = ddp.register_comm_hook
