@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autosync import units
+from autosync.cli.cluster_check import check
 from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
 
 if TYPE_CHECKING:
@@ -192,3 +193,6 @@ def _size(measured: Estimate | None) -> str:
 
 def _time(measured: Estimate | None) -> str:
     return "" if measured is None else units.format_time(measured.value)
+
+
+cluster.add_command(check)

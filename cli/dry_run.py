@@ -17,7 +17,7 @@ HIDDEN = "HIDDEN"
 """Stands for the token that the ranks of a launch prove themselves with, which is drawn when they start."""
 
 
-def launch_fields(cluster: ClusterSpec, request: LaunchRequest) -> dict[str, Any]:
+def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> dict[str, Any]:
     """The launch for programs."""
     processes = [
         {
@@ -26,16 +26,18 @@ def launch_fields(cluster: ClusterSpec, request: LaunchRequest) -> dict[str, Any
             "command": list(process.command),
             "environment": dict(process.environment),
             "log": str(process.log),
+            **({"reach": list(process.reach)} if process.reach else {}),
         }
-        for process in _with_token_hidden(request).processes
+        for process in (_with_token_hidden(request) if token else request).processes
     ]
-    return {"launcher": cluster.launcher, "processes": processes}
+    files = {"files": {name: str(path) for name, path in request.files.items()}} if request.files else {}
+    return {"launcher": cluster.launcher, "processes": processes, **files}
 
 
-def describe_launch(cluster: ClusterSpec, request: LaunchRequest) -> list[str]:
+def describe_launch(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> list[str]:
     """The launch for people: a shell line a process."""
     what = f"would be started on {cluster.name} (launcher {cluster.launcher}):"
-    return [what, *(f"  {line}" for line in str(_with_token_hidden(request)).splitlines())]
+    return [what, *(f"  {line}" for line in str(_with_token_hidden(request) if token else request).splitlines())]
 
 
 def _with_token_hidden(request: LaunchRequest) -> LaunchRequest:

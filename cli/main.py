@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Entry] = {
     "compare": Entry("autosync.cli.compare:compare", "Measure strategies in turn and say which is faster."),
     "draw": Entry("autosync.cli.draw:draw", "Draw plans and timelines as SVG."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
+    "launch": Entry("autosync.cli.launch:launch", "Run a training script on a cluster, under a bundle."),
     "emit": Entry("autosync.cli.emit:emit", "Write a strategy as settings of stock DDP."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),

@@ -17,8 +17,10 @@ Examples:
   MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 autosync serve best.yaml --node s0
   autosync serve best.yaml --node s0 --rendezvous tcp://10.0.0.1:29500 --once"""
 )
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--node", required=True, metavar="NAME", help="Which of the cluster's nodes this is.")
+@click.argument("bundle", type=click.Path(path_type=Path), envvar="AUTOSYNC_BUNDLE")
+@click.option(
+    "--node", required=True, envvar="AUTOSYNC_NODE", metavar="NAME", help="Which of the cluster's nodes this is."
+)
 @click.option(
     "--rendezvous",
     default="env://",
@@ -39,7 +41,8 @@ Examples:
 def serve(bundle: Path, *, node: str, rendezvous: str, once: bool, timeout_seconds: float) -> None:
     """Serve one training after another that workers do under BUNDLE, until the store where they meet is gone.
 
-    Workers call autosync.parallelize with the same bundle. Servers may be started before them or after.
+    Workers call autosync.parallelize with the same bundle. Servers may be started before them or after. BUNDLE and
+    --node default to the environment's AUTOSYNC_BUNDLE and AUTOSYNC_NODE.
     """
     from autosync.strategy.bundle import load_bundle
 

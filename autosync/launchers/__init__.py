@@ -9,6 +9,7 @@ LAUNCHERS = Registry(
     "launcher",
     {
         "local": "autosync.launchers.local:LocalLauncher",
+        "ssh": "autosync.launchers.ssh:SshLauncher",
         "testbed": "autosync.launchers.testbed:TestbedLauncher",
     },
 )

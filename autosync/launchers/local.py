@@ -9,62 +9,74 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from autosync.errors import InputError, OperationError
-from autosync.launchers.request import LaunchRequest, Process
-from autosync.specs.cluster import ClusterSpec
+from autosync.launchers import minded
+from autosync.launchers.environment import rank_environment, script_environment, script_ranks
+from autosync.launchers.request import Launch, LaunchRequest, Process, Script
+from autosync.specs.cluster import ClusterSpec, Rank
 
+ADDRESS = "127.0.0.1"
+INTERFACE = "lo"
 STOP_SECONDS = 5.0
 
 
 class LocalLauncher:
     """Starts the ranks of a cluster as processes on this machine, one thread each, talking over loopback."""
 
-    control: Literal["loopback", "file"] = "loopback"
+    control: Literal["loopback", "file", "relayed"] = "loopback"
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """One process a rank, with the environment that torch.distributed knows.
-
-        WORLD_SIZE counts workers: ranks that only serve come after them, and are in no process group of torch's.
-        """
-        for node in cluster.nodes:
-            if not _is_this_machine(node.host):
-                raise InputError(
-                    f"{node.name} is on {node.host}",
-                    rule="the local launcher starts every rank on this machine: host localhost",
-                )
+        """One process a rank, with the environment that torch.distributed knows."""
+        _refuse_others(cluster)
+        environment = {
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "OMP_NUM_THREADS": "1",
+            # The user's working directory must not shadow installed packages.
+            "PYTHONSAFEPATH": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
         return LaunchRequest(
             processes=tuple(
-                Process(
-                    rank=rank.index,
-                    role=rank.role,
-                    host=cluster.nodes[rank.node].host,
-                    command=tuple(command),
-                    environment={
-                        "RANK": str(rank.index),
-                        "LOCAL_RANK": str(rank.local),
-                        "WORLD_SIZE": str(cluster.num_workers),
-                        "GLOO_SOCKET_IFNAME": "lo",
-                        "OMP_NUM_THREADS": "1",
-                        # The user's working directory must not shadow installed packages.
-                        "PYTHONSAFEPATH": "1",
-                        "PYTHONUNBUFFERED": "1",
-                    },
-                    log=logs / f"rank-{rank.index}.log",
-                )
+                _process(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
                 for rank in cluster.ranks
             )
         )
+
+    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> LaunchRequest:
+        """The same with what `torchrun` gives its ranks; the first worker is met at a port that is free now."""
+        _refuse_others(cluster)
+        port = _free_port() if script.port is None else script.port
+        files = {name: str(path.resolve()) for name, path in script.files.items()}
+        return LaunchRequest(
+            minded=True,
+            processes=tuple(
+                _process(
+                    cluster,
+                    rank,
+                    command,
+                    files | script_environment(cluster, rank, script, address=ADDRESS, port=port, interface=INTERFACE),
+                    logs,
+                )
+                for rank, command in script_ranks(cluster, script)
+            ),
+        )
+
+    def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
+        """All at the same one."""
+        return {node.name: ADDRESS for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
         """Nothing: the machine is there."""
         return contextlib.nullcontext(cluster)
 
-    def start(self, request: LaunchRequest) -> LocalLaunch:
+    def start(self, request: LaunchRequest) -> Launch:
         """Start all processes; if one cannot be started, none is left."""
+        if request.minded:
+            return minded.start(request)
         launch = LocalLaunch()
         try:
             for process in request.processes:
@@ -75,6 +87,21 @@ class LocalLauncher:
                 raise OperationError(f"a rank could not be started: {error}") from error
             raise
         return launch
+
+
+def _process(
+    cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
+) -> Process:
+    node = cluster.nodes[rank.node]
+    return Process(
+        rank=rank.index,
+        role=rank.role,
+        node=node.name,
+        host=node.host,
+        command=command,
+        environment=environment,
+        log=logs / f"rank-{rank.index}.log",
+    )
 
 
 class LocalLaunch:
@@ -100,6 +127,10 @@ class LocalLaunch:
     def exit_codes(self) -> Sequence[int | None]:
         return [process.poll() for process in self._running]
 
+    def lost(self) -> Mapping[int, str]:
+        """None: this machine knows of its processes."""
+        return {}
+
     def stop(self) -> None:
         """Ask, then kill. Whatever interrupts this, no process is left."""
         running = [process for process in self._running if process.poll() is None]
@@ -116,6 +147,22 @@ class LocalLaunch:
             for process in running:
                 process.kill()
                 process.wait()
+
+
+def _refuse_others(cluster: ClusterSpec) -> None:
+    for node in cluster.nodes:
+        if not _is_this_machine(node.host):
+            raise InputError(
+                f"{node.name} is on {node.host}",
+                rule="the local launcher starts every rank on this machine: host localhost",
+            )
+
+
+def _free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
 
 
 def _is_this_machine(host: str) -> bool:

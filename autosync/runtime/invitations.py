@@ -47,9 +47,7 @@ _COME_AGAIN = "come again"
 
 def servers_of(plan: Plan) -> tuple[int, ...]:
     """The ranks that only serve and must be there: all of the plan's, or none where it has no work for any of them."""
-    servers = {rank.index for rank in plan.ranks if rank.role == "server"}
-    is_needed = any(not servers.isdisjoint(group) for operation in plan.operations for group in operation.groups)
-    return tuple(sorted(servers)) if is_needed else ()
+    return plan.needed_servers
 
 
 def served_variables(plan: Plan, rank: int) -> tuple[str, ...]:

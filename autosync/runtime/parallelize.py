@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +11,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from autosync.errors import OperationError
+from autosync.errors import InputError, OperationError
 from autosync.runtime.start import Settings, Synchronisation, start
 from autosync.strategy.bundle import Bundle, load_bundle
+
+_BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
 
 
 def parallelize(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    bundle: Bundle | Path | str,
+    bundle: Bundle | Path | str | None = None,
     process_group: dist.ProcessGroup | None = None,
     *,
     timeout_seconds: float = 300.0,
@@ -29,6 +32,8 @@ def parallelize(
     trace: Path | str | None = None,
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """Train a model by a bundle's strategy, after `init_process_group`, on all its ranks.
+
+    Without a bundle it is that of the file which AUTOSYNC_BUNDLE names in the environment: `autosync launch` sets it.
 
     The model and the optimizer that come back are the same objects: gradients are synchronised as backward makes them,
     and `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers
@@ -49,7 +54,7 @@ def parallelize(
     if group is None:
         raise OperationError("there is no process group: call torch.distributed.init_process_group first")
     if not isinstance(bundle, Bundle):
-        bundle = load_bundle(bundle)
+        bundle = load_bundle(bundle or _bundle_at_hand())
     settings = Settings(
         timeout_seconds=timeout_seconds,
         init_sync=init_sync,
@@ -97,6 +102,17 @@ def release(model: torch.nn.Module) -> None:
     session = session_of(model)
     del _SESSIONS[_bare(model)]
     session.close()
+
+
+def _bundle_at_hand() -> str:
+    path = os.environ.get(_BUNDLE_VARIABLE)
+    if not path:
+        raise InputError(
+            f"no bundle was given, and {_BUNDLE_VARIABLE} is not set",
+            rule="parallelize(model, optimizer, bundle), or the bundle's file in the environment",
+            hint="autosync launch BUNDLE -- SCRIPT sets it",
+        )
+    return path
 
 
 def _bare(model: torch.nn.Module) -> torch.nn.Module:

@@ -66,6 +66,7 @@ class ClusterSpec:
     """A cluster.
 
     `alike` lists classes of nodes that may be exchanged for one another; a node in no class is like itself alone.
+    `python` is the Python of the nodes, where it is not found at the path of the one that launches.
     """
 
     name: str
@@ -74,6 +75,7 @@ class ClusterSpec:
     alike: tuple[tuple[str, ...], ...] = ()
     launcher: str = "local"
     backend: BackendName = "gloo"
+    python: str | None = None
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:

@@ -64,6 +64,7 @@ class _ClusterEntry:
     name: str | None = None
     launcher: str = "local"
     backend: BackendName = "gloo"
+    python: str | None = None
     racks: tuple[_RackEntry, ...] = ()
     nodes: tuple[_NodeEntry, ...]
     alike: tuple[tuple[str, ...], ...] = ()
@@ -101,6 +102,7 @@ def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
         "name": cluster.name,
         "launcher": cluster.launcher,
         "backend": cluster.backend,
+        **({"python": cluster.python} if cluster.python else {}),
         **({"racks": [_dump_rack(rack) for rack in cluster.racks]} if cluster.racks else {}),
         "nodes": [_dump_node(node) for node in cluster.nodes],
         **({"alike": [list(names) for names in cluster.alike]} if cluster.alike else {}),
@@ -188,7 +190,12 @@ class _Builder:
         }
         try:
             if not self.problems:
-                return ClusterSpec(**facts, backend=self.entry.backend, calibration=self.entry.calibration)
+                return ClusterSpec(
+                    **facts,
+                    backend=self.entry.backend,
+                    python=self.entry.python,
+                    calibration=self.entry.calibration,
+                )
             found = tuple(cluster_rules.mistakes(**facts))
         except InputError as error:
             found = error.problems

@@ -35,6 +35,13 @@ def is_task(target: str) -> bool:
     return _TARGET.fullmatch(target) is not None
 
 
+def task_path(target: str) -> Path:
+    """The file of a target that names a task."""
+    match = _TARGET.fullmatch(target)
+    assert match is not None, "it names a task"
+    return Path(match["file"])
+
+
 def load_task(target: str) -> Task:
     """The task that `FILE.py[:NAME]` names: a function of no arguments that returns a `Task`, or a `Task` itself.
 

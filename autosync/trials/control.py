@@ -4,7 +4,8 @@ A frame is four bytes of length and as many bytes of one JSON object. Whoever co
 token of this launch, which ranks find in their environment, and so must we: neither side ever sends the token. What is
 too large, no JSON, late or without the token is refused, said in the log, and the connection is closed.
 
-An address is `tcp:HOST:PORT`, or `unix:PATH` for ranks in network namespaces of this machine.
+An address is `tcp:HOST:PORT`, or `unix:PATH` for ranks in network namespaces of this machine, or `relayed` where the
+launcher carries what ranks elsewhere say to a gate here; see `launchers.address`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import queue
 import secrets
 import socket
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from autosync.errors import OperationError
+from autosync.launchers.address import connection_to, short_name
 
 TOKEN_VARIABLE = "AUTOSYNC_CONTROL_TOKEN"  # noqa: S105 - the variable's name, not a token
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -240,7 +241,7 @@ def listen_in_folder(folder: Path, token: str, num_ranks: int) -> Gate:
     path = folder.resolve() / "control"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _short(path) as name:
+        with short_name(path) as name:
             listener.bind(name)
         path.chmod(0o600)
         listener.listen(num_ranks + MAX_GREETED)
@@ -253,7 +254,7 @@ def listen_in_folder(folder: Path, token: str, num_ranks: int) -> Gate:
 def connect(address: str, token: str, rank: int) -> Channel:
     """A rank's connection to its service, once each has proved to the other that it knows the token."""
     try:
-        channel = Channel(_connection_to(address))
+        channel = Channel(connection_to(address))
     except OSError as error:
         raise ClosedError(f"nobody listens at {address}: {error}") from error
     try:
@@ -271,21 +272,6 @@ def _introduce(channel: Channel, token: str, rank: int) -> None:
         raise ControlError("whoever listens there does not know the token")
 
 
-def _connection_to(address: str) -> socket.socket:
-    kind, _, place = address.partition(":")
-    if kind != "unix":
-        host, _, port = place.rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=GREETING_SECONDS)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with _short(Path(place)) as name:
-            connection.connect(name)
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
 def _is_same(right: str, given: object) -> bool:
     """Whether a proof is right; how long that takes says nothing about where it is not."""
     return isinstance(given, str) and hmac.compare_digest(right.encode(), given.encode("utf-8", "replace"))
@@ -293,13 +279,3 @@ def _is_same(right: str, given: object) -> bool:
 
 def _proof(token: str, *words: object) -> str:
     return hmac.new(token.encode(), json.dumps(words).encode(), hashlib.sha256).hexdigest()
-
-
-@contextlib.contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """A name of a file that a socket can have: 108 bytes are all there is, and folders of studies are deep."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -13,8 +13,6 @@ import logging
 import queue
 import secrets
 import selectors
-import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +22,10 @@ from typing import Any
 from autosync.datasets.schema import FailureKind
 from autosync.errors import OperationError
 from autosync.launchers import LAUNCHERS
+from autosync.launchers.address import RELAYED
+from autosync.launchers.environment import python_of
 from autosync.launchers.request import Launch, Launcher, LaunchRequest
+from autosync.launchers.words import how_it_ended as _how
 from autosync.specs.cluster import ClusterSpec
 from autosync.trials import control
 from autosync.trials.control import Channel, ControlError, Gate
@@ -53,7 +54,7 @@ class TrialFailed(OperationError):  # noqa: N818 - it is a trial's outcome, by t
 def plan_launch(cluster: ClusterSpec, folder: Path, address: str = "ADDRESS") -> tuple[Launcher, LaunchRequest]:
     """The launcher of a cluster and what it would start; refuses what it cannot start."""
     launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
-    command = (sys.executable, "-m", "autosync.trials.servant", address)
+    command = (python_of(cluster), "-m", "autosync.trials.servant", address)
     return launcher, launcher.plan(cluster, command, folder)
 
 
@@ -103,13 +104,14 @@ class Ranks:
             self._gate = control.listen_on_loopback(token, self._num_ranks)
         else:
             self._gate = control.listen_in_folder(self.folder, token, self._num_ranks)
-        _, request = plan_launch(cluster, self.folder, self._gate.address)
+        address = RELAYED if launcher.control == RELAYED else self._gate.address
+        _, request = plan_launch(cluster, self.folder, address)
         # Only now, and never on the command line: plans are printed, and everybody sees everybody's arguments.
         with_token = tuple(
             dataclasses.replace(one, environment={**one.environment, control.TOKEN_VARIABLE: token})
             for one in request.processes
         )
-        self._launch = launcher.start(dataclasses.replace(request, processes=with_token))
+        self._launch = launcher.start(dataclasses.replace(request, processes=with_token, control=self._gate.address))
         self._await_all(self._gate, self._launch)
 
     def _await_all(self, gate: Gate, launch: Launch) -> None:
@@ -119,6 +121,8 @@ class Ranks:
                 rank, channel = gate.admitted.get(timeout=POLL_SECONDS)
                 self._channels[rank] = channel
                 continue
+            for how in launch.lost().values():
+                raise TrialFailed("launch", how)
             for rank, code in enumerate(launch.exit_codes()):
                 if code is not None:
                     raise TrialFailed("launch", f"rank {rank} ended at its start: {_how(code)}{self._last_words(rank)}")
@@ -194,8 +198,10 @@ class Ranks:
 
     def _see_exits(self, heard: _Heard) -> None:
         assert self._launch is not None, "asked ranks have been started"
+        lost = self._launch.lost()
+        heard.lost.update(lost)
         for rank, code in enumerate(self._launch.exit_codes()):
-            if code is not None:
+            if code is not None and rank not in lost:
                 heard.lost[rank] = f"{_how(code)}{self._last_words(rank) if code > 0 else ''}"
 
     def _failure(self, heard: _Heard, seconds: float) -> TrialFailed:
@@ -241,10 +247,3 @@ class Ranks:
 
 def _listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _how(code: int) -> str:
-    """An exit code in words."""
-    if code >= 0:
-        return f"exit code {code}"
-    return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"

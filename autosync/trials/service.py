@@ -23,11 +23,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from autosync.errors import AutosyncError, OperationError
-from autosync.launchers.address import tcp_place
+from autosync.launchers.address import RELAYED, tcp_place
+from autosync.launchers.check import require_fit_nodes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import dump_model
+from autosync.specs.task_file import is_task, task_path
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
@@ -98,6 +100,7 @@ class TrialService:
         self._ended = contextlib.ExitStack()
         self._held = contextlib.ExitStack()
         self._is_held = False
+        self._are_fit = False
 
     def __enter__(self) -> Self:
         return self
@@ -208,6 +211,7 @@ class TrialService:
         while folder.exists():
             folder = self._folder / f"ranks-{self._num_generations}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
+        self._require_fit_nodes(folder)
         self._ranks = Ranks(self.cluster, folder)
         rendezvous = self._meeting_point(folder)
         self._ask(
@@ -223,9 +227,16 @@ class TrialService:
             seconds=START_SECONDS,
         )
 
+    def _require_fit_nodes(self, folder: Path) -> None:
+        """Once, where ranks run on other machines: nobody would wait for trials that cannot succeed."""
+        if self._are_fit or self._launcher.control != RELAYED:
+            return
+        require_fit_nodes(self.cluster, folder, files=[task_path(self._target)] if is_task(self._target) else [])
+        self._are_fit = True
+
     def _meeting_point(self, folder: Path) -> str:
         """A place for these ranks alone."""
-        if self._launcher.control == "relayed":
+        if self._launcher.control == RELAYED:
             host = self.cluster.nodes[self.cluster.ranks[0].node].host
             return tcp_place(host, self._ask("meet", {}, seconds=START_SECONDS)[0]["port"])
         rendezvous = (folder / "rendezvous").resolve()

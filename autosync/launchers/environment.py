@@ -1,0 +1,53 @@
+"""The environment of ranks: what torch's launchers give theirs, so that scripts see no difference."""
+
+from __future__ import annotations
+
+import sys
+
+from autosync.launchers.request import Script
+from autosync.specs.cluster import ClusterSpec, Rank
+
+NODE_VARIABLE = "AUTOSYNC_NODE"
+BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
+
+
+def rank_environment(cluster: ClusterSpec, rank: Rank) -> dict[str, str]:
+    """Which rank this is. WORLD_SIZE counts workers; ranks that only serve come after them."""
+    return {"RANK": str(rank.index), "LOCAL_RANK": str(rank.local), "WORLD_SIZE": str(cluster.num_workers)}
+
+
+def script_ranks(cluster: ClusterSpec, script: Script) -> list[tuple[Rank, tuple[str, ...]]]:
+    """The ranks that a training has, each with its command."""
+    commands = {"worker": script.command, "server": script.server_command}
+    return [(rank, command) for rank in cluster.ranks if (command := commands[rank.role]) is not None]
+
+
+def script_environment(
+    cluster: ClusterSpec, rank: Rank, script: Script, *, address: str, port: int, interface: str | None
+) -> dict[str, str]:
+    """As `torchrun` has it, with the node's name and the training's own on top."""
+    node = cluster.nodes[rank.node]
+    workers = [position for position, one in enumerate(cluster.nodes) if one.role == "worker"]
+    groups = {}
+    if rank.role == "worker":
+        groups = {"GROUP_RANK": str(workers.index(rank.node)), "GROUP_WORLD_SIZE": str(len(workers))}
+    # How torch's store ends, when the workers are done, is no news of a server's.
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"} if rank.role == "server" else {}
+    return {
+        **rank_environment(cluster, rank),
+        "LOCAL_WORLD_SIZE": str(max(node.devices, 1)),
+        **groups,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        NODE_VARIABLE: node.name,
+        **({"GLOO_SOCKET_IFNAME": interface} if interface else {}),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        **quiet,
+        **script.environment,
+    }
+
+
+def python_of(cluster: ClusterSpec) -> str:
+    """The Python that ranks run in: the one that the cluster file names, or the one that runs this."""
+    return cluster.python or sys.executable

@@ -1,0 +1,181 @@
+"""`autosync launch`: a user's training under a bundle, on all ranks of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autosync.cli.dry_run import describe_launch, launch_fields
+from autosync.cli.output import json_option, note, print_json
+
+if TYPE_CHECKING:
+    from autosync.launchers.request import LaunchRequest, Script
+    from autosync.launchers.script import Ended, Training
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.strategy.bundle import Bundle
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="""\b
+Examples:
+  autosync launch best.yaml --cluster cluster.yaml -- train.py --epochs 3
+  autosync launch best.yaml --env WANDB_API_KEY -- -m package.train
+  autosync launch best.yaml --dry-run -- train.py""",
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- TRAIN.py ARGS")
+@click.option("--cluster", metavar="CLUSTER.yaml", help="Where to train.  [default: the cluster of the bundle]")
+@click.option("--env", "settings", multiple=True, metavar="NAME[=VALUE]", help="A variable that all ranks have.")
+@click.option(
+    "--master-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Where the first worker is met.  [default: 29500, or a free one under the local launcher]",
+)
+@click.option(
+    "--logs", type=click.Path(path_type=Path), help="Keep what ranks write here.  [default: only if it fails]"
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be started; start nothing.")
+@json_option
+def launch(
+    bundle: Path,
+    command: tuple[str, ...],
+    *,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    master_port: int | None,
+    logs: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Run a training script on all ranks of a cluster, with BUNDLE at hand.
+
+    In the script, autosync.parallelize(model, optimizer) finds the bundle. Ranks have the environment that torchrun
+    gives; nodes that only serve run `autosync serve`. What ranks write is shown line by line with node and rank. The
+    exit code is that of the first rank that fails; signals are passed on; nothing is restarted.
+    """
+    if as_json and not dry_run:
+        raise click.UsageError("--json goes with --dry-run: without it the output is the script's")
+    spec, script = _script(bundle, command, cluster, settings, master_port)
+    if dry_run:
+        _dry_run(spec, script, logs or Path("LOGS"), as_json=as_json)
+        return
+    ended = _run(spec, script, logs)
+    if ended.code:
+        # Not an error of ours: the words are said already, and the code is the script's.
+        raise click.exceptions.Exit(ended.code)
+
+
+def _script(
+    path: Path, command: Sequence[str], cluster: str | None, settings: Sequence[str], port: int | None
+) -> tuple[ClusterSpec, Script]:
+    from autosync.launchers.script import passed_on_settings, script_of
+    from autosync.specs.cluster_file import load_cluster
+    from autosync.strategy.bundle import load_bundle
+
+    bundle = load_bundle(path)
+    spec = bundle.cluster if cluster is None else load_cluster(cluster)
+    bundle.check(bundle.model, spec)
+    try:
+        environment = passed_on_settings(os.environ, settings)
+    except KeyError as error:
+        raise click.UsageError(f"--env {error.args[0]}: no such variable is set here: say NAME=VALUE") from None
+    if "OMP_NUM_THREADS" in os.environ:
+        environment.setdefault("OMP_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
+    return spec, script_of(
+        command,
+        cluster=spec,
+        bundle=path,
+        has_servers=_has_servers(bundle),
+        environment=environment,
+        port=port,
+    )
+
+
+def _has_servers(bundle: Bundle) -> bool:
+    """Whether nodes that only serve have anything to do under the bundle."""
+    from autosync.plan.lowering import lower
+
+    return bool(lower(bundle.strategy, bundle.model, bundle.cluster).needed_servers)
+
+
+def _dry_run(spec: ClusterSpec, script: Script, logs: Path, *, as_json: bool) -> None:
+    from autosync.launchers.script import plan_script
+
+    _, request = plan_script(spec, script, logs)
+    if as_json:
+        print_json(launch_fields(spec, request, token=False))
+    else:
+        print("\n".join(describe_launch(spec, request, token=False)))
+
+
+def _run(spec: ClusterSpec, script: Script, logs: Path | None) -> Ended:
+    from autosync.launchers.script import Training
+
+    folder = Path(tempfile.mkdtemp(prefix="autosync-launch-")) if logs is None else logs
+    if logs is not None:
+        _refuse_old_logs(logs)
+    training = Training(spec, script, folder, show=_show)
+
+    def started(request: LaunchRequest) -> None:
+        num_nodes = len({process.node for process in request.processes})
+        note(f"{spec.name}: {len(request.processes)} ranks on {num_nodes} nodes run (launcher {spec.launcher})")
+
+    is_kept = True
+    try:
+        with _signals_passed_on(training):
+            ended = training.run(started=started)
+        is_kept = logs is not None or ended.code != 0
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    for words in ended.words:
+        note(f"error: {words}")
+    if is_kept:
+        note(f"what ranks wrote: {folder}")
+    return ended
+
+
+def _refuse_old_logs(folder: Path) -> None:
+    from autosync.errors import InputError
+
+    if any(folder.glob("rank-*.log")):
+        raise InputError(f"{folder} has the logs of another launch", rule="each launch has a folder of its own")
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _signals_passed_on(training: Training) -> Iterator[None]:
+    """While the ranks run, signals to this process are theirs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pass_on(number: int, _frame: object) -> None:
+        if not training.is_running:
+            raise KeyboardInterrupt
+        training.ask_to_end(number)
+
+    before: dict[int, Callable[..., object] | int | None] = {one: signal.signal(one, pass_on) for one in _PASSED_ON}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

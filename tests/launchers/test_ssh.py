@@ -1,0 +1,280 @@
+"""Ranks on hosts reached by a real ssh: trained and tried, wrong in every way, and gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autosync.errors import InputError
+from autosync.launchers import LAUNCHERS
+from autosync.launchers.line import BOOT
+from autosync.launchers.request import Script
+from autosync.launchers.ssh import SshLauncher
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import load_cluster, save_cluster
+
+HERE = Path(__file__).parent
+TRAIN = HERE / "train.py"
+
+
+def _module(name: str) -> Any:
+    spec = util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ssh_hosts = _module("ssh_hosts")
+needs_hosts = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing() or "-")
+
+
+def _node(name: str, host: str = "", **fields: Any) -> Node:
+    return Node(name=name, host=host or name, bandwidth_out=1e8, bandwidth_in=1e8, **fields)
+
+
+PLANNED = ClusterSpec(
+    name="planned",
+    nodes=(_node("n0", "10.0.0.1", devices=2), _node("s0", "store", role="server", devices=0)),
+    launcher="ssh",
+    python="/opt/torch/bin/python",
+)
+REACH = "-oBatchMode=yes -oConnectTimeout=10 -oControlPath=none -oClearAllForwardings=yes -oLogLevel=ERROR -a -x -T --"
+
+
+def test_the_request_is_printed_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOSYNC_SSH", "ssh -F 'my config'")
+    script = Script(
+        command=("python", "train it.py"),
+        server_command=("serve",),
+        environment={"WISH": "1"},
+        files={"AUTOSYNC_BUNDLE": Path("best.yaml")},
+    )
+    request = SshLauncher().plan_script(PLANNED, script, Path("logs"))
+    remote = f"'exec /opt/torch/bin/python -I -S -c '\"'\"'{BOOT}'\"'\"''"
+    serves = "store: RANK=2 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
+    quiet = "OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 TORCH_CPP_LOG_LEVEL=ERROR WISH=1"
+    last = "OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 WISH=1"
+    worker = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 GROUP_WORLD_SIZE=1 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
+    assert str(request).splitlines() == [
+        f"10.0.0.1: reached by ssh -F 'my config' {REACH} 10.0.0.1 {remote}",
+        "10.0.0.1: AUTOSYNC_BUNDLE names a copy of best.yaml",
+        *(
+            f"10.0.0.1: RANK={rank} LOCAL_RANK={rank} {worker} AUTOSYNC_NODE=n0 {last} python 'train it.py'"
+            f" > logs/rank-{rank}.log 2>&1"
+            for rank in (0, 1)
+        ),
+        f"store: reached by ssh -F 'my config' {REACH} store {remote}",
+        "store: AUTOSYNC_BUNDLE names a copy of best.yaml",
+        f"{serves} AUTOSYNC_NODE=s0 {quiet} serve > logs/rank-2.log 2>&1",
+    ]
+
+
+@pytest.mark.parametrize(("given", "words"), [("", "AUTOSYNC_SSH is empty"), ("ssh 'x", "No closing quotation")])
+def test_an_ssh_command_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str, words: str) -> None:
+    monkeypatch.setenv("AUTOSYNC_SSH", given)
+    with pytest.raises(InputError, match=words):
+        SshLauncher().plan(PLANNED, ("x",), Path())
+
+
+def test_the_ssh_launcher_is_known_by_name() -> None:
+    assert LAUNCHERS.get("ssh") is SshLauncher
+
+
+def test_the_python_of_the_nodes_stands_in_the_cluster_file(tmp_path: Path) -> None:
+    save_cluster(tmp_path / "c.yaml", PLANNED)
+    assert load_cluster(tmp_path / "c.yaml") == PLANNED
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two workers' hosts with three ranks, and one that serves."""
+    nodes = (_node("n0", devices=2), _node("n1"), _node("s0", role="server", devices=0))
+    with ssh_hosts.ssh_hosts(tmp_path_factory.mktemp("ssh"), nodes) as found:
+        yield found
+
+
+@pytest.fixture
+def start(hosts: Any, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a command line of autosync's on the host from which others are reached; kills what is left of it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def command(*arguments: str | Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            (*hosts.through, sys.executable, "-P", "-m", "autosync.cli", *map(str, arguments)),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **hosts.environment, "PYTHONSAFEPATH": "1"},
+        )
+        started.append(process)
+        return process
+
+    yield command
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., tuple[int, str, str]]:
+    """Runs such a command line to its end: exit code, output, errors."""
+
+    def command(*arguments: str | Path) -> tuple[int, str, str]:
+        process = start(*arguments)
+        out, err = process.communicate(timeout=110)
+        return process.returncode, out, err
+
+    return command
+
+
+@pytest.fixture
+def bundle(hosts: Any, make_bundle: Callable[..., Path]) -> Path:
+    return make_bundle(hosts.cluster)
+
+
+def _losses(text: str) -> list[str]:
+    return re.findall(r"step \d+: ([0-9.]+)", text)
+
+
+def _await_empty(hosts: Any, *nodes: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while left := [(node, found) for node in nodes if (found := hosts.running(node))]:
+        assert time.monotonic() < deadline, f"left: {left}"
+        time.sleep(0.1)
+
+
+@needs_hosts
+def test_a_script_trains_as_it_does_here(
+    hosts: Any, bundle: Path, make_bundle: Callable[..., Path], run: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = run("launch", bundle, "--", TRAIN)
+    assert code == 0, err
+    here = replace(
+        hosts.cluster, launcher="local", nodes=tuple(replace(n, host="localhost") for n in hosts.cluster.nodes)
+    )
+    local_code, local_out, local_err = run("launch", make_bundle(here, name="local.yaml"), "--", TRAIN)
+    assert local_code == 0, local_err
+    assert len(_losses(out)) == 4
+    assert _losses(out) == _losses(local_out)
+    served = make_bundle(hosts.cluster, "ps_load_balanced", "served.yaml")
+    code, out, err = run("launch", served, "--", TRAIN, "--steps", "2")
+    assert code == 0, err
+    assert "s0 rank 3 | training has ended after 2 steps" in out
+    _await_empty(hosts, "n0", "n1", "s0", "head")
+
+
+@needs_hosts
+def test_exit_codes_come_back_with_node_and_rank(bundle: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, err = run("launch", bundle, "--", TRAIN, "--wait", "--rank", "2", "--exit", "7")
+    assert (code, "error: rank 2 on n1: exit code 7" in err) == (7, True), err
+
+
+@needs_hosts
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_launch_is_ended_or_killed(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], number: int
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN, "--wait")
+    assert launched.stdout is not None
+    for _ in range(3):
+        assert "waits as process" in launched.stdout.readline()
+    launched.send_signal(number)
+    launched.communicate(timeout=60)
+    assert launched.returncode == (143 if number == signal.SIGTERM else -9)
+    _await_empty(hosts, "n0", "n1", "head")
+
+
+@needs_hosts
+def test_a_host_that_vanishes_is_named_and_its_ranks_end(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN, "--wait")
+    assert launched.stdout is not None
+    for _ in range(3):
+        assert "waits as process" in launched.stdout.readline()
+    began = time.monotonic()
+    hosts.bed.set_link("n1", up=False)
+    try:
+        _, err = launched.communicate(timeout=60)
+        assert time.monotonic() - began < 30
+        assert launched.returncode == 255
+        assert f"error: n1 ({hosts.bed.address('n1')}): no sign of life for 15 s" in err
+        _await_empty(hosts, "n0", "head")
+        _await_empty(hosts, "n1", seconds=50)
+    finally:
+        hosts.bed.set_link("n1", up=True)
+
+
+@needs_hosts
+def test_what_cannot_be_reached_is_named(
+    hosts: Any, bundle: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    def attempt(cluster: ClusterSpec) -> str:
+        save_cluster(tmp_path / "c.yaml", cluster)
+        code, out, err = run("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
+        assert (code, out) == (1, ""), err
+        return err
+
+    def with_host(host: str) -> ClusterSpec:
+        nodes = tuple(replace(node, host=host) if node.name == "n1" else node for node in hosts.cluster.nodes)
+        return replace(hosts.cluster, nodes=nodes)
+
+    address = hosts.bed.address("n1")
+    no_python = attempt(replace(hosts.cluster, python="/no/such/python"))
+    assert f"error: n0 ({hosts.bed.address('n0')}): no Python at /no/such/python: say `python: PATH`" in no_python
+    assert "error: n1 (no-such-host.invalid): no such host" in attempt(with_host("no-such-host.invalid"))
+    nobody = attempt(with_host(hosts.bed.address("head")))
+    assert f"error: n1 ({hosts.bed.address('head')}): nobody answers there: is sshd running?" in nobody
+    known = hosts.known_hosts.read_text()
+    hosts.known_hosts.write_text("".join(line for line in known.splitlines(keepends=True) if address not in line))
+    assert f"error: n1 ({address}): its host key is not the known one" in attempt(hosts.cluster)
+    other = (hosts.folder / "user.pub").read_text()
+    hosts.known_hosts.write_text(hosts.known_hosts.read_text() + f"[{address}]:2222 {other}")
+    assert f"error: n1 ({address}): its host key is not the known one" in attempt(hosts.cluster)
+    hosts.known_hosts.write_text(known)
+    authorized = (hosts.folder / "user.pub").read_text()
+    (hosts.folder / "user.pub").write_text((hosts.folder / "n1.pub").read_text())
+    refused = attempt(hosts.cluster)
+    (hosts.folder / "user.pub").write_text(authorized)
+    assert re.search(r"error: n\d \(\S+\): it does not accept a key of this user's", refused), refused
+    _await_empty(hosts, "n0", "n1", "s0", "head")
+
+
+@needs_hosts
+def test_trials_run_and_their_token_is_on_no_command_line(
+    hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "3", "--effort", "quick", "--json")
+    tokens: set[str] = set()
+    lines: set[str] = set()
+    while tuned.poll() is None:
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                lines.add((process / "cmdline").read_text())
+                environment = (process / "environ").read_text()
+            except (OSError, UnicodeDecodeError):
+                continue
+            tokens.update(re.findall(r"AUTOSYNC_CONTROL_TOKEN=(\w+)", environment))
+        time.sleep(0.5)
+    out, err = tuned.communicate()
+    assert tuned.returncode == 0, err
+    assert json.loads(out)["schema"].startswith("autosync.")
+    assert tokens
+    assert not [line for line in lines if any(token in line for token in tokens)]
+    _await_empty(hosts, "n0", "n1", "s0", "head")
