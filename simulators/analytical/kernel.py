@@ -16,73 +16,73 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from autosync.simulators.analytical.tables import Flags, Floats, Given, Integers
+from autosync.simulators.analytical.tables import Floats, Given, Integers, Records
 
 _MAX_STEPS = 4
 _STEADY = 2e-3
 _ROUNDING = 1e-9
 
+_ENTRY = np.dtype(
+    [
+        ("ready_first", np.float64),
+        ("ready_last", np.float64),
+        ("first", np.float64),
+        ("last", np.float64),
+        ("use", np.int64),
+        ("step", np.int64),
+        ("middle_step", np.int64),
+        ("last_step", np.int64),
+        ("by_slice", np.int64),
+        ("collected", np.int64),
+        ("settles", np.int64),
+        ("older", np.int64),
+    ]
+)
+"""A unit in the books.
+
+When the gradients of its first and last slice are ready, from the beginning of backward on, and when these slices are
+through what was done so far; its `use`; the step that it comes to next; whether it was `collected` and may go on to be
+settled (`settles`); the unit before it in its message.
+"""
+_MESSAGE = np.dtype(
+    [("newest", np.int64), ("use", np.int64), ("num_units", np.int64), ("left", np.int64), ("collected", np.float64)]
+)
+"""Its last unit and the first use of all; how many there are, how many are not collected yet, since when all are."""
+_LANE = np.dtype([("free", np.float64), ("head", np.int64), ("tail", np.int64), ("next", np.int64)])
+"""Until when it is taken; its first, its last and its next job. A job is `unit * num_steps + step`."""
+
 _compiled = numba.njit(cache=True)
 
 
 class State(NamedTuple):
-    """Where the books of one strategy stand; units and messages are counted within it.
+    """The books of one strategy, its units and messages counted within it.
 
-    - units: `ready_first`, `ready_last`, when the gradients of their first and last slice are, from the beginning of
-      backward on; `use`, and all in the `order` of use; `older`, the one before in its message; the `step` that they
-      come to next, whether they have begun to be settled (`settles`), and when their `first` and `last` slice go on;
-    - messages: their `newest` unit and the first `use`; how many units are not collected yet, since when;
-    - lanes: until when they are taken; their jobs in order, and which is `next`; a job is `unit * num_steps + step`;
-    - resources: until when they are taken (`free`);
-    - variables: `gate`, when the next forward pass may use each;
-    - `rare`, whether now and then is now; `left`: units that are not collected, and those that backward waits for;
-      `times`: see below.
+    Beside these: the `order` of units by use, the job `after` each in its lane, until when resources are taken
+    (`free`), when the next forward pass may use each variable (`gate`), and room to sort and to remember.
     """
 
     num_steps: int
-    ready_first: Floats
-    ready_last: Floats
-    use: Integers
+    entries: Records
+    messages: Records
+    lanes: Records
     order: Integers
-    older: Integers
-    step: Integers
-    settles: Flags
-    first: Floats
-    last: Floats
-    newest: Integers
-    first_use: Integers
-    num_uncollected: Integers
-    collected: Floats
-    lane_free: Floats
-    head: Integers
-    tail: Integers
-    next: Integers
     after: Integers
     free: Floats
     gate: Floats
     bucket: Integers
-    rare: Flags
-    left: Integers
-    times: Floats
-
-
-_ANY, _AWAITED = range(2)
-# When the last unit was collected, and the last that backward waits for; what settles may begin; the last one has.
-_COLLECTED, _RETURNED, _OPENED, _SETTLED = range(4)
+    todo: Integers
 
 
 @_compiled
 def step_seconds(given: Given) -> Floats:
     """The seconds of a step by each strategy."""
-    found = np.empty(len(given.units.forward))
+    found = np.empty(len(given.units.strategies))
     state = _state(given)
     for number in range(len(found)):
         period = _period(given, number)
-        state.rare[0] = True
-        found[number] = _seconds(given, state, number)
+        found[number] = _seconds(given, state, number, True)  # noqa: FBT003 - numba has no keywords
         if period > 1:
-            state.rare[0] = False
-            usual = _seconds(given, state, number)
+            usual = _seconds(given, state, number, False)  # noqa: FBT003 - numba has no keywords
             found[number] = usual + (found[number] - usual) / period
     return found
 
@@ -90,65 +90,61 @@ def step_seconds(given: Given) -> Floats:
 @_compiled
 def _state(given: Given) -> State:
     """Books that have room for the largest of the strategies."""
-    prices, units = given.prices, given.units
-    num_units, num_lanes, num_steps, num_variables = 1, 1, 1, len(given.training.ready)
-    for number in range(len(units.forward)):
-        num_units = max(num_units, units.first_unit[number + 1] - units.first_unit[number])
-        num_lanes = max(num_lanes, units.num_lanes[number])
-    for template in range(len(prices.by_slice)):
-        num_steps = max(num_steps, prices.first_step[template + 1] - prices.first_step[template])
-    num_lanes *= prices.num_stages
+    num_units, num_lanes, num_steps, num_variables = 1, 1, 1, len(given.training.variables)
+    for strategy in given.units.strategies:
+        num_units = max(num_units, strategy.last_unit - strategy.first_unit)
+        num_lanes = max(num_lanes, strategy.num_lanes)
+    for template in given.prices.templates:
+        num_steps = max(num_steps, template.last_step - template.first_step)
     return State(
         num_steps=num_steps,
-        ready_first=np.empty(num_units),
-        ready_last=np.empty(num_units),
-        use=np.empty(num_units, np.int64),
+        entries=np.empty(num_units, _ENTRY),
+        messages=np.empty(num_units, _MESSAGE),
+        lanes=np.empty(num_lanes * given.prices.num_stages, _LANE),
         order=np.empty(num_units, np.int64),
-        older=np.empty(num_units, np.int64),
-        step=np.empty(num_units, np.int64),
-        settles=np.empty(num_units, np.bool_),
-        first=np.empty(num_units),
-        last=np.empty(num_units),
-        newest=np.empty(num_units, np.int64),
-        first_use=np.empty(num_units, np.int64),
-        num_uncollected=np.empty(num_units, np.int64),
-        collected=np.empty(num_units),
-        lane_free=np.empty(num_lanes),
-        head=np.empty(num_lanes, np.int64),
-        tail=np.empty(num_lanes, np.int64),
-        next=np.empty(num_lanes, np.int64),
         after=np.empty(num_units * num_steps, np.int64),
-        free=np.empty(len(prices.kind)),
+        free=np.empty(len(given.prices.resources)),
         gate=np.empty(num_variables),
         bucket=np.empty(num_variables + 2, np.int64),
-        rare=np.empty(1, np.bool_),
-        left=np.empty(2, np.int64),
-        times=np.empty(4),
+        todo=np.empty(2 * num_units, np.int64),
     )
 
 
 @_compiled
 def _period(given: Given, number: int) -> int:
     """In how many steps everything that is done now and then is done once."""
-    prices, units, period = given.prices, given.units, 1
-    for unit in range(units.first_unit[number], units.first_unit[number + 1]):
-        period = max(period, prices.period[units.template[unit]])
+    strategy, units, templates, period = given.units.strategies[number], given.units.units, given.prices.templates, 1
+    for unit in range(strategy.first_unit, strategy.last_unit):
+        period = max(period, templates[units[unit].template].period)
     return period
 
 
 @_compiled
-def _seconds(given: Given, state: State, number: int) -> float:
-    """A step among others like it."""
-    state.lane_free[:] = 0.0
+def _is_stale(given: Given, number: int) -> bool:
+    """Whether a step may end before all that it began."""
+    strategy, units, templates = given.units.strategies[number], given.units.units, given.prices.templates
+    num_awaited = 0
+    for unit in range(strategy.first_unit, strategy.last_unit):
+        num_awaited += templates[units[unit].template].awaited
+    return bool(num_awaited < strategy.last_unit - strategy.first_unit)
+
+
+@_compiled
+def _seconds(given: Given, state: State, number: int, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
+    """A step among others like it; `rare`: one in which everything is done that is done now and then."""
+    for lane in state.lanes:
+        lane.free = 0.0
     state.free[:] = 0.0
     state.gate[:] = 0.0
     _place(given, state, number)
-    _queue(given, state, number)
+    _queue(given, state, number, rare)
+    lasts = given.units.strategies[number].forward or _is_stale(given, number)
     before, taken = 0.0, 0.0
     for count in range(_MAX_STEPS):
-        ended = _step(given, state, number, before)
+        begins = _pass_forward(given, state, before)
+        ended = _play(given, state, number, begins, rare)
         latest, before = ended - before, ended
-        if not given.units.forward[number] or (count > 1 and abs(latest - taken) <= _STEADY * taken):
+        if not lasts or (count > 1 and abs(latest - taken) <= _STEADY * taken):
             return latest
         # Where steps go up and down, two of them tell more than one.
         taken = latest if count < _MAX_STEPS - 1 else 0.5 * (taken + latest)
@@ -161,266 +157,231 @@ def _seconds(given: Given, state: State, number: int) -> float:
 @_compiled
 def _place(given: Given, state: State, number: int) -> None:
     """When units are ready, and their order by use: their message's, or their own where slices are settled alone."""
-    units, training, num_variables = given.units, given.training, len(given.training.ready)
-    begin, num_units = units.first_unit[number], units.first_unit[number + 1] - units.first_unit[number]
-    state.first_use[: units.num_messages[number]] = num_variables
-    state.newest[: units.num_messages[number]] = -1
+    strategy, units, pieces = given.units.strategies[number], given.units.units, given.units.pieces
+    variables, entries, messages, bucket = given.training.variables, state.entries, state.messages, state.bucket
+    num_units, num_variables = strategy.last_unit - strategy.first_unit, len(variables)
+    for place in range(strategy.num_messages):
+        messages[place].newest, messages[place].use, messages[place].num_units = -1, num_variables, 0
     for here in range(num_units):
-        unit, message = begin + here, units.message[begin + here]
-        last = units.first_piece[unit + 1] - 1
-        state.ready_last[here] = state.ready_first[here] = training.ready[units.variable[last]]
-        state.use[here] = num_variables
-        first_slice = 1.0 / units.num_slices[unit] - _ROUNDING
-        for piece in range(last, units.first_piece[unit] - 1, -1):
-            if units.until[piece] >= first_slice:
-                state.ready_first[here] = training.ready[units.variable[piece]]
-            state.use[here] = min(state.use[here], training.use[units.variable[piece]])
-        state.first_use[message] = min(state.first_use[message], state.use[here])
-        state.older[here], state.newest[message] = state.newest[message], here
-    state.bucket[:] = 0
+        unit, entry = units[strategy.first_unit + here], entries[here]
+        message, template = messages[unit.message], given.prices.templates[unit.template]
+        entry.middle_step, entry.last_step = template.middle_step, template.last_step
+        entry.by_slice = template.by_slice
+        entry.ready_last = entry.ready_first = variables[pieces[unit.last_piece - 1].variable].ready
+        entry.use = num_variables
+        first_slice = 1.0 / unit.num_slices - _ROUNDING
+        for place in range(unit.last_piece - 1, unit.first_piece - 1, -1):
+            variable = variables[pieces[place].variable]
+            if pieces[place].until >= first_slice:
+                entry.ready_first = variable.ready
+            entry.use = min(entry.use, variable.use)
+        message.use = min(message.use, entry.use)
+        message.num_units += 1
+        entry.older, message.newest = message.newest, here
+    bucket[:] = 0
     for here in range(num_units):
-        if not given.prices.by_slice[units.template[begin + here]]:
-            state.use[here] = state.first_use[units.message[begin + here]]
-        state.bucket[state.use[here] + 1] += 1
+        if not entries[here].by_slice:
+            entries[here].use = messages[units[strategy.first_unit + here].message].use
+        bucket[entries[here].use + 1] += 1
     for use in range(num_variables + 1):
-        state.bucket[use + 1] += state.bucket[use]
+        bucket[use + 1] += bucket[use]
     for here in range(num_units):
-        state.order[state.bucket[state.use[here]]] = here
-        state.bucket[state.use[here]] += 1
+        state.order[bucket[entries[here].use]] = here
+        bucket[entries[here].use] += 1
 
 
 @_compiled
-def _queue(given: Given, state: State, number: int) -> None:
+def _queue(given: Given, state: State, number: int, rare: bool) -> None:  # noqa: FBT001 - numba has no keywords
     """The jobs of each lane: what collects in the order of readiness, then what settles in the order of use."""
-    prices, units = given.prices, given.units
-    begin, num_units = units.first_unit[number], units.first_unit[number + 1] - units.first_unit[number]
-    state.head[:] = -1
+    strategy, units, steps = given.units.strategies[number], given.units.units, given.prices.steps
+    lanes, after = state.lanes, state.after
+    for lane in lanes:
+        lane.head = -1
     for settles in (False, True):
-        for place in range(num_units):
+        for place in range(strategy.last_unit - strategy.first_unit):
             here = state.order[place] if settles else place
-            template = units.template[begin + here]
-            first, last = prices.first_step[template], prices.first_step[template + 1]
-            middle = first + prices.num_collecting[template]
-            for step in range(middle if settles else first, last if settles else middle):
-                if prices.is_transfer[step] and _is_due(given, state, step):
-                    lane = units.lane[begin + here] + prices.stage[step] * units.num_lanes[number]
-                    job = here * state.num_steps + step - first
-                    if state.head[lane] < 0:
-                        state.head[lane] = job
+            unit = units[strategy.first_unit + here]
+            template = given.prices.templates[unit.template]
+            first = template.middle_step if settles else template.first_step
+            last = template.last_step if settles else template.middle_step
+            for number_of_step in range(first, last):
+                step = steps[number_of_step]
+                if step.is_transfer and (rare or step.every == 1):
+                    lane = lanes[unit.lane + step.stage * strategy.num_lanes]
+                    job = here * state.num_steps + number_of_step - template.first_step
+                    if lane.head < 0:
+                        lane.head = job
                     else:
-                        state.after[state.tail[lane]] = job
-                    state.tail[lane], state.after[job] = job, -1
-
-
-@_compiled
-def _is_due(given: Given, state: State, step: int) -> bool:
-    return bool(state.rare[0] or given.prices.every[step] == 1)
+                        after[lane.tail] = job
+                    lane.tail = job
+                    after[job] = -1
 
 
 # A step.
 
 
 @_compiled
-def _step(given: Given, state: State, number: int, now: float) -> float:
-    """A forward pass and all that follows it; when the next one may begin."""
-    forward, norm = given.units.forward[number], given.training.norm
-    num_units = given.units.first_unit[number + 1] - given.units.first_unit[number]
-    called = _pass_forward(given, state, now) + given.training.backward
-    _begin(given, state, number, called - given.training.backward)
-    for here in range(num_units):
-        _go_on(given, state, number, here)
-    is_open = False
-    while True:
-        if not is_open and (forward or state.left[_AWAITED] == 0) and (norm == 0.0 or state.left[_ANY] == 0):
-            is_open = True
-            called = called if forward else max(called, state.times[_RETURNED])
-            state.times[_OPENED] = called if norm == 0.0 else max(called, state.times[_COLLECTED] + norm)
-            for place in range(num_units):
-                _settle(given, state, number, state.order[place])
-        lane = _soonest(given, state, number)
-        if lane < 0:
-            break
-        here = state.next[lane] // state.num_steps
-        state.next[lane] = state.after[state.next[lane]]
-        _transfer(given, state, number, here, lane)
-        if _go_on(given, state, number, here) and is_open:
-            fellow = state.newest[given.units.message[given.units.first_unit[number] + here]]
-            while fellow >= 0:
-                _settle(given, state, number, fellow)
-                fellow = state.older[fellow]
-    if forward:
-        return called
-    return max(called + _users_update(given, number), state.times[_SETTLED])
-
-
-@_compiled
 def _pass_forward(given: Given, state: State, now: float) -> float:
     """Uses wait for their gates; when backward begins."""
-    training = given.training
-    for place in range(len(training.seconds)):
-        if training.waits_for[place] >= 0:
-            now = max(now, state.gate[training.waits_for[place]])
-        now += training.seconds[place]
-    return now + training.between
+    gate = state.gate
+    for segment in given.training.forward:
+        if segment.waits_for >= 0:
+            now = max(now, gate[segment.waits_for])
+        now += segment.seconds
+    return now + given.training.pace.between
 
 
 @_compiled
-def _begin(given: Given, state: State, number: int, now: float) -> None:
-    """Backward begins now."""
-    units, num_messages = given.units, given.units.num_messages[number]
-    begin, num_units = units.first_unit[number], units.first_unit[number + 1] - units.first_unit[number]
-    state.next[:] = state.head
+def _begin(given: Given, state: State, number: int, begins: float) -> int:
+    """Backward begins; how many units it will wait for."""
+    strategy, units, templates = given.units.strategies[number], given.units.units, given.prices.templates
+    num_awaited = 0
+    for lane in state.lanes:
+        lane.next = lane.head
+    for message in range(strategy.num_messages):
+        state.messages[message].left = state.messages[message].num_units
+        state.messages[message].collected = 0.0
     state.gate[:] = 0.0
-    state.times[:] = 0.0
-    state.left[_ANY], state.left[_AWAITED] = num_units, 0
-    state.num_uncollected[:num_messages] = 0
-    state.collected[:num_messages] = 0.0
-    for here in range(num_units):
-        state.step[here] = 0
-        state.settles[here] = False
-        state.first[here] = now + state.ready_first[here]
-        state.last[here] = now + state.ready_last[here]
-        state.num_uncollected[units.message[begin + here]] += 1
-        state.left[_AWAITED] += given.prices.everywhere[units.template[begin + here]]
+    for here in range(strategy.last_unit - strategy.first_unit):
+        entry, template = state.entries[here], templates[units[strategy.first_unit + here].template]
+        entry.step = template.first_step
+        entry.collected = entry.settles = 0
+        entry.first = begins + entry.ready_first
+        entry.last = begins + entry.ready_last
+        num_awaited += template.everywhere
+    return num_awaited
 
 
 @_compiled
-def _go_on(given: Given, state: State, number: int, here: int) -> bool:
-    """A unit does its local work up to its next transfer, or until all is done; whether it has just been collected."""
-    prices, units, unit = given.prices, given.units, given.units.first_unit[number] + here
-    template = units.template[unit]
-    first, last = prices.first_step[template], prices.first_step[template + 1]
-    while True:
-        if state.step[here] == prices.num_collecting[template] and not state.settles[here]:
-            _collect(given, state, unit, here)
-            return True
-        step = first + state.step[here]
-        if step == last:
-            break
-        if _is_due(given, state, step):
-            if prices.is_transfer[step]:
-                return False
-            if units.forward[number] or not prices.is_users[step]:
-                _work(given, state, unit, here, step)
-        state.step[here] += 1
-    state.times[_SETTLED] = max(state.times[_SETTLED], state.last[here])
-    if prices.awaited[template]:
-        for piece in range(units.first_piece[unit], units.first_piece[unit + 1]):
-            through = state.first[here] + units.until[piece] * (state.last[here] - state.first[here])
-            variable = units.variable[piece]
-            state.gate[variable] = max(state.gate[variable], through)
-    return False
-
-
-@_compiled
-def _collect(given: Given, state: State, unit: int, here: int) -> None:
-    """A unit's gradients are summed, wherever they are updated."""
-    message, last = given.units.message[unit], state.last[here]
-    state.left[_ANY] -= 1
-    state.times[_COLLECTED] = max(state.times[_COLLECTED], last)
-    state.num_uncollected[message] -= 1
-    state.collected[message] = max(state.collected[message], last)
-    if given.prices.everywhere[given.units.template[unit]]:
-        state.left[_AWAITED] -= 1
-        state.times[_RETURNED] = max(state.times[_RETURNED], last)
-
-
-@_compiled
-def _settle(given: Given, state: State, number: int, here: int) -> None:
-    """A unit goes on to its update, where it has been collected and with it all that is updated at once."""
-    unit = given.units.first_unit[number] + here
-    template, message = given.units.template[unit], given.units.message[unit]
-    if state.settles[here] or state.step[here] != given.prices.num_collecting[template]:
-        return
-    begins = state.times[_OPENED]
-    if not given.prices.by_slice[template]:
-        if state.num_uncollected[message] > 0:
-            return
-        begins = max(begins, state.collected[message])
-    state.settles[here] = True
-    state.first[here] = max(state.first[here], begins)
-    state.last[here] = max(state.last[here], begins)
-    _go_on(given, state, number, here)
-
-
-@_compiled
-def _users_update(given: Given, number: int) -> float:
-    """What the user's optimizer takes for what it updates."""
-    prices, units, elements = given.prices, given.units, 0.0
-    for unit in range(units.first_unit[number], units.first_unit[number + 1]):
-        template = units.template[unit]
-        for step in range(prices.first_step[template], prices.first_step[template + 1]):
-            if prices.is_users[step]:
-                elements += _amount(given, unit, step)
-    return elements * given.training.update
-
-
-# What things take.
-
-
-@_compiled
-def _soonest(given: Given, state: State, number: int) -> int:
-    """The lane whose next job can begin first, of equals the one of the higher priority; -1: none is left."""
-    units, begin = given.units, given.units.first_unit[number]
-    best, best_start, best_priority = -1, np.inf, 0
-    for lane in range(units.num_lanes[number] * given.prices.num_stages):
-        job = state.next[lane]
-        if job < 0:
-            continue
-        here = job // state.num_steps
-        template = units.template[begin + here]
-        is_there = state.step[here] == job - here * state.num_steps
-        if not is_there or (state.step[here] >= given.prices.num_collecting[template] and not state.settles[here]):
-            continue
-        start, priority = max(state.lane_free[lane], state.first[here]), units.priority[begin + here]
-        if start < best_start or (start == best_start and priority < best_priority):
-            best, best_start, best_priority = lane, start, priority
-    return best
-
-
-@_compiled
-def _amount(given: Given, unit: int, step: int) -> float:
-    """How much of a unit a step works on."""
-    amount = given.units.amount[unit, given.prices.measure[step]]
-    return float(amount * given.units.item_bytes[unit] if given.prices.own_items[step] else amount)
-
-
-@_compiled
-def _transfer(given: Given, state: State, number: int, here: int, lane: int) -> None:
-    """A unit's next step takes its lane and its links."""
-    prices, units, unit = given.prices, given.units, given.units.first_unit[number] + here
-    step = prices.first_step[units.template[unit]] + state.step[here]
-    slices, amount = units.num_slices[unit], _amount(given, unit, step)
-    start = max(state.lane_free[lane], state.first[here])
-    wire = prices.unit[step] * amount
-    alone = slices * prices.fixed[step] + wire
-    end = max(start + alone, state.last[here] + alone / slices)
-    end = _take(given, state, step, start + prices.fixed[step], end, slices, amount)
-    state.lane_free[lane] = end - min(wire / slices, prices.ahead[step])
-    state.first[here] = start + (end - start) / slices
-    state.last[here] = end
-    state.step[here] += 1
-
-
-@_compiled
-def _work(given: Given, state: State, unit: int, here: int, step: int) -> None:
-    """Local work takes the threads of those who do it."""
-    slices, amount = given.units.num_slices[unit], _amount(given, unit, step)
-    alone = slices * given.prices.fixed[step] + given.prices.unit[step] * amount
-    end = _take(given, state, step, state.first[here], state.last[here] + alone / slices, slices, amount)
-    state.first[here] = min(end, state.first[here] + alone / slices)
-    state.last[here] = end
-
-
-@_compiled
-def _take(  # noqa: PLR0917 - numba has no keywords
-    given: Given, state: State, step: int, begins: float, end: float, slices: int, amount: float
+def _play(  # noqa: C901, PLR0912, PLR0915 - one loop: calls with arrays would take most of the time
+    given: Given,
+    state: State,
+    number: int,
+    begins: float,
+    rare: bool,  # noqa: FBT001 - numba has no keywords
 ) -> float:
-    """Promise resources to a step from some time on; when it ends at the earliest."""
-    prices = given.prices
-    for use in range(prices.first_use[step], prices.first_use[step + 1]):
-        resource = prices.use_resource[use]
-        until = max(state.free[resource], begins) + slices * prices.use_fixed[use] + amount * prices.use_unit[use]
-        state.free[resource] = until
-        end = max(end, until)
-    return end
+    """Backward and all that follows it, until the next forward pass may begin.
+
+    Units that may go on are `todo`: they do local work up to their next transfer, or until they are collected and may
+    not be settled yet, or until they are through. When none is left, that transfer is scheduled which can begin first.
+    """
+    strategy, units, amounts, pieces = given.units
+    strategy_of = strategy[number]
+    templates, steps, uses = given.prices.templates, given.prices.steps, given.prices.uses
+    entries, messages, lanes, order = state.entries, state.messages, state.lanes, state.order
+    free, gate, after, todo = state.free, state.gate, state.after, state.todo
+    first_unit, forward, norm = strategy_of.first_unit, strategy_of.forward == 1, given.training.pace.norm
+    num_units, num_lanes = strategy_of.last_unit - first_unit, strategy_of.num_lanes * given.prices.num_stages
+    num_awaited, num_left = _begin(given, state, number, begins), num_units
+    if forward:
+        num_awaited = 0
+    called, collected, opened, settled, users = begins + given.training.pace.backward, 0.0, 0.0, 0.0, 0.0
+    is_open = False
+    num_todo = num_units
+    for here in range(num_units):
+        todo[here] = num_units - 1 - here
+    while True:
+        while num_todo > 0:
+            num_todo -= 1
+            here = todo[num_todo]
+            entry, unit = entries[here], units[first_unit + here]
+            while True:
+                if entry.step == entry.middle_step and not entry.settles:
+                    message = messages[unit.message]
+                    was_collected = entry.collected
+                    if not was_collected:
+                        entry.collected = 1
+                        num_left -= 1
+                        collected = max(collected, entry.last)
+                        message.left -= 1
+                        message.collected = max(message.collected, entry.last)
+                        if not forward and templates[unit.template].everywhere:
+                            num_awaited -= 1
+                            called = max(called, entry.last)
+                    if not is_open or (message.left > 0 and not entry.by_slice):
+                        break
+                    since = opened if entry.by_slice else max(opened, message.collected)
+                    entry.first, entry.last = max(entry.first, since), max(entry.last, since)
+                    entry.settles = 1
+                    if not was_collected and not entry.by_slice:
+                        fellow = message.newest
+                        while fellow >= 0:
+                            if fellow != here:
+                                todo[num_todo] = fellow
+                                num_todo += 1
+                            fellow = entries[fellow].older
+                if entry.step == entry.last_step:
+                    if templates[unit.template].awaited:
+                        settled = max(settled, entry.last)
+                        for place in range(unit.first_piece, unit.last_piece):
+                            piece = pieces[place]
+                            through = entry.first + piece.until * (entry.last - entry.first)
+                            gate[piece.variable] = max(gate[piece.variable], through)
+                    break
+                step = steps[entry.step]
+                if rare or step.every == 1:
+                    if step.is_transfer:
+                        break
+                    amount = amounts[first_unit + here, step.measure]
+                    if step.is_users and not forward:
+                        users += amount
+                    else:
+                        slices = unit.num_slices
+                        alone = slices * step.fixed + step.unit * amount
+                        end = entry.last + alone / slices
+                        for place in range(step.first_use, step.last_use):
+                            use = uses[place]
+                            until = max(free[use.resource], entry.first) + slices * use.fixed + amount * use.unit
+                            free[use.resource] = until
+                            end = max(end, until)
+                        entry.first = min(end, entry.first + alone / slices)
+                        entry.last = end
+                entry.step += 1
+        if not is_open and num_awaited == 0 and (norm == 0.0 or num_left == 0):
+            is_open = True
+            opened = called if norm == 0.0 else max(called, collected + norm)
+            for place in range(num_units - 1, -1, -1):
+                if entries[order[place]].collected:
+                    todo[num_todo] = order[place]
+                    num_todo += 1
+            continue
+        best, best_start, best_priority = -1, np.inf, 0
+        for number_of_lane in range(num_lanes):
+            job = lanes[number_of_lane].next
+            if job < 0:
+                continue
+            here = job // state.num_steps
+            entry, unit = entries[here], units[first_unit + here]
+            step_of_job = templates[unit.template].first_step + job - here * state.num_steps
+            if entry.step != step_of_job or (entry.step >= entry.middle_step and not entry.settles):
+                continue
+            start = max(lanes[number_of_lane].free, entry.first)
+            if start < best_start or (start == best_start and unit.priority < best_priority):
+                best, best_start, best_priority = number_of_lane, start, unit.priority
+        if best < 0:
+            break
+        lane = lanes[best]
+        here = lane.next // state.num_steps
+        lane.next = after[lane.next]
+        entry, unit = entries[here], units[first_unit + here]
+        step, slices = steps[entry.step], unit.num_slices
+        amount = amounts[first_unit + here, step.measure]
+        if step.own_items:
+            amount *= unit.item_bytes
+        wire = step.unit * amount
+        alone = slices * step.fixed + wire
+        end = max(best_start + alone, entry.last + alone / slices)
+        for place in range(step.first_use, step.last_use):
+            use = uses[place]
+            until = max(free[use.resource], best_start + step.fixed) + amount * use.unit
+            free[use.resource] = until
+            end = max(end, until)
+        lane.free = end - min(wire / slices, step.ahead)
+        entry.first = best_start + (end - best_start) / slices
+        entry.last = end
+        entry.step += 1
+        todo[0] = here
+        num_todo = 1
+    if forward:
+        return called
+    return max(called + users * given.training.pace.update, settled)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from autosync.plan.steps import LocalStep, Step, Template, TransferStep
 from autosync.plan.tables import Shape
-from autosync.simulators.analytical.tables import LINK, MEASURES, PROCESSORS, THREAD, Floats, Integers, Prices
+from autosync.simulators.analytical.tables import (
+    LINK,
+    MEASURES,
+    PROCESSORS,
+    RESOURCE,
+    STEP,
+    TEMPLATE,
+    THREAD,
+    USE,
+    Prices,
+    Records,
+)
 from autosync.simulators.costs import Costs
 from autosync.simulators.symmetry import Classes, apart, classes_of
 from autosync.simulators.timeline.catalog import Catalog, catalog_of
@@ -43,41 +54,38 @@ class PriceList:
 
     def prices(self, templates: Sequence[Template]) -> Prices:
         """The prices of these templates, in their order."""
-        steps = [[*one.collect.steps, *one.settle.once, *one.settle.each] for one in templates]
-        flat = [step for of_template in steps for step in of_template]
+        flat = [step for template in templates for step in _steps_of(template)]
         shapes = list(dict.fromkeys(map(_shape_of, flat)))
         classes = self._classes(shapes)
         catalog = catalog_of(self._cluster, classes, shapes, self._costs)
         position = {shape: index for index, shape in enumerate(shapes)}
         rows = [self._row(step, catalog, classes, position[_shape_of(step)]) for step in flat]
-        uses = [sorted(row.uses.items()) for row in rows]
-        num_links = len(catalog.capacity) - 1
         return Prices(
             num_stages=1 + max([step.stage for step in flat if isinstance(step, TransferStep)], default=0),
-            first_step=_ends(map(len, steps)),
-            num_collecting=_integers(len(one.collect.steps) for one in templates),
-            period=_integers(max([step.every for step in of_template], default=1) for of_template in steps),
-            everywhere=_flags(one.collect.holders == self._workers and not one.collect.sharded for one in templates),
-            by_slice=_flags(one.settle.by_slice for one in templates),
-            awaited=_flags(not _is_stale(one) for one in templates),
-            is_transfer=_flags(isinstance(step, TransferStep) for step in flat),
-            stage=_integers(step.stage if isinstance(step, TransferStep) else -1 for step in flat),
-            every=_integers(step.every for step in flat),
-            is_users=_flags(self._is_users(step) for step in flat),
-            measure=_integers(MEASURES.index(step.amount.measure) for step in flat),
-            own_items=_flags(isinstance(step, TransferStep) and step.item_bytes == 0 for step in flat),
-            fixed=_floats(row.fixed for row in rows),
-            unit=_floats(row.unit for row in rows),
-            ahead=_floats(row.ahead for row in rows),
-            rounds=_floats(row.rounds for row in rows),
-            sent=_floats(row.sent for row in rows),
-            first_use=_ends(map(len, uses)),
-            use_resource=_integers(resource for of_step in uses for resource, _ in of_step),
-            use_fixed=_floats(fixed for of_step in uses for _, (fixed, _) in of_step),
-            use_unit=_floats(unit for of_step in uses for _, (_, unit) in of_step),
-            kind=_integers([LINK] * num_links + [PROCESSORS] + [THREAD] * len(classes.num_ranks)),
-            speed=np.concatenate((catalog.capacity, np.ones(len(classes.num_ranks)))),
+            templates=self._templates(templates),
+            steps=_steps(flat, rows, [self._is_users(step) for step in flat]),
+            uses=np.array([(at, *use) for row in rows for at, use in sorted(row.uses.items())], dtype=USE),
+            resources=np.array(
+                [
+                    *[(LINK, rate) for rate in catalog.capacity[:-1].tolist()],
+                    (PROCESSORS, 1.0),
+                    *[(THREAD, 1.0) for _ in classes.num_ranks],
+                ],
+                dtype=RESOURCE,
+            ),
         )
+
+    def _templates(self, templates: Sequence[Template]) -> Records:
+        found: list[tuple[int, ...]] = []
+        last = 0
+        for template in templates:
+            first, middle = last, last + len(template.collect.steps)
+            last += len(_steps_of(template))
+            everywhere = template.collect.holders == self._workers and not template.collect.sharded
+            period = max([step.every for step in _steps_of(template)], default=1)
+            flags = (everywhere, template.settle.by_slice, not _is_stale(template))
+            found.append((first, middle, last, period, *flags))
+        return np.array(found, dtype=TEMPLATE)
 
     def _classes(self, shapes: Sequence[Shape]) -> Classes:
         if len(self._cluster.ranks) <= MAX_RANKS_APART:
@@ -137,6 +145,23 @@ class PriceList:
         )
 
 
+def _steps_of(template: Template) -> tuple[Step, ...]:
+    return (*template.collect.steps, *template.settle.once, *template.settle.each)
+
+
+def _steps(steps: Sequence[Step], rows: Sequence[_Row], are_users: Sequence[bool]) -> Records:
+    found: list[tuple[float, ...]] = []
+    last = 0
+    for step, row, is_users in zip(steps, rows, are_users, strict=True):
+        first, last = last, last + len(row.uses)
+        is_transfer = isinstance(step, TransferStep)
+        own_items, stage = (step.item_bytes == 0, step.stage) if isinstance(step, TransferStep) else (False, 0)
+        measure = MEASURES.index(step.amount.measure)
+        kind = (is_transfer, is_users, own_items, stage, step.every, measure)
+        found.append((*kind, row.fixed, row.unit, row.ahead, row.rounds, row.sent, first, last))
+    return np.array(found, dtype=STEP)
+
+
 def _shape_of(step: Step) -> Shape:
     if isinstance(step, LocalStep):
         return Shape(None, None, step.groups)
@@ -147,20 +172,3 @@ def _is_stale(template: Template) -> bool:
     """Whether what the next forward pass waits for is of an earlier iteration."""
     steps = (*template.settle.once, *template.settle.each)
     return bool(steps) and any(wait.lag > 0 for wait in steps[-1].waits)
-
-
-def _ends(lengths: Iterable[int]) -> Integers:
-    """Where rows of these lengths begin, and the last one ends."""
-    return np.concatenate(([0], np.cumsum(list(lengths)))).astype(np.int64)
-
-
-def _integers(values: Iterable[int]) -> Integers:
-    return np.array(list(values), dtype=np.int64)
-
-
-def _floats(values: Iterable[float]) -> Floats:
-    return np.array(list(values), dtype=np.float64)
-
-
-def _flags(values: Iterable[bool]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.array(list(values), dtype=np.bool_)

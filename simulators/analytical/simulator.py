@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,12 @@ from autosync.plan.measures import measured
 from autosync.plan.steps import Site, Template
 from autosync.plan.templates import template_of
 from autosync.simulators.analytical.kernel import step_seconds
-from autosync.simulators.analytical.prices import PriceList
+from autosync.simulators.analytical.prices import MAX_RANKS_APART, PriceList
 from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, Floats, Given, Integers, Prices, Units
+from autosync.simulators.analytical.totals import TOTALS, totals_of
 from autosync.simulators.analytical.training import training_of, update_seconds
 from autosync.simulators.analytical.units import Variables, Wanted, units_of
+from autosync.simulators.calibration import Calibrated, calibrate, trials_of
 from autosync.simulators.costs import Costs, costs_of, local_processors
 from autosync.simulators.interface import Prediction
 from autosync.specs.cluster import ClusterSpec
@@ -47,23 +49,31 @@ class AnalyticalSimulator:
     ) -> None:
         self._model = model
         self._cluster = cluster
-        self._costs = costs or costs_of(cluster)
+        self._probed = costs or costs_of(cluster)
+        self._calibrated = Calibrated(costs=self._probed)
         self._numbering = numbering or Numbering(model)
         self._site = Site(model, cluster)
-        self._list = PriceList(cluster, self._costs, update_seconds=update_seconds(model))
-        self._training = training_of(model, self._costs)
         self._variables = _variables(model)
         self._templates: list[Template] = []
         self._template_of: dict[tuple[int, int], int] = {}
-        self._prices: Prices | None = None
+        self._prices: dict[tuple[int, ...], Prices] = {}
+        self._training = training_of(model, self._probed)
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """One prediction a strategy, in their order."""
         seconds = self.predict_columns(self.encode(strategies))
-        return [Prediction(seconds=one) for one in seconds.tolist()]
+        return [Prediction(seconds=one, spread=self._calibrated.spread) for one in seconds.tolist()]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """What it knows is what the probe found."""
+        """Costs move from where the probe put them to where trials are explained best."""
+        trials = trials_of(records, self._model, self._cluster)
+        self._calibrated = calibrate(self._seconds_if, self._probed, trials)
+        self._prices, self._training = {}, training_of(self._model, self._calibrated.costs)
+
+    def _seconds_if(self, costs: Costs, strategies: Sequence[Strategy]) -> Floats:
+        """What it would predict if these were the costs."""
+        other = AnalyticalSimulator(self._model, self._cluster, costs=costs, numbering=self._numbering)
+        return other.predict_columns(self.encode(strategies))
 
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
         """Strategies as columns; those of another model are refused."""
@@ -76,26 +86,50 @@ class AnalyticalSimulator:
 
     def predict_columns(self, columns: Columns) -> Floats:
         """The seconds of each strategy; the columns' numbers are those of the simulator's numbering."""
-        return step_seconds(self.given(columns))
+        return np.concatenate([np.empty(0), *[step_seconds(given) for given in self._given(columns)]])
 
-    def given(self, columns: Columns) -> Given:
-        """What the kernel is given."""
-        units = self._units(columns)
-        assert self._prices is not None
-        return Given(self._prices, units, self._training)
+    def totals(self, strategies: Sequence[Strategy]) -> Floats:
+        """What each strategy comes to: a row each, with the columns of `totals.TOTALS`."""
+        columns = self.encode(strategies)
+        return np.concatenate([np.empty((0, len(TOTALS))), *[totals_of(given) for given in self._given(columns)]])
 
-    def _units(self, columns: Columns) -> Units:
+    def _given(self, columns: Columns) -> Iterator[Given]:
+        """What the kernel is given: all at once, or one after the other where ranks are classed by strategy."""
+        if len(self._cluster.ranks) <= MAX_RANKS_APART:
+            template = self._template_numbers(columns)
+            prices = self._priced(tuple(range(len(self._templates))))
+            yield Given(prices, self._units(columns, template, template), self._training)
+            return
+        for number in range(len(columns.overlap)):
+            one = _one(columns, number)
+            template = self._template_numbers(one)
+            used, place = np.unique(template, return_inverse=True)
+            prices = self._priced(tuple(used.tolist()))
+            yield Given(prices, self._units(one, template, place.astype(np.int64)), self._training)
+
+    def _priced(self, templates: tuple[int, ...]) -> Prices:
+        """The prices of these templates, at the costs as they are."""
+        prices = self._prices.get(templates)
+        if prices is None:
+            price_list = PriceList(self._cluster, self._calibrated.costs, update_seconds=update_seconds(self._model))
+            prices = price_list.prices([self._templates[number] for number in templates])
+            self._prices = {templates: prices}
+        return prices
+
+    def _template_numbers(self, columns: Columns) -> Integers:
+        """The template of each message."""
         num_codecs = len(self._numbering.codecs)
         pairs = columns.synchroniser * num_codecs + columns.codec
-        found = np.flatnonzero(np.bincount(pairs, minlength=1))
-        numbers = np.full(int(found.max(initial=0)) + 1, -1, dtype=np.int64)
-        for pair in found.tolist():
+        counts = np.bincount(pairs)
+        numbers = np.full(len(counts), -1, dtype=np.int64)
+        for pair in np.flatnonzero(counts).tolist():
             numbers[pair] = self._number(pair // num_codecs, pair % num_codecs)
-        if self._prices is None or len(self._prices.by_slice) < len(self._templates):
-            self._prices = self._list.prices(self._templates)
-        template = numbers[pairs]
+        return numbers[pairs]
+
+    def _units(self, columns: Columns, template: Integers, place: Integers) -> Units:
+        """The units of strategies whose messages' templates have these places among those that are priced."""
         rows, table = self._measured(columns, template)
-        return units_of(columns, self._variables, Wanted(template, rows, table))
+        return units_of(columns, self._variables, Wanted(place, rows, table))
 
     def _number(self, synchroniser: int, codec: int) -> int:
         """The number of a template, which is priced with the others when it is new."""
@@ -157,3 +191,24 @@ def _variables(model: ModelSpec) -> Variables:
     place[order] = np.arange(len(order))
     item_bytes = [ITEM_BYTES[variable.dtype] for variable in model.variables]
     return Variables(row_elements=rows, item_bytes=np.array(item_bytes, dtype=np.int64), place=place)
+
+
+def _one(columns: Columns, number: int) -> Columns:
+    """One of many strategies."""
+    first, last = columns.first_message[number : number + 2].tolist()
+    begin, end = columns.first_part[first], columns.first_part[last]
+    return Columns(
+        overlap=columns.overlap[number : number + 1],
+        first_message=np.array([0, last - first], dtype=np.int64),
+        synchroniser=columns.synchroniser[first:last],
+        codec=columns.codec[first:last],
+        priority=columns.priority[first:last],
+        lane=columns.lane[first:last],
+        slice_bytes=columns.slice_bytes[first:last],
+        first_part=columns.first_part[first : last + 1] - begin,
+        variable=columns.variable[begin:end],
+        index=columns.index[begin:end],
+        axis=columns.axis[begin:end],
+        begin=columns.begin[begin:end],
+        end=columns.end[begin:end],
+    )

@@ -1,13 +1,13 @@
-"""What the analytical kernel is given: prices of templates, the units of strategies, and training, as flat arrays.
+"""What the analytical kernel is given: prices of templates, the units of strategies, and training.
 
 A *unit* is a run of slices of one message: where a message is not sliced, all of it. It goes through the steps of its
-message's template one after the other. Tables of several things for each row are told by arrays `first`: row i has
-entries `first[i]` to `first[i + 1]`.
+message's template one after the other. Tables are arrays of records, few of them: compiled functions pay for each array
+that they hand to one another. A record that has several of another table names the first and the one after the last.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from autosync.plan.steps import Measure
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+Records: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 ELEMENTS = MEASURES.index("elements")
@@ -24,91 +24,126 @@ ELEMENTS = MEASURES.index("elements")
 LINK, PROCESSORS, THREAD = range(3)
 """What can be taken: a direction of a link, the processors where all nodes share them, the thread of a rank."""
 
+TEMPLATE = np.dtype(
+    [
+        ("first_step", np.int64),
+        ("middle_step", np.int64),
+        ("last_step", np.int64),
+        ("period", np.int64),
+        ("everywhere", np.int64),
+        ("by_slice", np.int64),
+        ("awaited", np.int64),
+    ]
+)
+"""Steps before the middle collect gradients, the others settle them.
 
-class Prices(NamedTuple):
-    """What the steps of templates cost on a cluster.
+In `period` iterations all of it is done once; whether what is collected is `everywhere`, whether slices are settled
+`by_slice`, and whether the next forward pass waits for that (`awaited`: not for what is stale).
+"""
 
-    - templates: their steps; how many of these collect gradients; in how many iterations all of it is done once
-      (`period`); whether what is collected is `everywhere`, whether it is settled `by_slice`, and whether the next
-      forward pass waits for it (`awaited`: not for what is stale);
-    - steps: `is_transfer`; the stage of its lane; in which iterations (`every`); whether it is an update that the
-      user's optimizer makes unless steps overlap (`is_users`); the measure of a unit that it works on, in `own_items`
-      of as many bytes as the unit's elements have or else as it is; seconds for a slice (`fixed`) and for each of the
-      measure (`unit`) with everything to itself; how many seconds before its end its lane goes on (`ahead`); and
-      `rounds`, and bytes that leave nodes for each of the measure (`sent`);
-    - uses: what a step takes of a resource, for a slice and for each of the measure;
-    - resources: what `kind` they are, and the `speed` by which the seconds of links become bytes.
+STEP = np.dtype(
+    [
+        ("is_transfer", np.int64),
+        ("is_users", np.int64),
+        ("own_items", np.int64),
+        ("stage", np.int64),
+        ("every", np.int64),
+        ("measure", np.int64),
+        ("fixed", np.float64),
+        ("unit", np.float64),
+        ("ahead", np.float64),
+        ("rounds", np.float64),
+        ("sent", np.float64),
+        ("first_use", np.int64),
+        ("last_use", np.int64),
+    ]
+)
+"""A step of a template.
+
+`is_users`: an update that the user's optimizer makes unless steps overlap · `stage` of its lane · `every`: in which
+iterations · `measure` of a unit that it works on, of as many bytes as the unit's elements have (`own_items`) or as it
+is · seconds for a slice (`fixed`) and for each of the measure (`unit`) with everything to itself · how many seconds
+before its end its lane goes on (`ahead`) · `rounds`, and bytes that leave ranks for each of the measure (`sent`).
+"""
+
+USE = np.dtype([("resource", np.int64), ("fixed", np.float64), ("unit", np.float64)])
+"""What a step takes of a resource, for a slice and for each of the measure."""
+
+RESOURCE = np.dtype([("kind", np.int64), ("speed", np.float64)])
+"""`speed` makes bytes of a link's seconds."""
+
+STRATEGY = np.dtype(
+    [
+        ("first_unit", np.int64),
+        ("last_unit", np.int64),
+        ("forward", np.int64),
+        ("num_lanes", np.int64),
+        ("num_messages", np.int64),
+        ("num_parts", np.int64),
+    ]
+)
+"""Its units are in the order in which the last of their gradients become ready."""
+
+UNIT = np.dtype(
+    [
+        ("message", np.int64),
+        ("template", np.int64),
+        ("lane", np.int64),
+        ("priority", np.int64),
+        ("num_slices", np.int64),
+        ("item_bytes", np.int64),
+        ("first_piece", np.int64),
+        ("last_piece", np.int64),
+    ]
+)
+"""`message` is counted within the strategy, `item_bytes` are those of an element."""
+
+PIECE = np.dtype([("variable", np.int64), ("until", np.float64)])
+"""In the order of their gradients: the variable, and the share of the unit up to the piece's end."""
+
+VARIABLE = np.dtype([("ready", np.float64), ("use", np.int64)])
+"""When its gradient is ready, from the beginning of backward on, and its place among the uses of the forward pass."""
+
+SEGMENT = np.dtype([("waits_for", np.int64), ("seconds", np.float64)])
+"""What the forward pass does next: it waits for a variable (-1: for none), then it computes."""
+
+
+class Pace(NamedTuple):
+    """How long training takes where nothing waits: backward, earlier microsteps `between` it and the forward pass, what
+    the user's optimizer takes for an element, and a step's norm, 0 where nobody asks for it.
     """
 
-    num_stages: int
-    first_step: Integers
-    num_collecting: Integers
-    period: Integers
-    everywhere: Flags
-    by_slice: Flags
-    awaited: Flags
-    is_transfer: Flags
-    stage: Integers
-    every: Integers
-    is_users: Flags
-    measure: Integers
-    own_items: Flags
-    fixed: Floats
-    unit: Floats
-    ahead: Floats
-    rounds: Floats
-    sent: Floats
-    first_use: Integers
-    use_resource: Integers
-    use_fixed: Floats
-    use_unit: Floats
-    kind: Integers
-    speed: Floats
-
-
-class Units(NamedTuple):
-    """Strategies as units, in the order in which the last gradients of units become ready.
-
-    - strategies: their units; `forward` overlap; how many lanes, messages and parts they have;
-    - units: their message (counted within the strategy), its template, lane and priority; their slices; how much they
-      are in each measure; and the bytes of an element;
-    - pieces of a unit, in the order of their gradients: the variable, and the share of the unit up to the piece's end.
-    """
-
-    first_unit: Integers
-    forward: Flags
-    num_lanes: Integers
-    num_messages: Integers
-    num_parts: Integers
-    message: Integers
-    template: Integers
-    lane: Integers
-    priority: Integers
-    num_slices: Integers
-    amount: Floats
-    item_bytes: Floats
-    first_piece: Integers
-    variable: Integers
-    until: Floats
-
-
-class Training(NamedTuple):
-    """A model's step where nothing waits.
-
-    `ready` is when each variable's gradient is, from the beginning of backward on, and `use` its place among the uses
-    of the forward pass. The forward pass is a row of uses (`waits_for`, a variable or -1) and of what is computed
-    after each (`seconds`); `between` is what earlier microsteps take. `update` is what the user's optimizer takes for
-    an element, `norm` what it takes to find a step's norm, 0 where nobody asks for it.
-    """
-
-    ready: Floats
-    use: Integers
-    waits_for: Integers
-    seconds: Floats
     backward: float
     between: float
     update: float
     norm: float
+
+
+class Prices(NamedTuple):
+    """What templates cost on a cluster."""
+
+    num_stages: int
+    templates: Records
+    steps: Records
+    uses: Records
+    resources: Records
+
+
+class Units(NamedTuple):
+    """Strategies as units; `amount` is what each unit is in each measure."""
+
+    strategies: Records
+    units: Records
+    amount: Floats
+    pieces: Records
+
+
+class Training(NamedTuple):
+    """A model's step."""
+
+    pace: Pace
+    variables: Records
+    forward: Records
 
 
 class Given(NamedTuple):

@@ -11,12 +11,40 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, Floats, Integers, Units
+from autosync.simulators.analytical.tables import (
+    ELEMENTS,
+    MEASURES,
+    PIECE,
+    STRATEGY,
+    UNIT,
+    Floats,
+    Integers,
+    Records,
+    Units,
+)
 from autosync.strategy.columns import NO_SLICES, OVERLAPS, Columns
 
 MAX_UNITS = 8
 _FORWARD = OVERLAPS.index("forward")
 _NUM_MEASURES = len(MEASURES)
+
+_DRAFT = np.dtype(
+    [
+        ("elements", np.int64),
+        ("limit", np.int64),
+        ("full", np.int64),
+        ("filled", np.int64),
+        ("head", np.int64),
+        ("tail", np.int64),
+    ]
+)
+"""What a message of a strategy is filling.
+
+Its elements that are not in a unit yet, those of a slice (`limit`) and of a unit when it is `full`; how many are in
+this one, and its first and last piece.
+"""
+_PIECE = np.dtype([("part", np.int64), ("until", np.int64), ("next", np.int64)])
+"""Its part, the unit's elements up to the piece's end, the piece after it."""
 
 _compiled = numba.njit(cache=True)
 
@@ -41,149 +69,96 @@ class Wanted(NamedTuple):
     measured: Floats
 
 
-class _Drafts(NamedTuple):
-    """Units as they are made, by message of a strategy: elements that are left, those of a slice, the slices of a unit;
-    what is filled of it, in which pieces, and what they come to. Then pieces: the variable, the unit's elements up to
-    its end, and the next one.
-    """
-
-    elements: Integers
-    limit: Integers
-    slices: Integers
-    filled: Integers
-    amount: Floats
-    head: Integers
-    tail: Integers
-    variable: Integers
-    until: Integers
-    next: Integers
-
-
 @_compiled
 def units_of(columns: Columns, variables: Variables, wanted: Wanted) -> Units:
     """The units of strategies."""
-    count = len(columns.overlap)
-    num_units, num_pieces, most_messages, most_parts = _sizes(columns, variables)
+    elements = _elements(columns, variables)
+    drafts = _drafts(columns, variables, elements)
+    num_units, most_parts = 0, 0
+    for message in range(len(drafts)):
+        num_units += -(-drafts[message].elements // drafts[message].full)
+    strategies = np.empty(len(columns.overlap), STRATEGY)
+    for number in range(len(strategies)):
+        strategy = strategies[number]
+        first, last = columns.first_message[number], columns.first_message[number + 1]
+        strategy.forward = columns.overlap[number] == _FORWARD
+        strategy.num_messages = last - first
+        strategy.num_parts = columns.first_part[last] - columns.first_part[first]
+        strategy.num_lanes = 1
+        for message in range(first, last):
+            strategy.num_lanes = max(strategy.num_lanes, columns.lane[message] + 1)
+        most_parts = max(most_parts, strategy.num_parts)
     units = Units(
-        first_unit=np.zeros(count + 1, np.int64),
-        forward=columns.overlap == _FORWARD,
-        num_lanes=np.ones(count, np.int64),
-        num_messages=columns.first_message[1:] - columns.first_message[:-1],
-        num_parts=columns.first_part[columns.first_message[1:]] - columns.first_part[columns.first_message[:-1]],
-        message=np.empty(num_units, np.int64),
-        template=np.empty(num_units, np.int64),
-        lane=np.empty(num_units, np.int64),
-        priority=np.empty(num_units, np.int64),
-        num_slices=np.empty(num_units, np.int64),
+        strategies=strategies,
+        units=np.empty(num_units, UNIT),
         amount=np.zeros((num_units, _NUM_MEASURES)),
-        item_bytes=np.empty(num_units),
-        first_piece=np.zeros(num_units + 1, np.int64),
-        variable=np.empty(num_pieces, np.int64),
-        until=np.empty(num_pieces),
+        # As many at most: each part once, and once more wherever a unit ends within it.
+        pieces=np.empty(num_units + len(elements), PIECE),
     )
-    drafts = _drafts(most_messages, most_parts + MAX_UNITS * most_messages)
-    bucket = np.empty(len(variables.place) + 1, np.int64)
     order = np.empty(most_parts, np.int64)
-    message_of = np.empty(most_parts, np.int64)
-    for number in range(count):
-        units.first_unit[number + 1] = units.first_unit[number]
-        _open(columns, variables, drafts, number, message_of)
-        _sort(columns, variables, number, bucket, order)
-        _fill(columns, variables, wanted, units, drafts, number, order, message_of)
+    bucket = np.empty(len(variables.place) + 1, np.int64)
+    message_of = np.empty(len(elements), np.int64)
+    for message in range(len(drafts)):
+        message_of[columns.first_part[message] : columns.first_part[message + 1]] = message
+    pieces = np.empty(most_parts + num_units + 1, _PIECE)
+    num_done = 0
+    for number in range(len(strategies)):
+        _sort(columns, variables, number, order, bucket)
+        strategies[number].first_unit = num_done
+        num_done = _fill(
+            columns, variables, wanted, units, number, order, elements, drafts, pieces, message_of, num_done
+        )
+        strategies[number].last_unit = num_done
     return units
 
 
 @_compiled
-def _sizes(columns: Columns, variables: Variables) -> tuple[int, int, int, int]:
-    """Units and pieces of all strategies, the most messages and parts of one. More pieces than there will be."""
-    num_units, most_messages, most_parts = 0, 0, 0
-    for number in range(len(columns.overlap)):
-        first, last = columns.first_message[number], columns.first_message[number + 1]
-        most_messages = max(most_messages, last - first)
-        most_parts = max(most_parts, columns.first_part[last] - columns.first_part[first])
-    for message in range(len(columns.lane)):
-        elements = _num_elements(columns, variables, message)
-        limit, slices = _cut(columns, variables, message, elements)
-        num_units += -(-elements // (limit * slices))
-    return num_units, num_units + len(columns.variable), most_messages, most_parts
+def _elements(columns: Columns, variables: Variables) -> Integers:
+    """The elements of parts."""
+    found = np.empty(len(columns.variable), np.int64)
+    for part in range(len(found)):
+        rows = columns.end[part] - columns.begin[part]
+        found[part] = rows * variables.row_elements[columns.variable[part], columns.axis[part]]
+    return found
 
 
 @_compiled
-def _num_elements(columns: Columns, variables: Variables, message: int) -> int:
-    elements = 0
-    for part in range(columns.first_part[message], columns.first_part[message + 1]):
-        elements += _elements(columns, variables, part)
-    return elements
+def _drafts(columns: Columns, variables: Variables, elements: Integers) -> Records:
+    """Every message before its first unit."""
+    drafts = np.empty(len(columns.lane), _DRAFT)
+    for message in range(len(drafts)):
+        draft = drafts[message]
+        first, last = columns.first_part[message], columns.first_part[message + 1]
+        draft.elements = elements[first:last].sum()
+        draft.limit = draft.full = draft.elements
+        item_bytes, slice_bytes = variables.item_bytes[columns.variable[first]], columns.slice_bytes[message]
+        if slice_bytes != NO_SLICES and slice_bytes < draft.elements * item_bytes:
+            draft.limit = max(1, slice_bytes // item_bytes)
+            num_slices = -(-draft.elements // draft.limit)
+            draft.full = draft.limit * -(-num_slices // MAX_UNITS)
+        draft.filled = 0
+        draft.head = draft.tail = -1
+    return drafts
 
 
 @_compiled
-def _elements(columns: Columns, variables: Variables, part: int) -> int:
-    rows = columns.end[part] - columns.begin[part]
-    return int(rows * variables.row_elements[columns.variable[part], columns.axis[part]])
-
-
-@_compiled
-def _cut(columns: Columns, variables: Variables, message: int, elements: int) -> tuple[int, int]:
-    """The elements of a slice, and how many slices a unit has."""
-    item_bytes = variables.item_bytes[columns.variable[columns.first_part[message]]]
-    slice_bytes = columns.slice_bytes[message]
-    if slice_bytes == NO_SLICES or slice_bytes >= elements * item_bytes:
-        return elements, 1
-    limit = max(1, slice_bytes // item_bytes)
-    num_slices = -(-elements // limit)
-    return limit, -(-num_slices // MAX_UNITS)
-
-
-@_compiled
-def _drafts(num_messages: int, num_pieces: int) -> _Drafts:
-    return _Drafts(
-        elements=np.empty(num_messages, np.int64),
-        limit=np.empty(num_messages, np.int64),
-        slices=np.empty(num_messages, np.int64),
-        filled=np.empty(num_messages, np.int64),
-        amount=np.empty((num_messages, _NUM_MEASURES)),
-        head=np.empty(num_messages, np.int64),
-        tail=np.empty(num_messages, np.int64),
-        variable=np.empty(num_pieces, np.int64),
-        until=np.empty(num_pieces, np.int64),
-        next=np.empty(num_pieces, np.int64),
-    )
-
-
-@_compiled
-def _open(columns: Columns, variables: Variables, drafts: _Drafts, number: int, message_of: Integers) -> None:
-    """Every message of a strategy begins its first unit."""
-    first, last = columns.first_message[number], columns.first_message[number + 1]
-    begin = columns.first_part[first]
-    for message in range(first, last):
-        here = message - first
-        drafts.elements[here] = _num_elements(columns, variables, message)
-        drafts.limit[here], drafts.slices[here] = _cut(columns, variables, message, drafts.elements[here])
-        drafts.filled[here] = 0
-        drafts.head[here] = -1
-        drafts.amount[here] = 0.0
-        for part in range(columns.first_part[message], columns.first_part[message + 1]):
-            message_of[part - begin] = here
-
-
-@_compiled
-def _sort(columns: Columns, variables: Variables, number: int, bucket: Integers, order: Integers) -> None:
+def _sort(columns: Columns, variables: Variables, number: int, order: Integers, bucket: Integers) -> None:
     """A strategy's parts in the order in which their gradients become ready, those of one variable by their index."""
     begin = columns.first_part[columns.first_message[number]]
     num_parts = columns.first_part[columns.first_message[number + 1]] - begin
+    variable_of, index_of, place_of = columns.variable, columns.index, variables.place
     bucket[:] = 0
     order[:num_parts] = -1
-    for part in range(num_parts):
-        bucket[variables.place[columns.variable[begin + part]] + 1] += 1
+    for part in range(begin, begin + num_parts):
+        bucket[place_of[variable_of[part]] + 1] += 1
     for place in range(len(bucket) - 1):
         bucket[place + 1] += bucket[place]
-    for part in range(num_parts):
-        variable, index = columns.variable[begin + part], columns.index[begin + part]
-        place = bucket[variables.place[variable]]
-        bucket[variables.place[variable]] += 1
+    for part in range(begin, begin + num_parts):
+        variable, index = variable_of[part], index_of[part]
+        place = bucket[place_of[variable]]
+        bucket[place_of[variable]] += 1
         while place > 0 and order[place - 1] >= 0:
-            before = begin + order[place - 1]
-            if columns.variable[before] != variable or columns.index[before] < index:
+            if variable_of[order[place - 1]] != variable or index_of[order[place - 1]] < index:
                 break
             order[place] = order[place - 1]
             place -= 1
@@ -191,71 +166,65 @@ def _sort(columns: Columns, variables: Variables, number: int, bucket: Integers,
 
 
 @_compiled
-def _fill(  # noqa: PLR0917 - numba has no keywords
+def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the time
     columns: Columns,
     variables: Variables,
     wanted: Wanted,
-    units: Units,
-    drafts: _Drafts,
+    made: Units,
     number: int,
     order: Integers,
+    elements: Integers,
+    drafts: Records,
+    pieces: Records,
     message_of: Integers,
-) -> None:
-    """Parts go into their messages' units, and these are done when they are full."""
-    first = columns.first_message[number]
-    begin, end = columns.first_part[first], columns.first_part[columns.first_message[number + 1]]
-    piece = 0
-    for position in range(end - begin):
-        part = begin + order[position]
-        here, elements = message_of[order[position]], _elements(columns, variables, part)
-        left = elements
+    num_done: int,
+) -> int:
+    """Parts go into their messages' units, and these are done when they are full; how many there are then."""
+    units, amounts, done_pieces = made.units, made.amount, made.pieces
+    first_message = columns.first_message[number]
+    variable_of, rows, measured = columns.variable, wanted.row, wanted.measured
+    num_pieces = 0
+    place = units[num_done - 1].last_piece if num_done > 0 else 0
+    for position in range(made.strategies[number].num_parts):
+        part = order[position]
+        message, left = message_of[part], elements[part]
+        draft = drafts[message]
         while left > 0:
-            full = min(drafts.limit[here] * drafts.slices[here], drafts.elements[here])
-            taken = min(left, full - drafts.filled[here])
+            taken = min(left, min(draft.full, draft.elements) - draft.filled)
             left -= taken
-            drafts.filled[here] += taken
-            drafts.amount[here, ELEMENTS] += taken
-            if wanted.row[part] >= 0:
-                for measure in range(_NUM_MEASURES):
-                    if measure != ELEMENTS:
-                        drafts.amount[here, measure] += wanted.measured[wanted.row[part], measure] * taken / elements
-            drafts.variable[piece], drafts.until[piece], drafts.next[piece] = (
-                columns.variable[part],
-                drafts.filled[here],
-                -1,
-            )
-            if drafts.head[here] < 0:
-                drafts.head[here] = piece
+            draft.filled += taken
+            piece = pieces[num_pieces]
+            piece.part, piece.until, piece.next = part, draft.filled, -1
+            if draft.head < 0:
+                draft.head = num_pieces
             else:
-                drafts.next[drafts.tail[here]] = piece
-            drafts.tail[here] = piece
-            piece += 1
-            if drafts.filled[here] == full:
-                _finish(columns, variables, wanted, units, drafts, number, here)
-
-
-@_compiled
-def _finish(  # noqa: PLR0917 - numba has no keywords
-    columns: Columns, variables: Variables, wanted: Wanted, units: Units, drafts: _Drafts, number: int, here: int
-) -> None:
-    """A unit is full."""
-    unit, message = units.first_unit[number + 1], columns.first_message[number] + here
-    units.first_unit[number + 1] += 1
-    units.message[unit] = here
-    units.template[unit] = wanted.template[message]
-    units.lane[unit] = columns.lane[message]
-    units.num_lanes[number] = max(units.num_lanes[number], columns.lane[message] + 1)
-    units.priority[unit] = columns.priority[message]
-    units.num_slices[unit] = -(-drafts.filled[here] // drafts.limit[here])
-    units.amount[unit] = drafts.amount[here]
-    units.item_bytes[unit] = variables.item_bytes[columns.variable[columns.first_part[message]]]
-    place, piece = units.first_piece[unit], drafts.head[here]
-    while piece >= 0:
-        units.variable[place] = drafts.variable[piece]
-        units.until[place] = drafts.until[piece] / drafts.filled[here]
-        place, piece = place + 1, drafts.next[piece]
-    units.first_piece[unit + 1] = place
-    drafts.elements[here] -= drafts.filled[here]
-    drafts.filled[here] = 0
-    drafts.head[here] = -1
-    drafts.amount[here] = 0.0
+                pieces[draft.tail].next = num_pieces
+            draft.tail = num_pieces
+            num_pieces += 1
+            if draft.filled < min(draft.full, draft.elements):
+                continue
+            unit = units[num_done]
+            unit.message, unit.template = message - first_message, wanted.template[message]
+            unit.lane, unit.priority = columns.lane[message], columns.priority[message]
+            unit.num_slices = -(-draft.filled // draft.limit)
+            unit.item_bytes = variables.item_bytes[variable_of[columns.first_part[message]]]
+            amounts[num_done, ELEMENTS] = draft.filled
+            unit.first_piece = place
+            at, before = draft.head, 0
+            while at >= 0:
+                piece = pieces[at]
+                done_pieces[place].variable = variable_of[piece.part]
+                done_pieces[place].until = piece.until / draft.filled
+                row = rows[piece.part]
+                if row >= 0:
+                    share = (piece.until - before) / elements[piece.part]
+                    for measure in range(_NUM_MEASURES):
+                        if measure != ELEMENTS:
+                            amounts[num_done, measure] += measured[row, measure] * share
+                place, at, before = place + 1, piece.next, piece.until
+            unit.last_piece = place
+            num_done += 1
+            draft.elements -= draft.filled
+            draft.filled = 0
+            draft.head = -1
+    return num_done

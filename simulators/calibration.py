@@ -1,0 +1,189 @@
+"""Costs fitted to what was measured: from a probe alone at first, then from a study's own trials as they come.
+
+A simulator has a few figures that no probe finds exactly. They are moved, each by a factor, to where its predictions
+come nearest to the measurements: by logarithms of step times, robustly (a trial that nothing explains does not pull
+everything with it), and with a prior that holds each figure near what the probe said, the more so the better it is
+known. What was fitted is kept only if it predicts trials that it was not fitted to better than the probe alone does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autosync.datasets.schema import Measurement, Record
+from autosync.documents import Document
+from autosync.errors import InputError
+from autosync.simulators.costs import Costs
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
+from autosync.strategy.files import parse_strategy
+from autosync.strategy.representation import Strategy
+
+Floats = npt.NDArray[np.float64]
+
+Predict = Callable[[Costs, Sequence[Strategy]], Floats]
+"""The seconds of a step by each strategy, if these are the costs."""
+
+MIN_TRIALS = 8
+"""With fewer there is nothing to be held out."""
+
+_NUM_FOLDS = 4
+_STEP = 0.1
+_MAX_MOVE = 1.5
+_NUM_ROUNDS = 6
+# What a simulator cannot know is at least this share of a step, however well that was measured.
+_FLOOR = 0.03
+# Beyond so many standard deviations a trial pulls no harder.
+_ROBUST = 1.5
+_GAIN = 0.98
+_DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early", "not_steady"})
+_NORMAL = 1.4826
+
+
+class Parameter(NamedTuple):
+    """A figure of `Costs`, and how far the truth may be: the standard deviation of its logarithm."""
+
+    name: str
+    spread: float
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("link_share", 0.03),
+    Parameter("transfer_seconds", 0.5),
+    Parameter("round_seconds", 0.4),
+    Parameter("native_round_seconds", 0.4),
+    Parameter("local_seconds", 0.5),
+    Parameter("rate_added", 0.4),
+    Parameter("processor_seconds_per_byte", 0.4),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A strategy, how long its steps took, and how unsure that is (a standard deviation of the logarithm)."""
+
+    strategy: Strategy
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """The costs, and the error of predictions with them.
+
+    `spread` is a standard deviation of the logarithm of held-out step times, 0 where there were too few trials to tell.
+    `num_trials` says how many the costs were fitted to: 0 where they are still the probe's.
+    """
+
+    costs: Costs
+    spread: float = 0.0
+    num_trials: int = 0
+
+
+def trials_of(records: Sequence[Record], model: ModelSpec, cluster: ClusterSpec) -> list[Trial]:
+    """What can be learned from: strategies that are legal here, measured when nothing was in doubt."""
+    found: list[Trial] = []
+    for record in records:
+        measurement = record.measurement
+        if measurement is None or record.strategy is None or _DOUBTFUL & set(measurement.flags):
+            continue
+        try:
+            strategy = parse_strategy(Document(file="", value=dict(record.strategy), lines={}))
+            legality.check(strategy, model, cluster)
+        except InputError:
+            continue
+        found.append(Trial(strategy=strategy, seconds=measurement.median_seconds, spread=_spread(measurement)))
+    return found
+
+
+def calibrate(
+    predict: Predict, costs: Costs, trials: Sequence[Trial], *, parameters: Sequence[Parameter] = PARAMETERS
+) -> Calibrated:
+    """The costs that explain the trials best, or `costs` as they are where these explain unseen ones as well."""
+    if len(trials) < MIN_TRIALS:
+        return Calibrated(costs=costs)
+    fit = _Fit(predict, costs, trials, parameters)
+    folds = np.arange(len(trials)) % _NUM_FOLDS
+    before, after = fit.errors, np.empty(len(trials))
+    for fold in range(_NUM_FOLDS):
+        held_out = folds == fold
+        after[held_out] = fit.errors_at(fit.solve(~held_out), held_out)
+    if np.abs(after).mean() > _GAIN * np.abs(before).mean():
+        return Calibrated(costs=costs, spread=_deviation(before))
+    found = fit.solve(np.ones(len(trials), dtype=np.bool_))
+    return Calibrated(costs=fit.costs_at(found), spread=_deviation(after), num_trials=len(trials))
+
+
+class _Fit:
+    """Trials, how far predictions of them are off, and how these errors change with each parameter.
+
+    A point is the logarithms of factors on parameters. Errors are logarithms of predicted over measured seconds.
+    """
+
+    def __init__(
+        self, predict: Predict, costs: Costs, trials: Sequence[Trial], parameters: Sequence[Parameter]
+    ) -> None:
+        self._predict = predict
+        self._costs = costs
+        self._parameters = parameters
+        self._strategies = [trial.strategy for trial in trials]
+        self._measured = np.log([trial.seconds for trial in trials])
+        self._weight = 1.0 / np.hypot(_FLOOR, [trial.spread for trial in trials])
+        everything = np.ones(len(trials), dtype=np.bool_)
+        origin = np.zeros(len(parameters))
+        self.errors = self.errors_at(origin, everything)
+        slopes = []
+        for index in range(len(parameters)):
+            moved = origin.copy()
+            moved[index] = _STEP
+            slopes.append((self.errors_at(moved, everything) - self.errors) / _STEP)
+        self._slopes = np.array(slopes).T
+
+    def costs_at(self, point: Floats) -> Costs:
+        """The costs at a point."""
+        factors = np.exp(point).tolist()
+        moved = {
+            parameter.name: getattr(self._costs, parameter.name) * factor
+            for parameter, factor in zip(self._parameters, factors, strict=True)
+        }
+        if "link_share" in moved:
+            moved["link_share"] = min(1.0, moved["link_share"])
+        return dataclasses.replace(self._costs, **moved)
+
+    def errors_at(self, point: Floats, chosen: npt.NDArray[np.bool_]) -> Floats:
+        """The errors of the chosen trials."""
+        strategies = [self._strategies[index] for index in np.flatnonzero(chosen).tolist()]
+        seconds = self._predict(self.costs_at(point), strategies)
+        return np.asarray(np.log(seconds) - self._measured[chosen], dtype=np.float64)
+
+    def solve(self, chosen: npt.NDArray[np.bool_]) -> Floats:
+        """The most likely point if only the chosen trials are known, errors changing evenly with the parameters.
+
+        Least squares again and again, in which a trial far off weighs less.
+        """
+        slopes, errors, weight = self._slopes[chosen], self.errors[chosen], self._weight[chosen]
+        prior = np.diag([1.0 / parameter.spread**2 for parameter in self._parameters])
+        point = np.zeros(len(self._parameters))
+        for _ in range(_NUM_ROUNDS):
+            off = np.abs(weight * (errors + slopes @ point))
+            pull = weight**2 * np.minimum(1.0, _ROBUST / np.maximum(off, 1e-9))
+            point = np.linalg.solve(slopes.T @ (pull[:, None] * slopes) + prior, -slopes.T @ (pull * errors))
+        return np.clip(point, -_MAX_MOVE, _MAX_MOVE)
+
+
+def _spread(measurement: Measurement) -> float:
+    """Of a median with its 95 % interval."""
+    return math.log(measurement.high_seconds / measurement.low_seconds) / 3.92
+
+
+def _deviation(errors: Floats) -> float:
+    """A standard deviation that a few bad ones do not move."""
+    return float(_NORMAL * np.median(np.abs(errors)))

@@ -1,0 +1,124 @@
+"""Calibration finds costs that were hidden from it, keeps to the probe where trials say nothing, and never loses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autosync.simulators.analytical.simulator import AnalyticalSimulator
+from autosync.simulators.calibration import MIN_TRIALS, Floats, Parameter, Trial, calibrate, trials_of
+from autosync.simulators.costs import Costs
+from autosync.strategy.representation import Message, Strategy
+from autosync.testing.simulators import small_case
+
+STRATEGIES = tuple(
+    Strategy(messages=tuple(Message(parts=(f"v{index}",)) for index in range(count))) for count in range(1, 25)
+)
+PRIOR = Costs(transfer_seconds=1e-3, round_seconds=1e-3)
+KNOBS = (Parameter("transfer_seconds", 0.5), Parameter("round_seconds", 0.5))
+
+
+def predict(costs: Costs, strategies: Sequence[Strategy]) -> Floats:
+    """A step takes a hundredth of a second, and what each message takes; nothing has rounds."""
+    return np.array([0.01 + costs.transfer_seconds * len(one.messages) for one in strategies])
+
+
+def trials(truth: Costs, *, noise: float = 0.0, seed: int = 0) -> list[Trial]:
+    rng = np.random.default_rng(seed)
+    seconds = predict(truth, STRATEGIES) * np.exp(noise * rng.standard_normal(len(STRATEGIES)))
+    return [
+        Trial(strategy=one, seconds=float(took), spread=0.01) for one, took in zip(STRATEGIES, seconds, strict=True)
+    ]
+
+
+def test_hidden_costs_are_found() -> None:
+    found = calibrate(predict, PRIOR, trials(Costs(transfer_seconds=1.6e-3)), parameters=KNOBS)
+    assert found.num_trials == len(STRATEGIES)
+    assert found.costs.transfer_seconds == pytest.approx(1.6e-3, rel=0.1)
+    assert found.costs.round_seconds == pytest.approx(PRIOR.round_seconds), "of rounds the trials say nothing"
+    assert found.spread < 0.03
+
+
+def test_one_wild_trial_pulls_nothing_along() -> None:
+    wild = trials(Costs(transfer_seconds=1.6e-3), noise=0.01)
+    wild[3] = dataclasses.replace(wild[3], seconds=10 * wild[3].seconds)
+    found = calibrate(predict, PRIOR, wild, parameters=KNOBS)
+    assert found.costs.transfer_seconds == pytest.approx(1.6e-3, rel=0.15)
+
+
+def test_costs_that_are_right_stay_as_they_are() -> None:
+    """Noise is no reason to move: what fits it does not fit what was held out."""
+    for seed in range(8):
+        found = calibrate(predict, PRIOR, trials(PRIOR, noise=0.02, seed=seed), parameters=KNOBS)
+        assert found.costs.transfer_seconds == pytest.approx(PRIOR.transfer_seconds, rel=0.05)
+
+
+def test_what_it_cannot_explain_leaves_the_probe_s_costs() -> None:
+    rng = np.random.default_rng(0)
+    random = [dataclasses.replace(one, seconds=float(rng.uniform(0.01, 0.05))) for one in trials(PRIOR)]
+    before = np.abs(np.log(predict(PRIOR, STRATEGIES) / [one.seconds for one in random])).mean()
+    found = calibrate(predict, PRIOR, random, parameters=KNOBS)
+    after = np.abs(np.log(predict(found.costs, STRATEGIES) / [one.seconds for one in random])).mean()
+    assert after <= before
+
+
+def test_a_few_trials_change_nothing() -> None:
+    few = trials(Costs(transfer_seconds=2e-3))[: MIN_TRIALS - 1]
+    assert calibrate(predict, PRIOR, few, parameters=KNOBS).costs == PRIOR
+
+
+def test_payload_gets_no_more_than_the_link() -> None:
+    fast = [dataclasses.replace(one, seconds=one.seconds / 5) for one in trials(PRIOR)]
+
+    def by_share(costs: Costs, strategies: Sequence[Strategy]) -> Floats:
+        return predict(PRIOR, strategies) / costs.link_share
+
+    found = calibrate(by_share, Costs(), fast, parameters=(Parameter("link_share", 1.0),))
+    assert found.costs.link_share <= 1.0
+
+
+def test_only_trials_that_tell_something_are_learned_from() -> None:
+    case = small_case()
+    found = trials_of(case.records, case.model, case.cluster)
+    assert len(found) == len(case.strategies), "neither the failure nor stock DDP"
+    first = case.records[0]
+    assert first.measurement is not None
+    drifting = dataclasses.replace(first.measurement, flags=("drifting_machine",))
+    doubtful = dataclasses.replace(first, measurement=drifting)
+    assert not trials_of([doubtful], case.model, case.cluster)
+    other = dataclasses.replace(case.model, variables=case.model.variables[:-1])
+    assert not trials_of(case.records, other, case.cluster)
+
+
+def test_a_simulator_learns_the_costs_of_a_cluster_from_its_trials() -> None:
+    """Trials made up by a simulator with other costs: what was not seen is predicted better than before."""
+    case = small_case(1, num_strategies=48)
+    truth = AnalyticalSimulator(case.model, case.cluster, costs=Costs(native_round_seconds=9e-4, round_seconds=4e-4))
+    seconds = [one.seconds for one in truth.predict(case.strategies)]
+    records = [
+        dataclasses.replace(
+            record,
+            measurement=dataclasses.replace(
+                record.measurement,
+                step_seconds=((took,),) * case.cluster.num_workers,
+                median_seconds=took,
+                low_seconds=took,
+                high_seconds=took,
+            ),
+        )
+        for record, took in zip(case.records, seconds, strict=False)
+        if record.measurement is not None
+    ]
+    simulator = AnalyticalSimulator(case.model, case.cluster, costs=Costs())
+
+    def error() -> float:
+        found = simulator.predict(case.strategies[24:])
+        return float(np.mean([abs(np.log(one.seconds / took)) for one, took in zip(found, seconds[24:], strict=True)]))
+
+    before = error()
+    simulator.learn(records[:24])
+    assert error() < 0.5 * before
+    assert simulator.predict(case.strategies)[0].spread > 0
