@@ -71,8 +71,8 @@ class SshHosts:
             f"  UserKnownHostsFile {self.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
         )
 
-    def start(self, node: str) -> None:
-        """An sshd in a node's host."""
+    def start(self, node: str, **environment: str) -> None:
+        """An sshd in a node's host, whose sessions have some variables more."""
         settings = (
             f"AuthorizedKeysFile={self.folder / 'user.pub'}",
             f"ListenAddress={self.bed.address(node)}",
@@ -80,6 +80,7 @@ class SshHosts:
             "UsePAM=no",
             "PidFile=none",
             "PermitRootLogin=yes",
+            *(["SetEnv=" + " ".join(f"{name}={value}" for name, value in environment.items())] if environment else []),
         )
         options = [word for setting in settings for word in ("-o", setting)]
         command = (SSHD, "-D", "-e", "-f", "/dev/null", "-p", str(PORT), "-h", str(self.folder / node), *options)
@@ -98,6 +99,14 @@ class SshHosts:
         """What runs in a node's host but for sshd."""
         found = self.bed.processes()[node]
         return [str(one) for one in found if "sshd" not in str(one)]
+
+    def restart(self, node: str, **environment: str) -> None:
+        """Another sshd, whose sessions have other variables."""
+        daemon = self.daemons.pop(node)
+        daemon.kill()
+        daemon.wait()
+        self.start(node, **environment)
+        self.await_daemons()
 
     def end(self) -> None:
         for daemon in self.daemons.values():

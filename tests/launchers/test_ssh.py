@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import util
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import autosync
 from autosync.errors import InputError
 from autosync.launchers import LAUNCHERS
 from autosync.launchers.line import BOOT
@@ -278,3 +280,47 @@ def test_trials_run_and_their_token_is_on_no_command_line(
     assert tokens
     assert not [line for line in lines if any(token in line for token in tokens)]
     _await_empty(hosts, "n0", "n1", "s0", "head")
+
+
+@needs_hosts
+def test_the_odd_node_is_named(
+    hosts: Any, bundle: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    other = tmp_path / "site" / "torch-2.0.0.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.0.0\n")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small), check=True)
+    unreachable = ("ip", "route", "add", "unreachable", f"{hosts.bed.address('s0')}/32")
+    subprocess.run((*hosts.bed.enter("n1"), *unreachable), check=True)
+    try:
+        hosts.restart("n1", PYTHONPATH=str(other.parent), TMPDIR=str(small))
+        code, out, err = run("cluster", "check", "c.yaml")
+        assert code == 1
+        assert [line.split()[:5] for line in out.splitlines()[1:]] == [
+            ["n0", *_versions("eth0")],
+            ["n1", *_versions("eth0", torch="2.0.0")],
+            ["s0", *_versions("eth0")],
+        ]
+        assert "error: n1 has torch 2.0.0, the others have" in err
+        assert re.search(r"error: n1 has no room on its disk: \S+ KiB free at \S+/small", err), err
+        assert re.search(r"error: n1 cannot reach s0: .*(unreachable|No route)", err), err
+        (small / "full").write_bytes(b"x" * 60_000)
+        code, _, err = run("launch", bundle, "--", TRAIN)
+        assert code == 1
+        assert "rank 2 on n1 could not be started: [Errno 28] No space left on device" in err
+        code, _, err = run("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "2", "--effort", "quick")
+        assert code == 1
+        assert "n1 has torch 2.0.0" in err
+    finally:
+        subprocess.run((*hosts.bed.enter("n1"), "ip", "route", "del", *unreachable[3:]), check=True)
+        hosts.restart("n1")
+        subprocess.run(("umount", small), check=True)
+    _await_empty(hosts, "n0", "n1", "s0", "head")
+
+
+def _versions(interface: str, *, torch: str = "") -> list[str]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    return [python, torch or version("torch"), autosync.__version__, interface]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autosync.launchers.address import short_name
 from autosync.trials import control
 from autosync.trials.control import Channel, ClosedError, ControlError, Gate, connect
 
@@ -36,7 +37,7 @@ def _knock(gate: Gate) -> socket.socket:
         return socket.create_connection((host, int(port)), timeout=10)
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(10)
-    with control._short(Path(place)) as name:
+    with short_name(Path(place)) as name:
         made.connect(name)
     return made
 

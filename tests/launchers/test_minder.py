@@ -1,0 +1,167 @@
+"""The minder by itself: its frames, what it runs on, and that it ends its ranks when nobody is there any more."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autosync.launchers import minder
+
+SOURCE = resources.files("autosync.launchers").joinpath("minder.py").read_text("utf-8")
+
+
+@given(
+    frames=st.lists(st.tuples(st.integers(0, 255), st.integers(0, 2**32 - 1), st.binary(max_size=40)), max_size=6),
+    size=st.integers(1, 50),
+)
+def test_frames_come_out_as_they_went_in(frames: list[tuple[int, int, bytes]], size: int) -> None:
+    data = b"".join(minder.frame(*one) for one in frames)
+    buffer, found = bytearray(), []
+    for start in range(0, len(data), size):
+        buffer += data[start : start + size]
+        found += list(minder.whole_frames(buffer))
+    assert found == frames
+    assert not buffer
+
+
+def test_it_needs_nothing_but_an_old_python() -> None:
+    tree = ast.parse(SOURCE, feature_version=(3, 8))
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+def test_an_interface_is_found_by_address() -> None:
+    # The machine's own address is on no interface but loopback, which leads nowhere.
+    assert minder.find_interface(["127.0.0.1"]) is None
+    assert minder.find_interface(["no-such-host.invalid"]) is None
+
+
+class Conversation:
+    """A minder, spoken to directly."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            (sys.executable, "-I", "-S", "-c", SOURCE), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._buffer = bytearray()
+        self._frames: list[tuple[int, int, bytes]] = []
+
+    def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(minder.frame(kind, slot, payload))
+        self.process.stdin.flush()
+
+    def start(self, slot: int, *command: str, **fields: Any) -> None:
+        request = {
+            "command": command,
+            "environment": {},
+            "folder": str(Path.cwd()),
+            "log": None,
+            "files": {},
+            "control": False,
+            "addresses": [],
+            **fields,
+        }
+        self.send(minder.START, slot, json.dumps(request).encode())
+
+    def hear(self, kind: int) -> bytes:
+        """The payload of the next frame of a kind."""
+        assert self.process.stdout is not None
+        while True:
+            for position, (found, _, payload) in enumerate(self._frames):
+                if found == kind:
+                    del self._frames[: position + 1]
+                    return payload
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            assert data, "the minder has ended"
+            self._buffer += data
+            self._frames += list(minder.whole_frames(self._buffer))
+
+
+@pytest.fixture
+def talk() -> Iterator[Conversation]:
+    conversation = Conversation()
+    yield conversation
+    conversation.process.kill()
+    conversation.process.communicate()
+
+
+def test_output_comes_before_the_news_of_the_end(talk: Conversation) -> None:
+    assert json.loads(talk.hear(minder.HELLO))["python"].startswith("3.")
+    talk.start(3, "sh", "-c", "echo last words; exit 5")
+    assert talk.hear(minder.OUTPUT) == b"last words\n"
+    assert talk.hear(minder.EXIT) == b"5"
+    talk.start(4, "/no/such/program")
+    assert b"/no/such/program" in talk.hear(minder.FAULT)
+    talk.start(5, "true", folder="/no/such/folder")
+    assert talk.hear(minder.FAULT) == b"there is no folder /no/such/folder"
+    talk.send(minder.STOP, 0, b"1")
+    assert talk.process.wait(10) == 0
+
+
+def test_files_are_copied_and_go_with_it(talk: Conversation) -> None:
+    talk.start(0, "sh", "-c", 'cat "$BUNDLE"; echo; echo "$BUNDLE"', files={"BUNDLE": ["best.yaml", "content"]})
+    text = talk.hear(minder.OUTPUT)
+    while text.count(b"\n") < 2:
+        text += talk.hear(minder.OUTPUT)
+    content, path = text.decode().split()
+    assert (content, Path(path).name) == ("content", "best.yaml")
+    talk.send(minder.STOP, 0, b"1")
+    talk.process.wait(10)
+    assert not Path(path).parent.exists()
+
+
+STUBBORN = "trap '' TERM; echo $$; while :; do sleep 1; done"
+
+
+@pytest.mark.parametrize("how", ["closed", "silence", "killed"])
+def test_ranks_end_when_nobody_is_there_any_more(talk: Conversation, how: str) -> None:
+    talk.start(0, "sh", "-c", STUBBORN)
+    rank = int(talk.hear(minder.OUTPUT))
+    if how == "silence":
+        talk.send(minder.PING, 0, b"0.3")
+        assert talk.hear(minder.PONG) == b""
+    elif how == "killed":
+        talk.process.kill()
+    else:
+        assert talk.process.stdin is not None
+        talk.process.stdin.close()
+        talk.process.stdin = None
+    talk.process.wait(20)
+    _await_gone(rank)
+
+
+def _await_gone(process: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            if ") Z " in Path(f"/proc/{process}/stat").read_text():
+                return
+        except OSError:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_much_output_makes_the_rank_wait_and_not_the_minder(talk: Conversation) -> None:
+    talk.hear(minder.HELLO)
+    talk.start(0, "sh", "-c", "head -c 20000000 /dev/zero")
+    talk.send(minder.PING)
+    total = 0
+    while total < 20_000_000:
+        total += len(talk.hear(minder.OUTPUT))
+    assert total == 20_000_000
+    assert talk.hear(minder.EXIT) == b"0"
