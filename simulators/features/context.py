@@ -46,9 +46,8 @@ class Scales(NamedTuple):
 
 def scales_of(model: ModelSpec, cluster: ClusterSpec) -> Scales:
     """The scales of a study; a model without times has those of its bytes alone."""
-    found = bound(model, cluster, rates=rates_of(cluster)).seconds
-    smallest = 1e-9
-    return Scales(bound=max(found, smallest), compute=max(model.step_seconds, smallest))
+    found = max(bound(model, cluster, rates=rates_of(cluster)).seconds, 1e-9)
+    return Scales(bound=found, compute=max(model.step_seconds, 1e-6 * found))
 
 
 def context_features(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Mapping[str, float]:

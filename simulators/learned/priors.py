@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosync import jsonio
-from autosync.datasets.drift import Combination, combination_of
+from autosync.datasets.drift import Combination, combination_of, flag_drift
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
 from autosync.datasets.schema import Record
 from autosync.datasets.sources import Source
@@ -45,7 +45,7 @@ def lots_of(path: Path | str) -> list[Lot]:
     """The lots of a dataset, in an order that does not depend on that of its records."""
     source = Source(path)
     problems: list[Problem] = []
-    records = list(source.records(problems.append))
+    records = flag_drift(source.records(problems.append))
     if problems:
         raise DocumentError(problems[:1])
     lots = lots_of_records(records, source.specs())

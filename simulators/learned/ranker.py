@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.errors import InputError
-from autosync.simulators.evaluation import Measured, accuracy_of, mean_accuracy
+from autosync.simulators.evaluation import Accuracy, Measured, accuracy_of, mean_accuracy
 from autosync.simulators.features.reader import GROUPS, Group, Read, Reader, feature_names
 from autosync.simulators.learned import files
 from autosync.simulators.learned.boosted import MIN_BLOCKS, UNTAUGHT, Boosted, Boosting, boost
@@ -120,10 +120,7 @@ class Lesson:
     def add(self, reader: Reader, rows: Read, targets: Targets, *, model: str) -> None:
         """One group more; `model` says which groups are of the same."""
         features = reader.features(rows, self._groups)
-        self._values.append(features.values)
-        self._begin.append(np.log(features.seconds))
-        self._targets.append(targets._replace(group=np.full(len(features.seconds), len(self._models), dtype=np.intp)))
-        self._models.append(model)
+        self._append(features.values, np.log(features.seconds), targets, model)
 
     def prior(self, how: Boosting = PRIOR) -> Boosted:
         """What is learned from all of them; members are held against models that they did not see."""
@@ -132,28 +129,45 @@ class Lesson:
         targets = Targets(*(np.concatenate(columns) for columns in zip(*self._targets, strict=True)))
         return boost(np.concatenate(self._values), np.concatenate(self._begin), targets, self._blocks(), how)
 
-    def accuracy(self, prior: Boosted) -> Mapping[str, float]:
-        """How a prior orders these groups, on average."""
+    def held_out(self, how: Boosting = PRIOR) -> Mapping[str, float]:
+        """How priors that were trained on all other models order the groups of each model, on average."""
+        found = []
+        for model in dict.fromkeys(self._models):
+            prior = self._part([number for number, one in enumerate(self._models) if one != model]).prior(how)
+            found += self._part([number for number, one in enumerate(self._models) if one == model]).accuracies(prior)
+        mean = mean_accuracy(found)
+        names = ("pair_ranking", "kendall_tau", "median_error", "p90_error", "top_regret", "top5_regret")
+        return {name: round(value, 4) for name in names if (value := getattr(mean, name)) is not None}
+
+    def accuracies(self, prior: Boosted) -> list[Accuracy]:
+        """How good a prior is in each group."""
         found = []
         for values, begin, targets in zip(self._values, self._begin, self._targets, strict=True):
             correction, _ = prior.correct(values)
             measured = Measured(*(np.exp(one) for one in (targets.log_seconds, targets.log_low, targets.log_high)))
             found.append(accuracy_of(measured, np.exp(begin + correction)))
-        mean = mean_accuracy(found)
-        names = ("pair_ranking", "kendall_tau", "median_error", "p90_error", "top_regret", "top5_regret")
-        return {name: value for name in names if (value := getattr(mean, name)) is not None}
+        return found
+
+    def _part(self, chosen: Sequence[int]) -> Lesson:
+        part = Lesson(self._groups)
+        for number in chosen:
+            part._append(self._values[number], self._begin[number], self._targets[number], self._models[number])
+        return part
+
+    def _append(self, values: Floats, begin: Floats, targets: Targets, model: str) -> None:
+        self._values.append(values)
+        self._begin.append(begin)
+        self._targets.append(targets._replace(group=np.full(len(begin), len(self._models), dtype=np.intp)))
+        self._models.append(model)
 
     def _blocks(self) -> Positions:
-        """By model, where there are models enough to hold some back; else each group is one."""
-        if len(set(self._models)) < MIN_BLOCKS:
-            return np.concatenate([one.group for one in self._targets])
+        """By model, where there are models enough to hold some back; else by group; else each row is one."""
         numbers = {model: number for number, model in enumerate(dict.fromkeys(self._models))}
-        return np.concatenate(
-            [
-                np.full(len(begin), numbers[model], dtype=np.intp)
-                for begin, model in zip(self._begin, self._models, strict=True)
-            ]
-        )
+        of_group = [numbers[model] if len(numbers) >= MIN_BLOCKS else one for one, model in enumerate(self._models)]
+        lengths = [len(begin) for begin in self._begin]
+        if len(set(of_group)) < MIN_BLOCKS:
+            return np.arange(sum(lengths), dtype=np.intp)
+        return np.repeat(np.array(of_group, dtype=np.intp), lengths)
 
 
 def save_ranker(

@@ -16,7 +16,7 @@ from autosync.errors import InputError
 
 MAX_TREES = 2000
 MAX_NODES = 1024
-MAX_NUMBER = 1e30
+MAX_NUMBER = 1e6
 
 _NO_PARENT = 2**31 - 1
 
@@ -147,9 +147,12 @@ def _tree_anew(tree: Mapping[str, list[Any]], number: int, num_features: int) ->
         for child in pair:
             if child >= 0:
                 parents[child] = node
+    # Its reader takes 1 for a whole number, and those for no thresholds.
+    thresholds = [float(one) for one in tree["split_conditions"]]
     return {
         **tree,
-        "base_weights": tree["split_conditions"],
+        "base_weights": thresholds,
+        "split_conditions": thresholds,
         "categories": [],
         "categories_nodes": [],
         "categories_segments": [],

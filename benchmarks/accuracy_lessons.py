@@ -1,0 +1,263 @@
+"""Learned simulators in benchmarks/simulator_accuracy.py: every strategy is read once, and then learned from often."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from accuracy_targets import Target, rounded
+
+from autosync.simulators.evaluation import Accuracy, Measured, accuracy_of, mean_accuracy
+from autosync.simulators.features.reader import GROUPS, Group, Read, Reader
+from autosync.simulators.learned import linear, sequence
+from autosync.simulators.learned.boosted import UNTAUGHT, Boosted
+from autosync.simulators.learned.linear import LinearRows, LinearStudent
+from autosync.simulators.learned.losses import Targets
+from autosync.simulators.learned.priors import Lot
+from autosync.simulators.learned.ranker import PRIOR, TARGET, Lesson, RankerStudent
+from autosync.simulators.learned.sequence import SequenceStudent
+from autosync.simulators.learned.student import Student
+from autosync.simulators.learned.trials import Group as Learned
+from autosync.simulators.learned.trials import Trials, taken, targets_of
+from autosync.simulators.learned.variables import SequenceRows
+
+Floats = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.intp]
+
+NO_GROUPS: frozenset[Group] = frozenset()
+ABLATIONS: Mapping[str, tuple[frozenset[Group], bool]] = {
+    "without analytical features": (frozenset({"timeline"}), True),
+    "without timeline features": (frozenset({"analytical"}), True),
+    "without either": (NO_GROUPS, True),
+    "without noise-aware ties": (GROUPS, False),
+}
+_PASSES = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Room:
+    """A lot as all learned simulators read it. `place`: the row of each strategy."""
+
+    lot: Lot
+    reader: Reader
+    rows: Read
+    linear_student: LinearStudent
+    linear_rows: LinearRows
+    sequence_student: SequenceStudent | None
+    sequence_rows: SequenceRows | None
+    targets: Targets
+    place: Mapping[str, int]
+
+    def linear_group(self) -> Learned[LinearRows]:
+        """As the linear ranker learns from it."""
+        return Learned(self.linear_rows, self.targets, self.lot.model_name, self.lot.cluster.name)
+
+    def sequence_group(self) -> Learned[SequenceRows]:
+        """As the sequence model learns from it."""
+        assert self.sequence_rows is not None
+        return Learned(self.sequence_rows, self.targets, self.lot.model_name, self.lot.cluster.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Course:
+    """All lots, read; and who was trained on which of them."""
+
+    rooms: tuple[Room, ...]
+
+    def lessons(self, target: Target, *, trials: int, few: int, draws: int) -> Lessons:
+        """What is learned of one target."""
+        (room,) = [room for room in self.rooms if room.lot is target.lot]
+        strangers = [
+            other
+            for other in self.rooms
+            if other.lot.model_name != room.lot.model_name and other.lot.cluster.name != room.lot.cluster.name
+        ]
+        return Lessons(room=room, strangers=tuple(strangers), target=target, trials=trials, few=few, draws=draws)
+
+
+def course_of(
+    lots: Sequence[Lot], targets: Sequence[Target], *, with_sequence: bool, tell: Callable[[str], None]
+) -> Course:
+    """Read all lots: this is what takes time. The sequence model is judged on targets alone, and trained on all."""
+    assert targets
+    rooms = []
+    for number, lot in enumerate(lots, start=1):
+        tell(f"reading {number}/{len(lots)}: {lot.model.name} on {lot.cluster.name}, {len(lot.records)} records")
+        reader = Reader(lot.model, lot.cluster)
+        rows = Trials(reader.read).rows_of(lot.records)
+        line = LinearStudent(lot.model, lot.cluster)
+        network = SequenceStudent(lot.model, lot.cluster) if with_sequence else None
+        measurements = [record.measurement for record in lot.records if record.measurement is not None]
+        rooms.append(
+            Room(
+                lot=lot,
+                reader=reader,
+                rows=rows,
+                linear_student=line,
+                linear_rows=Trials(line.read).rows_of(lot.records),
+                sequence_student=network,
+                sequence_rows=Trials(network.read).rows_of(lot.records) if network else None,
+                targets=targets_of(measurements, rows.complexity),
+                place={record.strategy_id or "": row for row, record in enumerate(lot.records)},
+            )
+        )
+    return Course(rooms=tuple(rooms))
+
+
+def prior_of(rooms: Sequence[Room], groups: frozenset[Group] = GROUPS, *, knows_ties: bool = True) -> Boosted:
+    """A ranker that was trained in these rooms."""
+    lesson = Lesson(groups)
+    for room in rooms:
+        lesson.add(room.reader, room.rows, room.targets, model=room.lot.model_name)
+    return lesson.prior(dataclasses.replace(PRIOR, knows_ties=knows_ties))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lessons:
+    """One target: what is learned of it, and of `strangers`, which share neither its model nor its cluster."""
+
+    room: Room
+    strangers: tuple[Room, ...]
+    target: Target
+    trials: int
+    few: int
+    draws: int
+
+    def after_trials(self) -> dict[str, Accuracy]:
+        """From scratch, told trials of the target alone."""
+        room = self.room
+        found = {
+            "learned": self._mean(RankerStudent(room.reader), room.rows, self.trials),
+            "linear": self._mean(room.linear_student, room.linear_rows, self.trials),
+        }
+        if room.sequence_student is not None and room.sequence_rows is not None:
+            found["sequence"] = self._mean(room.sequence_student, room.sequence_rows, self.trials)
+        return found
+
+    def transfer(self) -> dict[str, Accuracy]:
+        """With what was learned of strangers: told no trial, few, and as many as from scratch."""
+        if not self.strangers:
+            return {}
+        room, prior = self.room, prior_of(self.strangers)
+        student = RankerStudent(room.reader, prior=prior)
+        line = linear.line_of([stranger.linear_group() for stranger in self.strangers])
+        line_student = LinearStudent(room.lot.model, room.lot.cluster, prior=line)
+        found = {
+            "learned, no trial": self._mean(student, room.rows, 0),
+            f"learned, {self.few} trials": self._mean(student, room.rows, self.few),
+            f"learned, {self.trials} trials": self._mean(student, room.rows, self.trials),
+            f"learned from scratch, {self.few} trials": self._mean(RankerStudent(room.reader), room.rows, self.few),
+            "linear, no trial": self._mean(line_student, room.linear_rows, 0),
+            f"linear, {self.few} trials": self._mean(line_student, room.linear_rows, self.few),
+        }
+        if room.sequence_rows is not None:
+            groups = [stranger.sequence_group() for stranger in self.strangers]
+            network = sequence.train(groups, passes=_PASSES)
+            student_of = SequenceStudent(room.lot.model, room.lot.cluster, prior=network)
+            found["sequence, no trial"] = self._mean(student_of, room.sequence_rows, 0)
+            found[f"sequence, {self.few} trials"] = self._mean(student_of, room.sequence_rows, self.few)
+        return found
+
+    def ablations(self) -> dict[str, Accuracy]:
+        """The ranker without something: told trials of the target, and, with a prior, told none."""
+        found = {}
+        for name, (groups, knows_ties) in ABLATIONS.items():
+            how = dataclasses.replace(TARGET, knows_ties=knows_ties)
+            student = RankerStudent(self.room.reader, groups=groups, how=how)
+            found[f"{name}, {self.trials} trials"] = self._mean(student, self.room.rows, self.trials)
+            if self.strangers:
+                prior = prior_of(self.strangers, groups, knows_ties=knows_ties)
+                student = RankerStudent(self.room.reader, prior=prior, groups=groups, how=how)
+                found[f"{name}, transfer, no trial"] = self._mean(student, self.room.rows, 0)
+        return found
+
+    def _mean(self, student: Student[Any], rows: Any, trials: int) -> Accuracy:
+        """Over draws; told nothing there is but one."""
+        found = []
+        for told, others in self._draws(trials):
+            taught = student.taught(taken(rows, told), self.room.targets.rows(told))
+            log_seconds, _ = taught.predict(taken(rows, others))
+            found.append(accuracy_of(self._measured(others), np.exp(log_seconds)))
+        return dataclasses.replace(
+            mean_accuracy(found), num_strategies=found[-1].num_strategies, num_pairs=found[-1].num_pairs
+        )
+
+    def _draws(self, trials: int) -> Iterator[tuple[Positions, Positions]]:
+        """As rows of the room. All are judged on what the largest number of trials leaves, so figures compare."""
+        rows = np.array([self.room.place[record.strategy_id or ""] for record in self.target.records])
+        for told, others in self.target.draws(self.trials, self.draws if trials else 1):
+            yield rows[told[:trials]], rows[others] if trials else rows
+
+    def _measured(self, rows: Positions) -> Measured:
+        place = {row: number for number, row in enumerate(self._rows)}
+        return self.target.rows(np.array([place[row] for row in rows.tolist()], dtype=np.intp))
+
+    @property
+    def _rows(self) -> tuple[int, ...]:
+        return tuple(self.room.place[record.strategy_id or ""] for record in self.target.records)
+
+
+def transfer_matrix(course: Course, by: str) -> dict[str, dict[str, float | None]]:
+    """Pair ranking of rankers that were trained on one model (one cluster) alone, told no trial of another.
+
+    Trained in a row, judged in a column; judged are all undisturbed records but those of the cluster (the model) that
+    training saw, and where nothing is left there is no figure.
+    """
+
+    def key(room: Room) -> str:
+        return room.lot.model_name if by == "model" else room.lot.cluster.name
+
+    names = sorted({key(room) for room in course.rooms})
+    matrix: dict[str, dict[str, float | None]] = {}
+    for name in names:
+        seen = [room for room in course.rooms if key(room) == name]
+        prior = prior_of(seen)
+        found: dict[str, list[Accuracy]] = {}
+        for room in course.rooms:
+            if room not in seen:
+                found.setdefault(key(room), []).append(_accuracy_in(room, prior))
+        matrix[name] = {
+            other: rounded(mean_accuracy(found[other]))["pair_ranking"] if other in found else None for other in names
+        }
+    matrix["(timeline alone)"] = {
+        name: rounded(mean_accuracy([_accuracy_in(room, UNTAUGHT) for room in course.rooms if key(room) == name]))[
+            "pair_ranking"
+        ]
+        for name in names
+    }
+    return matrix
+
+
+def held_out(course: Course, by: str) -> dict[str, dict[str, Any]]:
+    """Each model (each cluster) in turn: what a ranker that was trained on all others is worth there, without a trial.
+
+    Judged are all undisturbed records; beside it stands what the timeline says, which it corrects.
+    """
+
+    def key(room: Room) -> str:
+        return room.lot.model_name if by == "model" else room.lot.cluster.name
+
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted({key(room) for room in course.rooms}):
+        prior = prior_of([room for room in course.rooms if key(room) != name])
+        rooms = [room for room in course.rooms if key(room) == name]
+        found[name] = {
+            "records": sum(len(room.lot.records) for room in rooms),
+            "timeline": rounded(mean_accuracy([_accuracy_in(room, UNTAUGHT) for room in rooms])),
+            "learned": rounded(mean_accuracy([_accuracy_in(room, prior) for room in rooms])),
+        }
+    return found
+
+
+def _accuracy_in(room: Room, prior: Boosted) -> Accuracy:
+    taught = RankerStudent(room.reader, prior=prior).taught(
+        taken(room.rows, np.empty(0, dtype=np.intp)), room.targets.rows(np.empty(0, dtype=np.intp))
+    )
+    log_seconds, _ = taught.predict(room.rows)
+    targets = room.targets
+    measured = Measured(*(np.exp(one) for one in (targets.log_seconds, targets.log_low, targets.log_high)))
+    return accuracy_of(measured, np.exp(log_seconds))

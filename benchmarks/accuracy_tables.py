@@ -1,0 +1,119 @@
+"""The result of benchmarks/simulator_accuracy.py as tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_COLUMNS = {
+    "pair_ranking": "pair ranking",
+    "kendall_tau": "Kendall's tau",
+    "median_error": "median error",
+    "p90_error": "90th percentile",
+    "top_regret": "regret of the pick",
+    "top5_regret": "best of 5",
+}
+_SHARES = ("median_error", "p90_error", "top_regret", "top5_regret")
+
+
+def tables(document: Mapping[str, Any]) -> Iterator[str]:
+    """Line by line."""
+    yield (
+        f"{document['records']} records of {document['combinations']} combinations of {len(document['models'])} models "
+        f"and {len(document['clusters'])} clusters; {len(document['targets'])} combinations are judged by. Trials of "
+        f"the same strategy are within {document['noise']:.1%} of one another (95 %)."
+    )
+    for part, title in (
+        ("as they are", "Told nothing"),
+        ("after trials", f"Told {document['trials']} trials of the target, no prior"),
+        ("transfer", "With a prior of other models and other clusters"),
+        ("ablations", "Ablations of the learned ranker"),
+        ("disturbed", "On records that were disturbed"),
+    ):
+        if document["total"].get(part):
+            yield from _total(document, part, title)
+    yield from _by_target(document)
+    yield from _bounds(document)
+    for by in ("model", "cluster"):
+        if f"{by}_matrix" in document:
+            yield from _held_out(document[f"{by}_held_out"], by)
+            yield from _matrix(document[f"{by}_matrix"], by)
+
+
+def _total(document: Mapping[str, Any], part: str, title: str) -> Iterator[str]:
+    yield ""
+    yield f"### {title}"
+    yield ""
+    yield f"| simulator | {' | '.join(_COLUMNS.values())} |"
+    yield f"|---|{'---|' * len(_COLUMNS)}"
+    for name, found in document["total"][part].items():
+        yield f"| {name} | {' | '.join(_cell(column, found[column]) for column in _COLUMNS)} |"
+
+
+def _by_target(document: Mapping[str, Any]) -> Iterator[str]:
+    """Pair ranking and the regret of the pick, by combination."""
+    parts = [part for part in ("as they are", "after trials", "transfer") if document["total"].get(part)]
+    columns = [(part, name) for part in parts for name in document["total"][part]]
+    yield ""
+    yield "### By combination: pair ranking, and in parentheses the regret of the pick"
+    yield ""
+    combinations = [f"{target['model']} on {target['cluster']}" for target in document["targets"]]
+    yield f"| simulator | {' | '.join(combinations)} |"
+    yield f"|---|{'---|' * len(combinations)}"
+    counts = [str(target["strategies"]) for target in document["targets"]]
+    yield f"| strategies | {' | '.join(counts)} |"
+    for part, name in columns:
+        cells = []
+        for target in document["targets"]:
+            found = target.get(part, {}).get(name)
+            cells.append(
+                f"{_cell('pair_ranking', found['pair_ranking'])} ({_cell('top_regret', found['top_regret'])})"
+                if found
+                else ""
+            )
+        yield f"| {name if part != 'after trials' else f'{name}, told'} | {' | '.join(cells)} |"
+
+
+def _bounds(document: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "### The bound"
+    yield ""
+    yield "| combination | bound | exact strategies | faster than the bound | fastest | median |"
+    yield "|---|---|---|---|---|---|"
+    for target in document["targets"]:
+        found = target["bound"]
+        yield (
+            f"| {target['model']} on {target['cluster']} | {found['term']} | {found['num_exact']} | "
+            f"{found['num_faster']} | {found['fastest_over_bound']:.2f} x | {found['median_over_bound']:.2f} x |"
+        )
+
+
+def _held_out(found: Mapping[str, Any], by: str) -> Iterator[str]:
+    yield ""
+    yield f"### Without a trial, trained on all other {by}s: pair ranking, and in parentheses the median error"
+    yield ""
+    yield f"| {by} | records | timeline | learned |"
+    yield "|---|---|---|---|"
+    for name, row in found.items():
+        cells = [
+            f"{_cell('pair_ranking', row[who]['pair_ranking'])} ({_cell('median_error', row[who]['median_error'])})"
+            for who in ("timeline", "learned")
+        ]
+        yield f"| {name} | {row['records']} | {' | '.join(cells)} |"
+
+
+def _matrix(matrix: Mapping[str, Mapping[str, float | None]], by: str) -> Iterator[str]:
+    names = [name for name in matrix if not name.startswith("(")]
+    yield ""
+    yield f"### Pair ranking without a trial: trained on the {by} of the row, judged on that of the column"
+    yield ""
+    yield f"| | {' | '.join(names)} |"
+    yield f"|---|{'---|' * len(names)}"
+    for name, row in matrix.items():
+        yield f"| {name} | {' | '.join(_cell('pair_ranking', row[other]) for other in names)} |"
+
+
+def _cell(column: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1%}" if column in _SHARES else f"{value:.3f}"

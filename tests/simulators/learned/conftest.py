@@ -1,0 +1,78 @@
+"""Trials that were never made: what the timeline would measure if operations cost something else than it thinks.
+
+They are for tests of learning alone. Of how good predictions are on a real cluster they say nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+import pytest
+
+from autosync.datasets.schema import Record
+from autosync.simulators.costs import Costs
+from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.space import Space
+from autosync.testing.simulators import record_of
+
+MakeTrials = Callable[..., list[Record]]
+
+_TRUTH = Costs(native_round_seconds=3e-3, round_seconds=4e-4, transfer_seconds=5e-4, link_share=0.8)
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[[int], ModelSpec]:
+    """A small model; another number is another model."""
+
+    def make(number: int) -> ModelSpec:
+        rng = random.Random(number)
+        count = rng.randint(4, 7)
+        variables = tuple(
+            Variable(name=f"v{use}", shape=(rng.choice([64, 256, 512]), 256), use=use, ready=count - 1 - use)
+            for use in range(count)
+        )
+        forward = tuple(
+            Segment(module=one.name, seconds=rng.uniform(0.001, 0.004), variables=(one.name,)) for one in variables
+        )
+        backward = tuple(dataclasses.replace(one, seconds=2 * one.seconds) for one in forward[::-1])
+        timeline = Timeline(device="none", source="computed", forward=forward, backward=backward)
+        optimizer = OptimizerSpec(name="SGD")
+        return ModelSpec(name=f"model{number}", optimizer=optimizer, variables=variables, timeline=timeline)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_cluster() -> Callable[[int], ClusterSpec]:
+    """A small cluster; another number is another cluster."""
+
+    def make(number: int) -> ClusterSpec:
+        rng = random.Random(number)
+        nodes = []
+        for index in range(rng.randint(2, 4)):
+            rate = rng.choice([6e7, 1.25e8])
+            nodes.append(Node(name=f"n{index}", host=f"n{index}", bandwidth_out=rate, bandwidth_in=rate))
+        return ClusterSpec(name=f"cluster{number}", nodes=tuple(nodes))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_trials() -> MakeTrials:
+    """Trials of random strategies of a model on a cluster."""
+
+    def make(model: ModelSpec, cluster: ClusterSpec, count: int, *, seed: int = 0) -> list[Record]:
+        rng = random.Random(seed)
+        space = Space(model=model, cluster=cluster)
+        strategies = [space.sample(rng) for _ in range(count)]
+        truth = TimelineSimulator(model, cluster, costs=_TRUTH).predict(strategies)
+        return [
+            record_of(strategy, model, cluster, seconds=one.seconds, trial=trial, noise=0.005)
+            for trial, (strategy, one) in enumerate(zip(strategies, truth, strict=True))
+        ]
+
+    return make

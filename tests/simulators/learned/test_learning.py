@@ -1,0 +1,137 @@
+"""Simulators learn what the others get wrong, of the target's trials and of those of other models and clusters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosync.datasets.facts import cluster_spec, model_spec
+from autosync.datasets.schema import Failure, Record
+from autosync.datasets.store import Store
+from autosync.documents import Document
+from autosync.errors import InputError
+from autosync.simulators.catalogue import open_simulator
+from autosync.simulators.evaluation import Accuracy, accuracy_of, measured_of
+from autosync.simulators.interface import Simulator
+from autosync.simulators.learned.boosted import UNTAUGHT
+from autosync.simulators.learned.files import is_saved
+from autosync.simulators.learned.priors import lots_of, trained_on
+from autosync.simulators.learned.ranker import load_ranker, save_ranker
+from autosync.simulators.learned.simulators import ranker_of, shipped_folder
+from autosync.simulators.learned.trials import teaching
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.files import parse_strategy
+
+MakeTrials = Callable[..., list[Record]]
+MakeModel = Callable[[int], ModelSpec]
+MakeCluster = Callable[[int], ClusterSpec]
+
+
+def _accuracy(simulator: Simulator, records: Sequence[Record]) -> Accuracy:
+    strategies = [parse_strategy(Document(file="", value=dict(one.strategy or {}), lines={})) for one in records]
+    predicted = np.array([one.seconds for one in simulator.predict(strategies)])
+    return accuracy_of(measured_of([one.measurement for one in records if one.measurement]), predicted)
+
+
+@pytest.mark.slow
+def test_trials_of_the_target_teach(make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials) -> None:
+    model, cluster = make_model(0), make_cluster(0)
+    trials = make_trials(model, cluster, 110)
+    told, others = trials[:50], trials[50:]
+    found = {}
+    for name in ("timeline", "learned", "linear", "sequence"):
+        simulator = open_simulator(name, model, cluster)
+        simulator.learn(told)
+        found[name] = _accuracy(simulator, others)
+    ranking = {name: one.pair_ranking or 0.0 for name, one in found.items()}
+    assert ranking["learned"] > ranking["timeline"]
+    assert ranking["learned"] > max(ranking["linear"], ranking["sequence"])
+    assert (found["learned"].median_error or 1.0) < 0.5 * (found["timeline"].median_error or 0.0)
+
+
+def _store(path: Path, lots: Sequence[tuple[ModelSpec, ClusterSpec, Sequence[Record]]]) -> Path:
+    store = Store(path)
+    for model, cluster, records in lots:
+        of_model, of_cluster = model_spec(model), cluster_spec(cluster)
+        store.add_spec(of_model)
+        store.add_spec(of_cluster)
+        for record in records:
+            store.append(replace(record, model_spec=of_model.spec_id, cluster_spec=of_cluster.spec_id))
+    return path
+
+
+@pytest.mark.slow
+def test_other_models_and_clusters_teach(
+    tmp_path: Path, make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials
+) -> None:
+    others = [(make_model(one), make_cluster(one)) for one in range(1, 6)]
+    store = _store(tmp_path / "store", [(*pair, make_trials(*pair, 40)) for pair in others])
+    model, cluster = make_model(0), make_cluster(0)
+    judged = make_trials(model, cluster, 60)
+    timeline = _accuracy(open_simulator("timeline", model, cluster), judged)
+    transferred = open_simulator("learned", model, cluster, prior=store)
+    found = _accuracy(transferred, judged)
+    assert (found.pair_ranking or 0.0) > (timeline.pair_ranking or 0.0)
+    assert (found.median_error or 1.0) < (timeline.median_error or 0.0)
+    assert all(one.spread > 0 for one in transferred.predict(_strategies(judged[:5])))
+    # The same, trained once and opened from where it was saved.
+    lots = lots_of(store)
+    ranker, lesson = ranker_of(lots)
+    save_ranker(tmp_path / "ranker", ranker, trained_on=trained_on(lots), accuracy=lesson.held_out())
+    saved = open_simulator("learned", model, cluster, prior=tmp_path / "ranker")
+    for one, other in zip(saved.predict(_strategies(judged)), transferred.predict(_strategies(judged)), strict=True):
+        assert one.seconds == pytest.approx(other.seconds, rel=1e-5)
+    for name in ("linear", "sequence"):
+        assert _accuracy(open_simulator(name, model, cluster, prior=store), judged).pair_ranking is not None
+
+
+def _strategies(records: Sequence[Record]) -> list[object]:
+    return [parse_strategy(Document(file="", value=dict(one.strategy or {}), lines={})) for one in records]
+
+
+def test_more_trials_make_it_surer(make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials) -> None:
+    model, cluster = make_model(3), make_cluster(3)
+    trials = make_trials(model, cluster, 24)
+    simulator = open_simulator("learned", model, cluster)
+    simulator.learn(trials)
+    found = simulator.predict(_strategies(trials))
+    errors = [
+        math.log(one.seconds / record.measurement.median_seconds)
+        for one, record in zip(found, trials, strict=True)
+        if record.measurement is not None
+    ]
+    assert np.std(errors) < 3 * np.mean([one.spread for one in found])
+
+
+def test_disturbed_failed_and_stock_trials_teach_nothing(
+    make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials
+) -> None:
+    good, *others = make_trials(make_model(0), make_cluster(0), 4)
+    assert good.measurement is not None
+    failed = replace(others[0], measurement=None, failure=Failure(kind="timeout", message=""))
+    stock = replace(others[1], strategy=None, strategy_id=None, plan_id=None)
+    disturbed = replace(others[2], measurement=replace(good.measurement, flags=("busy_cpu",)))
+    assert teaching([failed, stock, disturbed, good]) == [good]
+
+
+def test_records_without_specs_are_no_prior(
+    tmp_path: Path, make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials
+) -> None:
+    store = Store(tmp_path)
+    for record in make_trials(make_model(0), make_cluster(0), 3):
+        store.append(record)
+    with pytest.raises(InputError, match="nothing can be learned"):
+        open_simulator("learned", make_model(1), make_cluster(1), prior=tmp_path)
+
+
+def test_the_ranker_that_ships_fits_this_version() -> None:
+    """Where it does not, benchmarks/train_ranker.py trains it again."""
+    if not is_saved(shipped_folder()):
+        pytest.skip("no ranker is in this checkout")
+    assert load_ranker(shipped_folder()) is not UNTAUGHT
