@@ -15,6 +15,8 @@ from autosync.specs.model_file import load_model
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from make_dataset_card import CARD, PARTS, PICTURE, RECORDS, filled, load, picture
 
+MAX_BYTES = 25 * 10**6
+"""What a wheel may carry."""
 SPECS = (model_spec(load_model("ncf")), cluster_spec(load_cluster("2-hosts")))
 
 
@@ -47,4 +49,5 @@ def test_the_card_is_of_the_shipped_records() -> None:
     dataset = load(RECORDS)
     card = CARD.read_text(encoding="utf-8")
     assert filled(card, dataset) == card, "python tools/make_dataset_card.py"
+    assert dataset.num_bytes <= MAX_BYTES
     assert PICTURE.read_text(encoding="utf-8") == picture(dataset)
