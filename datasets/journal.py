@@ -18,7 +18,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial
 
-from autosync.datasets.storage import open_storage, without_password
+from autosync.datasets.storage import close_storage, open_storage, without_password
 from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
 from autosync.errors import DocumentError, InputError, Problem
 
@@ -66,9 +66,13 @@ def read_journal(path: Path) -> Journal:
 def read_shared(url: str, name: str) -> Journal:
     """All trials of a study whose storage is not its own journal, as of now."""
     storage = open_storage(url)
-    if name not in get_all_study_names(storage):
-        raise InputError(f"the storage {without_password(url)} has no study {name}", rule="a study is in its storage")
-    trials = storage.get_all_trials(storage.get_study_id_from_name(name), deepcopy=False)
+    try:
+        if name not in get_all_study_names(storage):
+            what = f"the storage {without_password(url)} has no study {name}"
+            raise InputError(what, rule="a study is in its storage")
+        trials = storage.get_all_trials(storage.get_study_id_from_name(name), deepcopy=False)
+    finally:
+        close_storage(storage)
     return Journal(trials=tuple(_trial(name, trial, 0) for trial in trials), torn_line=0)
 
 

@@ -10,10 +10,11 @@ import fcntl
 import random
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import optuna
+import sqlalchemy
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
@@ -22,6 +23,7 @@ from autosync.errors import InputError, OperationError
 JOURNAL_SCHEME = "journal:"
 NUM_ATTEMPTS = 3
 RETRY_SECONDS = 0.3
+SQLITE_PATIENCE_SECONDS = 60
 
 
 class _KernelLock(JournalFileOpenLock):
@@ -73,7 +75,7 @@ def open_storage(url: str) -> BaseStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for attempt in range(NUM_ATTEMPTS):
         try:
-            return RDBStorage(url)
+            return _database(url)
         except ImportError as error:
             rule = "a database needs its driver installed"
             raise InputError(f"{without_password(url)}: {error}", rule=rule, hint="pip install DRIVER") from error
@@ -84,6 +86,32 @@ def open_storage(url: str) -> BaseStorage:
                 raise OperationError(f"the storage {without_password(url)} cannot be opened: {reason}") from error
             time.sleep(RETRY_SECONDS * (1 + random.random()))
     raise AssertionError("the last attempt returns or raises")
+
+
+def _database(url: str) -> RDBStorage:
+    if urlsplit(url).scheme.partition("+")[0] != "sqlite":
+        return RDBStorage(url)
+    storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": SQLITE_PATIENCE_SECONDS}})
+    # SQLite locks no rows: two tuners would both take the trial that waits, unless whole transactions take turns.
+    sqlalchemy.event.listen(storage.engine, "connect", _without_own_transactions)
+    sqlalchemy.event.listen(storage.engine, "begin", _take_turns)
+    storage.engine.dispose()
+    return storage
+
+
+def _without_own_transactions(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+
+
+def _take_turns(connection: sqlalchemy.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def close_storage(storage: BaseStorage) -> None:
+    """Let go of connections; harmless where there are none."""
+    storage.remove_session()
+    if isinstance(storage, RDBStorage):
+        storage.engine.dispose()
 
 
 def without_password(url: str) -> str:

@@ -17,7 +17,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autosync.datasets.schema import Record, record_from_plain, record_to_plain
-from autosync.datasets.storage import open_journal, open_storage
+from autosync.datasets.storage import close_storage, open_journal, open_storage
 from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
 from autosync.documents import Document
 from autosync.errors import InputError
@@ -71,6 +71,7 @@ class Study:
 
     def close(self) -> None:
         """Let others open the folder."""
+        close_storage(self._storage)
         self._held.close()
 
     def enqueue(self, candidates: Iterable[Candidate]) -> None:

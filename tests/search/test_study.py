@@ -170,15 +170,15 @@ def test_folders_share_a_storage(
     assert (first.candidate, second.candidate) == (ours[0], ours[1])
     here.tell(make_record(first.number, first.candidate, 0.1))
     assert there.history() == here.history()
-    for folder in (here.folder, there.folder):
-        replace(here.settings, storage=url).write(folder)
-        assert list(read_study(folder.path)) == here.history()
+    for tuner in tuners:
+        replace(tuner.settings, storage=url).write(tuner.folder)
+        assert list(read_study(tuner.folder.path)) == here.history()
     assert there.num_under_way() == 1
     # One of them dies: its trial comes back with it alone.
     there.close()
     assert here.ask() is not None
     assert here.ask() is None
-    with resume_study(there.folder, model, cluster, storage=url) as back:
+    with resume_study(there.folder, model, cluster) as back:
         again = back.ask()
         assert again is not None
         assert again.candidate == ours[1]
