@@ -77,10 +77,11 @@ class Numbering:
 
     def __init__(self, model: ModelSpec) -> None:
         self._variables = model.variables
-        self._whole: dict[str, _Row] = {
-            variable.name: (position, WHOLE, 0, 0, variable.shape[0] if variable.shape else 1)
+        self._place_of = {variable.name: position for position, variable in enumerate(model.variables)}
+        self._rows: list[_Row] = [
+            (position, WHOLE, 0, 0, variable.shape[0] if variable.shape else 1)
             for position, variable in enumerate(model.variables)
-        }
+        ]
         self._synchronisers: dict[Synchroniser, int] = {}
         self._codecs: dict[Codec | None, int] = {None: 0}
 
@@ -105,10 +106,13 @@ class Numbering:
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
         """Legal strategies as columns; KeyError where one names what the model does not have."""
         messages: list[_Row] = []
-        parts: list[_Row] = []
+        places: list[int] = []
         num_parts: list[int] = []
+        rows = list(self._rows)
         for strategy in strategies:
-            rows = self._rows(strategy.partitions)
+            place_of = self._place_of
+            if strategy.partitions:
+                place_of = self._with_cuts(strategy.partitions, rows)
             numbers: dict[int, int] = {}
             for message in strategy.messages:
                 # Messages mostly share a few objects: hashing these again and again is what would take long.
@@ -120,26 +124,26 @@ class Numbering:
                 slice_bytes = NO_SLICES if message.slice_bytes is None else message.slice_bytes
                 messages.append((number, codec, message.priority, message.lane, slice_bytes))
                 num_parts.append(len(message.parts))
-                parts.extend([rows[name] for name in message.parts])
+                places += [place_of[name] for name in message.parts]
+        parts = np.array(rows, dtype=np.int64)[places] if places else np.zeros((0, 5), dtype=np.int64)
         return Columns(
             np.array([OVERLAPS.index(strategy.overlap) for strategy in strategies], dtype=np.int64),
             _ends([len(strategy.messages) for strategy in strategies]),
-            *_columns(messages, len(_MESSAGE_COLUMNS)),
+            *_columns(np.array(messages, dtype=np.int64).reshape(len(messages), len(_MESSAGE_COLUMNS))),
             _ends(num_parts),
-            *_columns(parts, len(_PART_COLUMNS)),
+            *_columns(parts),
         )
 
-    def _rows(self, partitions: Mapping[str, Partition]) -> Mapping[str, _Row]:
-        """The columns of parts by their names."""
-        if not partitions:
-            return self._whole
-        rows = dict(self._whole)
+    def _with_cuts(self, partitions: Mapping[str, Partition], rows: list[_Row]) -> Mapping[str, int]:
+        """Where the rows of parts are, by their names; those of parts that variables are cut into are added."""
+        places = dict(self._place_of)
         for name, partition in partitions.items():
-            variable, begin = rows.pop(name)[0], 0
+            variable, begin, axis = places.pop(name), 0, partition.axis
             for index, size in enumerate(partition.sizes):
-                rows[f"{name}[{index}]"] = (variable, index, partition.axis, begin, begin + size)
+                places[f"{name}[{index}]"] = len(rows)
+                rows.append((variable, index, axis, begin, begin + size))
                 begin += size
-        return rows
+        return places
 
     def decode(self, columns: Columns) -> list[Strategy]:
         """The strategies of columns, without names."""
@@ -195,6 +199,5 @@ def _ends(lengths: Sequence[int]) -> Integers:
     return found
 
 
-def _columns(rows: Sequence[tuple[int, ...]], num_columns: int) -> list[Integers]:
-    flat = np.array(list(itertools.chain.from_iterable(rows)), dtype=np.int64)
-    return list(np.ascontiguousarray(flat.reshape(len(rows), num_columns).T))
+def _columns(table: Integers) -> list[Integers]:
+    return list(np.ascontiguousarray(table.T))

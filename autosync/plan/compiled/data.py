@@ -33,7 +33,7 @@ COLLECT, ONCE, EACH, NORM, NORM_SHARE, NUM_LISTS = range(6)
 READY, USE, ITEM_BYTES, NUM_ELEMENTS, ROWS, COLUMNS, MAX_TOUCHED_ROWS, FACTOR_ROWS = range(8)
 
 # What a template is: slices are settled each alone; parts that lie side by side are one; who has finished gradients
-# (a number, 0 being all workers together), whether all workers have all of them, and whether they have norms of their
+# (a number, 0 being all workers together), whether all workers have all of them, whether they have norms of their
 # own; whether every worker makes its updates; the codec; and what its slices must be measured by (bits).
 BY_SLICE, JOINS, HOLDERS, EVERYWHERE, OWN_NORM, BY_EVERY_WORKER, CODEC, NEEDS = range(8)
 NO_CODEC, INT8, TOP_K, SIGN = range(4)
@@ -42,7 +42,7 @@ NEEDS_BYTES, NEEDS_MATRIX, NEEDS_ROWS = 1, 2, 4
 # Lists of steps, at `template * NUM_LISTS + list`: their steps, and the waits for what they do to be done.
 FIRST_STEP, FIRST_DONE = range(2)
 
-# What a step is, as in `plan.tables`; the size is `FACTOR` times a measure, and bytes of an element 0 are the message's.
+# What a step is, as in `plan.tables`; its size is `FACTOR` times a measure, and 0 bytes are those of the message.
 IS_TRANSFER, KIND, ALGORITHM, SHAPE, MEASURE, FACTOR, STEP_BYTES, STAGE, EVERY, COST, SHARDED, FIRST_WAIT = range(12)
 
 # What is waited for: a position in `WAITS`, with step and lag.

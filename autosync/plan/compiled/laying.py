@@ -112,15 +112,21 @@ def _lay(given: _Given, found: Stamps, num_holders: int) -> None:
 
 @_compiled
 def _put(
-    given: _Given, found: Stamps, of_list: int, message: int, begin: int, end: int, norm: int, at: Integers
+    lists: Integers,
+    table: Integers,
+    of_list: int,
+    message: int,
+    begin: int,
+    end: int,
+    norm: int,
+    at: Integers,
 ) -> int:
     """Stamp a list on slices, if it has steps; where the first of its operations stands."""
-    position = at[_OPERATIONS]
-    num_steps = given.lists[of_list + 1, FIRST_STEP] - given.lists[of_list, FIRST_STEP]
+    position, row = at[_OPERATIONS], at[_STAMPS]
+    num_steps = lists[of_list + 1, FIRST_STEP] - lists[of_list, FIRST_STEP]
     if num_steps:
-        stamp = found.table[at[_STAMPS]]
-        stamp[POSITION], stamp[LIST], stamp[MESSAGE], stamp[FROM], stamp[TO] = position, of_list, message, begin, end
-        stamp[NORM_AT], stamp[ROUND_AT] = norm, position
+        table[row, POSITION], table[row, LIST], table[row, MESSAGE] = position, of_list, message
+        table[row, FROM], table[row, TO], table[row, NORM_AT], table[row, ROUND_AT] = begin, end, norm, position
         at[_STAMPS] += 1
         at[_OPERATIONS] += num_steps
     return position
@@ -154,21 +160,23 @@ def _in_order(keys: Integers, bucket: Integers) -> Integers:
 @_compiled
 def _collect(given: _Given, found: Stamps, scope: _Scope, of_slice: Integers, bucket: Integers, at: Integers) -> None:
     """All slices, in the order in which their last gradient becomes ready."""
+    lists, table = given.lists, found.table
     for one in _in_order(given.slices[scope.begin : scope.end, SLICE_READY], bucket):
         message, place = of_slice[one], scope.begin + one
         of_list = given.messages[message, TEMPLATE] * NUM_LISTS + COLLECT
-        found.collected[place] = _put(given, found, of_list, message, place, place + 1, _NONE, at)
+        found.collected[place] = _put(lists, table, of_list, message, place, place + 1, _NONE, at)
 
 
 @_compiled
 def _settle(given: _Given, found: Stamps, scope: _Scope, shared: int, own: int, bucket: Integers, at: Integers) -> None:
     """Messages or slices, in the order of their next use."""
+    lists, table, messages = given.lists, found.table, given.messages
     count, most = 0, scope.end - scope.begin
     of_round, begins, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     uses = np.empty(most, np.int64)
     for message in range(scope.first, scope.last):
-        begin, end = given.messages[message, FIRST_SLICE], given.messages[message + 1, FIRST_SLICE]
-        by_slice = given.templates[given.messages[message, TEMPLATE], BY_SLICE]
+        begin, end = messages[message, FIRST_SLICE], messages[message + 1, FIRST_SLICE]
+        by_slice = given.templates[messages[message, TEMPLATE], BY_SLICE]
         for one in range(begin, end):
             if one == begin or by_slice:
                 of_round[count], begins[count], uses[count] = message, one, given.slices[one, SLICE_USE]
@@ -177,14 +185,15 @@ def _settle(given: _Given, found: Stamps, scope: _Scope, shared: int, own: int, 
             uses[count - 1] = min(uses[count - 1], given.slices[one, SLICE_USE])
     for one in _in_order(uses[:count], bucket):
         message = of_round[one]
-        template = given.messages[message, TEMPLATE]
+        template = messages[message, TEMPLATE]
         norm = own if given.templates[template, OWN_NORM] else shared
-        position = _put(given, found, template * NUM_LISTS + ONCE, message, begins[one], ends[one], norm, at)
-        for place in range(begins[one], ends[one]):
-            before = at[_STAMPS]
-            _put(given, found, template * NUM_LISTS + EACH, message, place, place + 1, norm, at)
-            if at[_STAMPS] > before:
-                found.table[before, ROUND_AT] = position
+        position = _put(lists, table, template * NUM_LISTS + ONCE, message, begins[one], ends[one], norm, at)
+        each = template * NUM_LISTS + EACH
+        if lists[each + 1, FIRST_STEP] > lists[each, FIRST_STEP]:
+            for place in range(begins[one], ends[one]):
+                before = at[_STAMPS]
+                _put(lists, table, each, message, place, place + 1, norm, at)
+                table[before, ROUND_AT] = position
 
 
 # Norms, as `lowering` has them.
@@ -193,6 +202,7 @@ def _settle(given: _Given, found: Stamps, scope: _Scope, shared: int, own: int, 
 @_compiled
 def _norms(given: _Given, found: Stamps, scope: _Scope, last: Integers, at: Integers) -> tuple[int, int]:
     """The operations that tell the norm of shared gradients, and each worker's own; -1: there are no such gradients."""
+    lists, table = given.lists, found.table
     everywhere, speaker = True, _NONE
     for message in range(scope.first, scope.last):
         template = given.templates[given.messages[message, TEMPLATE]]
@@ -208,8 +218,8 @@ def _norms(given: _Given, found: Stamps, scope: _Scope, last: Integers, at: Inte
             at[_NEAR] += 1
         first = given.messages[speaker, FIRST_SLICE]
         before = at[_STAMPS]
-        shared = _put(given, found, given.totals[scope.number], speaker, first, first + 1, begin, at)
-        found.table[before, ROUND_AT] = at[_NEAR]
+        shared = _put(lists, table, given.totals[scope.number], speaker, first, first + 1, begin, at)
+        table[before, ROUND_AT] = at[_NEAR]
     holders = _add_up(given, found, scope, 1, False, last, at)
     return shared, last[holders[0]] if len(holders) else _NONE
 
@@ -219,6 +229,7 @@ def _add_up(
     given: _Given, found: Stamps, scope: _Scope, own: int, shares: bool, last: Integers, at: Integers
 ) -> Integers:
     """Squares of finished gradients on each rank one after the other; who has some, each with its `last` norm."""
+    lists, table = given.lists, found.table
     last[:] = _NONE
     holders, count = np.empty(len(last), np.int64), 0
     for message in range(scope.first, scope.last):
@@ -234,8 +245,8 @@ def _add_up(
                     found.near[at[_NEAR]] = last[other]
                     at[_NEAR] += 1
             before = at[_STAMPS]
-            position = _put(given, found, template * NUM_LISTS + kind, message, one, one + 1, begin, at)
-            found.table[before, ROUND_AT] = at[_NEAR]
+            position = _put(lists, table, template * NUM_LISTS + kind, message, one, one + 1, begin, at)
+            table[before, ROUND_AT] = at[_NEAR]
             if last[holder] == _NONE:
                 holders[count] = holder
                 count += 1

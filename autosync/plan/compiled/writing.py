@@ -56,25 +56,23 @@ from autosync.plan.tables import EVENTS, Edges, Operations
 _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
 _STEP_CALLED = EVENTS.index("step_called")
 _ON_STEP, _ON_GRADIENTS, _ON_COLLECTED = WAITS.index("step"), WAITS.index("gradients"), WAITS.index("collected")
-_ON_NORM, _ON_UPDATED = WAITS.index("norm"), WAITS.index("updated")
+_ON_NORM, _ON_STEP_CALLED = WAITS.index("norm"), WAITS.index("step_called")
 _NONE = -1
 
 _compiled = numba.njit(cache=True, nogil=True)
 
 
 class _Given(NamedTuple):
-    """Tables that say what is to be written."""
+    """Tables that say what is to be written; `variable` is that of each piece."""
 
     stamps: Integers
     first: Integers
-    first_operation: Integers
     collected: Integers
     near: Integers
     strategies: Integers
     messages: Integers
     slices: Integers
-    pieces: Integers
-    parts: Integers
+    variable: Integers
     amounts: Integers
     templates: Integers
     lists: Integers
@@ -87,8 +85,15 @@ def operations_of(slices: Slices, templates: Templates, stamps: Stamps) -> tuple
     """The operations of a batch of plans, and where the edges of each plan begin."""
     count, num_operations = len(stamps.first) - 1, int(stamps.first_operation[-1])
     given = _Given(
-        *stamps,
-        *slices,
+        stamps=stamps.table,
+        first=stamps.first,
+        collected=stamps.collected,
+        near=stamps.near,
+        strategies=slices.strategies,
+        messages=slices.messages,
+        slices=slices.slices,
+        variable=slices.parts[slices.pieces[:, PART], VARIABLE],
+        amounts=slices.amounts,
         templates=templates.table,
         lists=templates.lists,
         steps=templates.steps,
@@ -105,106 +110,108 @@ def operations_of(slices: Slices, templates: Templates, stamps: Stamps) -> tuple
     return Operations._make([is_transfer == 1, *others, sharded == 1, Edges(first, *edges)]), first_edge
 
 
+# Numba copies and counts references whenever a table is taken out of a tuple, and makes an object of every row: so each
+# loop takes its tables out once, and goes by positions.
+
+
 @_compiled
 def _write(given: _Given, table: Integers) -> None:
     """All of operations but their edges."""
+    stamps, messages, lists, steps, amounts = given.stamps, given.messages, given.lists, given.steps, given.amounts
     at = 0
     for number in range(len(given.first) - 1):
         num_lanes, first_message = given.strategies[number, NUM_LANES], given.strategies[number, FIRST_MESSAGE]
-        for stamp in given.stamps[given.first[number] : given.first[number + 1]]:
-            message = given.messages[stamp[MESSAGE]]
-            of_list, begin, end = stamp[LIST], stamp[FROM], stamp[TO]
-            for step in given.steps[given.lists[of_list, FIRST_STEP] : given.lists[of_list + 1, FIRST_STEP]]:
+        for stamp in range(given.first[number], given.first[number + 1]):
+            message, of_list = stamps[stamp, MESSAGE], stamps[stamp, LIST]
+            begin, end = stamps[stamp, FROM], stamps[stamp, TO]
+            lane, priority, item_bytes = (
+                messages[message, LANE],
+                messages[message, PRIORITY],
+                messages[message, MESSAGE_BYTES],
+            )
+            for step in range(lists[of_list, FIRST_STEP], lists[of_list + 1, FIRST_STEP]):
                 amount = 0
                 for one in range(begin, end):
-                    amount += given.amounts[one, step[MEASURE]]
-                is_transfer = step[IS_TRANSFER] != 0
-                item_bytes = step[STEP_BYTES] if step[STEP_BYTES] != 0 else message[MESSAGE_BYTES]
-                table[0, at], table[1, at], table[2, at] = step[IS_TRANSFER], step[KIND], step[ALGORITHM]
-                table[3, at], table[4, at], table[5, at] = step[SHAPE], step[FACTOR] * amount, item_bytes
-                table[6, at] = message[LANE] + step[STAGE] * num_lanes if is_transfer else _NONE
-                table[7, at] = message[PRIORITY] if is_transfer else _NONE
-                table[8, at], table[9, at] = stamp[MESSAGE] - first_message, step[EVERY]
-                table[10, at], table[11, at] = step[COST], step[SHARDED]
+                    amount += amounts[one, steps[step, MEASURE]]
+                is_transfer = steps[step, IS_TRANSFER]
+                table[0, at], table[1, at], table[2, at] = is_transfer, steps[step, KIND], steps[step, ALGORITHM]
+                table[3, at], table[4, at] = steps[step, SHAPE], steps[step, FACTOR] * amount
+                table[5, at] = steps[step, STEP_BYTES] if steps[step, STEP_BYTES] != 0 else item_bytes
+                table[6, at] = lane + steps[step, STAGE] * num_lanes if is_transfer else _NONE
+                table[7, at] = priority if is_transfer else _NONE
+                table[8, at], table[9, at] = message - first_message, steps[step, EVERY]
+                table[10, at], table[11, at] = steps[step, COST], steps[step, SHARDED]
                 at += 1
 
 
 @_compiled
 def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:
     """Write edges where there is room for them; else only where they begin."""
-    at, row = 0, 0
+    stamps, lists, steps, waits = given.stamps, given.lists, given.steps, given.waits
+    writes, at, row = edges.shape[1] > 0, 0, 0
     for number in range(len(given.first) - 1):
         begin = at
         row += 1
-        for stamp in given.stamps[given.first[number] : given.first[number + 1]]:
-            of_list = stamp[LIST]
-            for step in range(given.lists[of_list, FIRST_STEP], given.lists[of_list + 1, FIRST_STEP]):
-                for wait in given.waits[given.steps[step, FIRST_WAIT] : given.steps[step + 1, FIRST_WAIT]]:
-                    at = _wait(given, stamp, wait, edges, at)
+        for stamp in range(given.first[number], given.first[number + 1]):
+            of_list = stamps[stamp, LIST]
+            for step in range(lists[of_list, FIRST_STEP], lists[of_list + 1, FIRST_STEP]):
+                for wait in range(steps[step, FIRST_WAIT], steps[step + 1, FIRST_WAIT]):
+                    on = waits[wait, WAIT]
+                    if on == _ON_STEP:
+                        if writes:
+                            target = stamps[stamp, POSITION] + waits[wait, WAIT_STEP]
+                            edges[0, at], edges[1, at], edges[2, at] = _OPERATION, target, waits[wait, WAIT_LAG]
+                        at += 1
+                    elif on == _ON_STEP_CALLED:
+                        if writes:
+                            edges[0, at], edges[1, at], edges[2, at] = _STEP_CALLED, _NONE, 0
+                        at += 1
+                    elif on == _ON_GRADIENTS:
+                        at = _gradients(stamps[stamp, FROM], stamps[stamp, TO], given.slices, given.variable, edges, at)
+                    else:
+                        at = _others(given, stamp, on, edges, at)
                 first[row] = at - begin
                 row += 1
         first_edge[number + 1] = at
 
 
 @_compiled
-def _put(edges: Integers, at: int, event: int, target: int, lag: int) -> int:
-    """One more edge; where the next one goes."""
-    if edges.shape[1]:
-        edges[0, at], edges[1, at], edges[2, at] = event, target, lag
-    return at + 1
-
-
-@_compiled
-def _wait(given: _Given, stamp: Integers, wait: Integers, edges: Integers, at: int) -> int:
-    """The edges that a wait stands for; where the next one goes."""
-    on = wait[WAIT]
-    if on == _ON_STEP:
-        return _put(edges, at, _OPERATION, stamp[POSITION] + wait[WAIT_STEP], wait[WAIT_LAG])
-    if on == _ON_GRADIENTS:
-        return _gradients(given, stamp, edges, at)
-    if on == _ON_COLLECTED:
-        return _collected(given, stamp, edges, at)
-    if on == _ON_UPDATED:
-        of_list = given.messages[stamp[MESSAGE], TEMPLATE] * NUM_LISTS + ONCE
-        for done in given.done[given.lists[of_list, FIRST_DONE] : given.lists[of_list + 1, FIRST_DONE]]:
-            at = _put(edges, at, _OPERATION, stamp[ROUND_AT] + done[WAIT_STEP], done[WAIT_LAG])
-        return at
-    if on == _ON_NORM:
-        return _norm(given, stamp, edges, at)
-    return _put(edges, at, _STEP_CALLED, _NONE, 0)
-
-
-@_compiled
-def _gradients(given: _Given, stamp: Integers, edges: Integers, at: int) -> int:
+def _gradients(begin: int, end: int, slices: Integers, variables: Integers, edges: Integers, at: int) -> int:
     """The gradients that pieces are cut from, each once: pieces of a variable follow one another."""
-    before = _NONE
-    for piece in range(given.slices[stamp[FROM], FIRST_PIECE], given.slices[stamp[TO], FIRST_PIECE]):
-        variable = given.parts[given.pieces[piece, PART], VARIABLE]
+    before, writes = _NONE, edges.shape[1] > 0
+    for piece in range(slices[begin, FIRST_PIECE], slices[end, FIRST_PIECE]):
+        variable = variables[piece]
         if variable != before:
-            at = _put(edges, at, _GRAD_READY, variable, 0)
+            if writes:
+                edges[0, at], edges[1, at], edges[2, at] = _GRAD_READY, variable, 0
             before = variable
+            at += 1
     return at
 
 
 @_compiled
-def _collected(given: _Given, stamp: Integers, edges: Integers, at: int) -> int:
-    """What finishes the gradients of slices: operations or, where there is nothing to do, the gradients themselves."""
-    of_list = given.messages[stamp[MESSAGE], TEMPLATE] * NUM_LISTS + COLLECT
-    finished = given.done[given.lists[of_list, FIRST_DONE] : given.lists[of_list + 1, FIRST_DONE]]
-    if finished[0, WAIT] == _ON_GRADIENTS:
-        return _gradients(given, stamp, edges, at)
-    for one in range(stamp[FROM], stamp[TO]):
-        for done in finished:
-            at = _put(edges, at, _OPERATION, given.collected[one] + done[WAIT_STEP], done[WAIT_LAG])
-    return at
-
-
-@_compiled
-def _norm(given: _Given, stamp: Integers, edges: Integers, at: int) -> int:
-    """Of an update: the norm that it waits for, if any; of a norm: those before it."""
-    of_list = stamp[LIST]
-    if of_list < len(given.templates) * NUM_LISTS and of_list % NUM_LISTS < NORM:
-        return at if stamp[NORM_AT] == _NONE else _put(edges, at, _OPERATION, stamp[NORM_AT], 0)
-    for place in range(stamp[NORM_AT], stamp[ROUND_AT]):
-        at = _put(edges, at, _OPERATION, given.near[place], 0)
+def _others(given: _Given, stamp: int, on: int, edges: Integers, at: int) -> int:
+    """Edges that few operations have: to what slices are collected by, what is updated, norms."""
+    stamps, done, writes = given.stamps, given.done, edges.shape[1] > 0
+    of_list, begin, end = stamps[stamp, LIST], stamps[stamp, FROM], stamps[stamp, TO]
+    if on == _ON_NORM:
+        is_norm = of_list >= len(given.templates) * NUM_LISTS or of_list % NUM_LISTS >= NORM
+        for place in range(stamps[stamp, NORM_AT], stamps[stamp, ROUND_AT] if is_norm else stamps[stamp, NORM_AT] + 1):
+            target = given.near[place] if is_norm else place
+            if target != _NONE:
+                if writes:
+                    edges[0, at], edges[1, at], edges[2, at] = _OPERATION, target, 0
+                at += 1
+        return at
+    of_list = given.messages[stamps[stamp, MESSAGE], TEMPLATE] * NUM_LISTS + (COLLECT if on == _ON_COLLECTED else ONCE)
+    first, last = given.lists[of_list, FIRST_DONE], given.lists[of_list + 1, FIRST_DONE]
+    if done[first, WAIT] == _ON_GRADIENTS:
+        return _gradients(begin, end, given.slices, given.variable, edges, at)
+    for one in range(begin, end if on == _ON_COLLECTED else begin + 1):
+        position = given.collected[one] if on == _ON_COLLECTED else stamps[stamp, ROUND_AT]
+        for place in range(first, last):
+            if writes:
+                edges[0, at], edges[1, at] = _OPERATION, position + done[place, WAIT_STEP]
+                edges[2, at] = done[place, WAIT_LAG]
+            at += 1
     return at
