@@ -13,14 +13,12 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from autosync.plan.tables import tables_of
 from autosync.simulators.analytical.simulator import open_analytical
+from autosync.simulators.analytical.totals import TOTALS
 from autosync.simulators.costs import costs_of, local_processors
 from autosync.simulators.features.choices import CHOICES, choice_features, complexity
 from autosync.simulators.features.context import CONTEXT, Scales, context_features, scales_of
-from autosync.simulators.features.totals import COUNTS, SECONDS, Totals
 from autosync.simulators.interface import Simulator
-from autosync.simulators.lowered import lowered
 from autosync.simulators.timeline.simulator import open_timeline
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -32,6 +30,18 @@ Group = Literal["analytical", "timeline"]
 GROUPS: frozenset[Group] = frozenset(get_args(Group))
 """Features that other simulators bring; those of model, cluster and strategy are always there."""
 
+_SECONDS = (
+    "link_seconds",
+    "mean_link_seconds",
+    "processor_seconds",
+    "thread_seconds",
+    "lane_seconds",
+    "wire_seconds",
+    "fixed_seconds",
+    "tail_seconds",
+)
+_COUNTS = ("num_rounds", "num_transfers", "num_slices", "num_lanes")
+_ELEMENTS = ("tail_elements", "users_elements")
 _DIGITS = 7
 
 
@@ -40,7 +50,6 @@ class Read(NamedTuple):
 
     choices: Floats
     totals: Floats
-    counts: Floats
     analytical_seconds: Floats
     timeline_seconds: Floats
     complexity: Floats
@@ -63,21 +72,20 @@ class Reader:
         costs = costs_of(cluster, num_processors=local_processors(cluster))
         self._scales: Scales = scales_of(model, cluster)
         self._context = np.array(list(context_features(model, cluster, costs).values()))
-        self._totals = Totals(model, cluster, costs)
-        self._analytical: Simulator = open_analytical(model, cluster)
+        self._num_elements = sum(variable.num_elements for variable in model.variables)
+        self._num_bytes = model.num_bytes * cluster.num_workers
+        self._analytical = open_analytical(model, cluster)
         self._timeline: Simulator = open_timeline(model, cluster)
 
     def read(self, strategies: Sequence[Strategy]) -> Read:
         """What there is to know of each, in their order."""
         count = len(strategies)
-        plans = [lowered(strategy, self._model, self._cluster) for strategy in strategies]
+        totals = self._analytical.totals(strategies)
         choices = [list(choice_features(one, self._model, self._cluster).values()) for one in strategies]
-        totals = [self._totals.of(tables_of(plan)) for plan in plans]
         return Read(
             choices=np.array(choices).reshape(count, len(CHOICES)),
-            totals=np.array([seconds for seconds, _ in totals]).reshape(count, len(SECONDS)),
-            counts=np.array([counts for _, counts in totals]).reshape(count, len(COUNTS)),
-            analytical_seconds=np.array([one.seconds for one in self._analytical.predict(strategies)]),
+            totals=totals,
+            analytical_seconds=totals[:, TOTALS.index("seconds")],
             timeline_seconds=np.array([one.seconds for one in self._timeline.predict(strategies)]),
             complexity=np.array([complexity(strategy) for strategy in strategies]),
         )
@@ -96,17 +104,31 @@ class Reader:
         if groups:
             columns.append(np.stack((np.log(seconds / scales.bound), scales.compute / seconds), axis=1))
         if "analytical" in groups:
-            columns += [read.totals / seconds[:, None], read.counts]
+            columns += self._of_totals(read.totals, seconds)
         if groups == GROUPS:
             columns.append(np.log(read.analytical_seconds / seconds)[:, None])
         # Sums that differ by the order of their terms alone are the same number.
         return Features(np.round(np.concatenate(columns, axis=1), _DIGITS), seconds, read.complexity)
 
+    def _of_totals(self, totals: Floats, seconds: Floats) -> list[Floats]:
+        """Times as shares of the predicted step, counts by their order of magnitude, sizes as shares of the model."""
+        return [
+            totals[:, _places(_SECONDS)] / seconds[:, None],
+            np.log2(1 + totals[:, _places(_COUNTS)]),
+            totals[:, _places(_ELEMENTS)] / self._num_elements,
+            totals[:, _places(("sent_bytes",))] / self._num_bytes,
+        ]
+
 
 def feature_names(groups: frozenset[Group] = GROUPS) -> tuple[str, ...]:
     """What each column of features is called."""
+    of_totals = "analytical" in groups
     names = [*CONTEXT, *CHOICES]
     names += ["predicted.over_bound", "predicted.compute"] if groups else []
-    names += [*SECONDS, *COUNTS] if "analytical" in groups else []
+    names += [f"analytical.{name}" for name in (*_SECONDS, *_COUNTS, *_ELEMENTS, "sent_bytes")] if of_totals else []
     names += ["predicted.analytical"] if groups == GROUPS else []
     return tuple(names)
+
+
+def _places(names: Sequence[str]) -> list[int]:
+    return [TOTALS.index(name) for name in names]
