@@ -31,7 +31,8 @@ def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool =
         for process in (_with_token_hidden(request) if token else request).processes
     ]
     files = {"files": {name: str(path) for name, path in request.files.items()}} if request.files else {}
-    return {"launcher": cluster.launcher, "processes": processes, **files}
+    script = {"batch_script": request.batch_script} if request.batch_script else {}
+    return {"launcher": cluster.launcher, "processes": processes, **files, **script}
 
 
 def describe_launch(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> list[str]:

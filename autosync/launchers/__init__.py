@@ -9,6 +9,7 @@ LAUNCHERS = Registry(
     "launcher",
     {
         "local": "autosync.launchers.local:LocalLauncher",
+        "slurm": "autosync.launchers.slurm:SlurmLauncher",
         "ssh": "autosync.launchers.ssh:SshLauncher",
         "testbed": "autosync.launchers.testbed:TestbedLauncher",
     },

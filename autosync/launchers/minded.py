@@ -22,6 +22,7 @@ from autosync.launchers import minder
 from autosync.launchers.address import KNOCK, connection_to
 from autosync.launchers.line import Line
 from autosync.launchers.request import LOST, LaunchRequest, Process
+from autosync.launchers.words import name_of
 
 STOP_SECONDS = 5.0
 """How long ranks may take to end once they are asked to."""
@@ -78,7 +79,8 @@ class MindedProcesses:
             process.log.touch()
             if process.reach not in self._lines:
                 on_end = functools.partial(self._line_ended, process.reach)
-                self._lines[process.reach] = Line(process.reach, on_frame=self._frame, on_end=on_end)
+                on_frame = functools.partial(self._frame, process.reach)
+                self._lines[process.reach] = Line(process.reach, on_frame=on_frame, on_end=on_end)
         deadline = time.monotonic() + lines.START_SECONDS
         for reach, line in self._lines.items():
             if not line.await_ready(deadline):
@@ -149,8 +151,11 @@ class MindedProcesses:
                 _close(gate)
             self._then()
 
-    def _frame(self, kind: int, slot: int, payload: bytes) -> None:
+    def _frame(self, reach: tuple[str, ...], kind: int, slot: int, payload: bytes) -> None:
         match kind:
+            case minder.TOLD:
+                # By the batch system, whose time is up, or by an administrator.
+                self._line_ended(reach, f"its processes were told to end by {name_of(int(payload))}")
             case minder.OUTPUT:
                 with self._request.processes[slot].log.open("ab") as log:
                     log.write(payload)
@@ -166,17 +171,24 @@ class MindedProcesses:
 
     def _note_end(self, slot: int, code: int) -> None:
         with self._lock:
-            self._codes[slot] = code
-            self._ended.append(slot)
+            if self._codes[slot] is None:
+                self._codes[slot] = code
+                self._ended.append(slot)
 
     def _line_ended(self, reach: tuple[str, ...], why: str) -> None:
+        slots = [slot for slot, process in enumerate(self._request.processes) if process.reach == reach]
+        if not any(self.exit_codes()[slot] is None for slot in slots):
+            return
+        first = self._request.processes[slots[0]]
+        # Without the lock: it may have to ask somebody.
+        words = "" if self._is_stopping else f"{_where(first)}: {self._explain(first, why)}"
         with self._lock:
-            for slot, process in enumerate(self._request.processes):
-                if process.reach == reach and self._codes[slot] is None:
+            for slot in slots:
+                if self._codes[slot] is None:
                     self._codes[slot] = LOST
                     self._ended.append(slot)
-                    if not self._is_stopping:
-                        self._lost[slot] = f"{_where(process)}: {self._explain(process, why)}"
+                    if words:
+                        self._lost[slot] = words
 
     # A rank's control connection, relayed to the gate.
 

@@ -11,7 +11,8 @@ standard library alone, and nothing that runs is newer than Python 3.8.
 A frame is a kind, a slot (which process it is about) and a payload. To the minder: START (JSON: command, environment,
 folder, log, files, control, addresses), SIGNAL (a number), CONTROL (bytes for the rank's control connection; none: its
 end), STOP (seconds of grace), PING (seconds of patience; none: without end). From it: HELLO (JSON), OUTPUT, CONTROL,
-EXIT (a code as subprocess has it), FAULT (why a process could not be started), PONG.
+EXIT (a code as subprocess has it), FAULT (why a process could not be started), PONG, TOLD (the minder itself was sent
+this signal, and ends).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 START, SIGNAL, CONTROL, STOP, PING = 1, 2, 3, 4, 5
-HELLO, OUTPUT, EXIT, FAULT, PONG = 11, 12, 13, 14, 15
+HELLO, OUTPUT, EXIT, FAULT, PONG, TOLD = 11, 12, 13, 14, 15, 16
 HEAD = struct.Struct(">BII")
 CONTROL_VARIABLE = "AUTOSYNC_CONTROL_DESCRIPTOR"
 
@@ -411,7 +412,9 @@ def main() -> None:
     _prctl(_SET_SUBREAPER, 1)
     minder = Minder()
 
-    def end(_number: int, _frame: object) -> None:
+    def end(number: int, _frame: object) -> None:
+        if minder.is_open:
+            minder.send(TOLD, 0, str(number).encode())
         minder.is_open = False
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -100,7 +100,6 @@ class TrialService:
         self._ended = contextlib.ExitStack()
         self._held = contextlib.ExitStack()
         self._is_held = False
-        self._are_fit = False
 
     def __enter__(self) -> Self:
         return self
@@ -228,16 +227,15 @@ class TrialService:
         )
 
     def _require_fit_nodes(self, folder: Path) -> None:
-        """Once, where ranks run on other machines: nobody would wait for trials that cannot succeed."""
-        if self._are_fit or self._launcher.control != RELAYED:
-            return
-        require_fit_nodes(self.cluster, folder, files=[task_path(self._target)] if is_task(self._target) else [])
-        self._are_fit = True
+        """Where ranks run on other machines: a node that is lost or unfit ends all, not one trial after the other."""
+        if self._launcher.control == RELAYED:
+            require_fit_nodes(self.cluster, folder, files=[task_path(self._target)] if is_task(self._target) else [])
 
     def _meeting_point(self, folder: Path) -> str:
         """A place for these ranks alone."""
         if self._launcher.control == RELAYED:
-            host = self.cluster.nodes[self.cluster.ranks[0].node].host
+            first = self.cluster.nodes[self.cluster.ranks[0].node].name
+            host = self._launcher.addresses(self.cluster)[first]
             return tcp_place(host, self._ask("meet", {}, seconds=START_SECONDS)[0]["port"])
         rendezvous = (folder / "rendezvous").resolve()
         # Whoever was killed leaves it behind.

@@ -47,7 +47,7 @@ def _told(**odd: Any) -> list[str]:
         ({"python": "3.11.8"}, ["warning: n1 has python 3.11.8, the others have 3.11.7"]),
         ({"unreachable": {"n2": "timed out"}}, ["error: n1 cannot reach n2: timed out"]),
         ({"free_disk_bytes": {"/tmp": 0}}, ["error: n1 has no room on its disk: 0 B free at /tmp"]),
-        ({"free_memory_bytes": 2**20}, ["warning: n1 has 1 MiB of memory free"]),
+        ({"free_memory_bytes": 2**20}, ["warning: n1 has 1.049 MB of memory free"]),
         ({"free_memory_bytes": None}, []),
         (
             {"interface": ""},
@@ -85,9 +85,9 @@ def test_the_table_has_a_line_for_each_node() -> None:
     checked = Checked(nodes=tuple(_nodes(torch="", unreachable={"n0": "refused"}, interface="")), findings=())
     assert checked.table().splitlines() == [
         "node  python  torch   autosync  interface  reaches     free memory  free disk",
-        "n0    3.11.7  2.13.0  0.1.0     eth0       all         16 GiB       1 GiB",
-        "n1    3.11.7  none    0.1.0     ?          all but n0  16 GiB       1 GiB",
-        "n2    3.11.7  2.13.0  0.1.0     eth0       all         16 GiB       1 GiB",
+        "n0    3.11.7  2.13.0  0.1.0     eth0       all         17.18 GB     1.074 GB",
+        "n1    3.11.7  none    0.1.0     ?          all but n0  17.18 GB     1.074 GB",
+        "n2    3.11.7  2.13.0  0.1.0     eth0       all         17.18 GB     1.074 GB",
     ]
 
 

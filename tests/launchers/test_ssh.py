@@ -305,7 +305,7 @@ def test_the_odd_node_is_named(
             ["s0", *_versions("eth0")],
         ]
         assert "error: n1 has torch 2.0.0, the others have" in err
-        assert re.search(r"error: n1 has no room on its disk: \S+ KiB free at \S+/small", err), err
+        assert re.search(r"error: n1 has no room on its disk: [\d.]+ kB free at \S+/small", err), err
         assert re.search(r"error: n1 cannot reach s0: .*(unreachable|No route)", err), err
         (small / "full").write_bytes(b"x" * 60_000)
         code, _, err = run("launch", bundle, "--", TRAIN)
@@ -324,3 +324,32 @@ def test_the_odd_node_is_named(
 def _versions(interface: str, *, torch: str = "") -> list[str]:
     python = ".".join(map(str, sys.version_info[:3]))
     return [python, torch or version("torch"), autosync.__version__, interface]
+
+
+@needs_hosts
+def test_a_host_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
+    hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    options = ("--trials", "40", "--study", "kept", "--proposer", "random")
+    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", *options)
+    assert tuned.stderr is not None
+    told = []
+    for line in tuned.stderr:
+        told.append(line)
+        if "trial 2 of 40" in line:
+            break
+    began = time.monotonic()
+    hosts.bed.set_link("n1", up=False)
+    try:
+        _, err = tuned.communicate(timeout=80)
+        assert time.monotonic() - began < 45, err
+        assert tuned.returncode == 1, "".join(told) + err
+        address = hosts.bed.address("n1")
+        assert f"rank 2 is gone: n1 ({address}): no sign of life for 15 s" in err
+        assert re.search(rf"error: n1 \({address}\): .* \(the study is kept in \S*kept\)", err), err
+        assert list((tmp_path / "autosync-studies" / "kept").iterdir())
+        _await_empty(hosts, "n0", "s0", "head")
+        _await_empty(hosts, "n1", seconds=50)
+    finally:
+        hosts.bed.set_link("n1", up=True)

@@ -1,0 +1,321 @@
+"""The Slurm launcher: one allocation for all of a tuning run or a training, and in it a step on each node.
+
+Within an allocation (SLURM_JOB_ID is set: a batch script, a shell of salloc's) that one is used. Elsewhere `salloc`
+makes one of the cluster's nodes, which lasts as long as it is held here and no longer, even if this process is killed:
+what salloc runs waits for the end of its stdin. Each step is a minder (`minder`), whose line goes through srun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from autosync.errors import InputError, OperationError
+from autosync.launchers import minded
+from autosync.launchers.environment import python_of, rank_environment, script_environment, script_ranks
+from autosync.launchers.line import BOOT
+from autosync.launchers.minded import MindedProcesses
+from autosync.launchers.request import DEFAULT_PORT, LaunchRequest, Process, Script
+from autosync.specs.cluster import ClusterSpec, Rank
+
+OPTIONS_VARIABLE = "AUTOSYNC_SLURM"
+"""Options of the allocation beside its nodes: `--partition=gpu --gres=gpu:4 --time=2:00:00`, say."""
+JOB_VARIABLE = "SLURM_JOB_ID"
+
+QUERY_SECONDS = 10.0
+END_SECONDS = 10.0
+STATE_SECONDS = 6.0
+"""How long Slurm may take to say why a job is ending."""
+_ENDING = "COMPLETING"
+_WAIT = "echo $SLURM_JOB_ID; exec cat"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmRequest(LaunchRequest):
+    """A launch in an allocation of a cluster's nodes."""
+
+    cluster: ClusterSpec
+
+    def __str__(self) -> str:
+        """The batch script that would do the same, with its steps and their processes as comments."""
+        assert self.batch_script is not None, "it is planned with one"
+        head, _, command = self.batch_script.rstrip("\n").rpartition("\n")
+        # Not super(): a class with slots is made twice.
+        steps = "\n".join(f"# {line}" for line in LaunchRequest.__str__(self).splitlines())
+        return f"{head}\n{steps}\n{command}"
+
+
+class SlurmLauncher:
+    """Starts the ranks of a cluster whose hosts are Slurm's node names."""
+
+    control: Literal["loopback", "file", "relayed"] = "relayed"
+
+    def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> SlurmRequest:
+        """One step a node, and in it one process a rank."""
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        return SlurmRequest(
+            cluster=cluster,
+            minded=True,
+            batch_script=batch_script(cluster),
+            processes=tuple(
+                _process(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
+                for rank in cluster.ranks
+            ),
+        )
+
+    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> SlurmRequest:
+        """The same with what `torchrun` gives its ranks; the first worker is met at its node's address."""
+        address = self.addresses(cluster)[cluster.nodes[cluster.ranks[0].node].name]
+        port = DEFAULT_PORT if script.port is None else script.port
+        return SlurmRequest(
+            cluster=cluster,
+            minded=True,
+            batch_script=batch_script(cluster),
+            files=script.files,
+            processes=tuple(
+                _process(
+                    cluster,
+                    rank,
+                    command,
+                    script_environment(cluster, rank, script, address=address, port=port, interface=None),
+                    logs,
+                )
+                for rank, command in script_ranks(cluster, script)
+            ),
+        )
+
+    def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
+        """As Slurm has them; the hosts' names where it cannot be asked."""
+        found = {}
+        with contextlib.suppress(OperationError):
+            for line in _query("scontrol", "--oneliner", "show", "node", _hosts(cluster)).splitlines():
+                facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
+                found[facts.get("NodeName", "")] = facts.get("NodeAddr", "")
+        return {node.name: found.get(node.host) or node.host for node in cluster.nodes}
+
+    def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
+        """The allocation. Launches on the cluster share it until this is left."""
+        return _held(cluster)
+
+    def start(self, request: LaunchRequest) -> MindedProcesses:
+        """Start all steps at once; if one process cannot be started, none is left."""
+        assert isinstance(request, SlurmRequest), "a launcher starts what it planned"
+        with contextlib.ExitStack() as stack:
+            job = stack.enter_context(_held(request.cluster))
+            addresses = self.addresses(request.cluster)
+            processes = tuple(_in_job(process, job, addresses) for process in request.processes)
+            kept = stack.pop_all()
+        try:
+            return minded.start(
+                replace(request, processes=processes),
+                explain=lambda process, said: _explain(process, said, job),
+                then=kept.close,
+            )
+        except BaseException:
+            kept.close()
+            raise
+
+
+def batch_script(cluster: ClusterSpec) -> str:
+    """What sbatch takes to run the command line that this is part of in an allocation of its own."""
+    ours = [word for word in sys.orig_argv[1:] if word not in ("--dry-run", "--json")]
+    options = "".join(f"#SBATCH {option}\n" for option in _allocation(cluster))
+    return f"#!/bin/bash\n{options}exec {shlex.join([sys.executable, *ours])}\n"
+
+
+def _allocation(cluster: ClusterSpec) -> list[str]:
+    given = os.environ.get(OPTIONS_VARIABLE, "")
+    try:
+        more = shlex.split(given)
+    except ValueError as error:
+        raise InputError(f"{OPTIONS_VARIABLE} is {given!r}: {error}", rule="options as a shell reads them") from None
+    return [
+        f"--job-name=autosync-{''.join(c if c.isalnum() or c in '-_.' else '-' for c in cluster.name)}",
+        f"--nodes={len(cluster.nodes)}",
+        f"--nodelist={_hosts(cluster)}",
+        "--ntasks-per-node=1",
+        "--exclusive",
+        *more,
+    ]
+
+
+def _hosts(cluster: ClusterSpec) -> str:
+    return ",".join(node.host for node in cluster.nodes)
+
+
+def _process(
+    cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
+) -> Process:
+    node = cluster.nodes[rank.node]
+    step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node.host}", "--unbuffered")
+    return Process(
+        rank=rank.index,
+        role=rank.role,
+        node=node.name,
+        host=node.host,
+        command=command,
+        environment=environment,
+        log=logs / f"rank-{rank.index}.log",
+        reach=(*step, "--cpu-bind=none", "--mpi=none", python_of(cluster), "-I", "-S", "-c", BOOT),
+    )
+
+
+def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process:
+    """The process as a step of a job, at the address that Slurm knows its node by."""
+    srun, *rest = process.reach
+    return replace(process, host=addresses[process.node], reach=(srun, f"--jobid={job}", *rest))
+
+
+# The allocation.
+
+
+class _Allocation:
+    """Nodes that are ours until this is closed, or this process ends."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        if shutil.which("salloc") is None:
+            raise OperationError("salloc is not here: the slurm launcher takes Slurm's commands (package slurm-client)")
+        self._process = subprocess.Popen(
+            ("salloc", "--no-bell", *_allocation(cluster), "sh", "-c", _WAIT),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C is ours to pass on.
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._said: list[str] = []
+        self._listener = threading.Thread(target=self._listen, name="autosync-salloc", daemon=True)
+        self._listener.start()
+        try:
+            self.job = self._await_job()
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_job(self) -> str:
+        """Wait until the nodes are there: as long as the queue takes."""
+        assert self._process.stdout is not None, "it was asked for"
+        while not select.select([self._process.stdout], [], [], 0.5)[0]:
+            pass
+        job = self._process.stdout.readline().decode().strip()
+        if not job:
+            self._process.wait(END_SECONDS)
+            self._listener.join(1.0)
+            said = " ".join(line.removeprefix("salloc: ") for line in self._said)
+            raise OperationError(f"Slurm gives no allocation: {said or f'exit code {self._process.returncode}'}")
+        return job
+
+    def _listen(self) -> None:
+        """What salloc says while one waits is for the user."""
+        assert self._process.stderr is not None, "it was asked for"
+        for line in self._process.stderr:
+            text = line.decode("utf-8", "replace").strip()
+            self._said.append(text)
+            if "queued" in text or "Pending" in text:
+                _LOG.warning("%s", text)
+
+    def close(self) -> None:
+        """Give the nodes back."""
+        assert self._process.stdin is not None, "it was asked for"
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            # It still waits in the queue, perhaps.
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._listener.join(1.0)
+            for pipe in (self._process.stdout, self._process.stderr):
+                assert pipe is not None, "it was asked for"
+                pipe.close()
+
+
+@dataclass(slots=True)
+class _Share:
+    """An allocation and how many hold it."""
+
+    allocation: _Allocation
+    num_holders: int = 0
+
+
+_SHARES: dict[str, _Share] = {}
+_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def _held(cluster: ClusterSpec) -> Iterator[str]:
+    """The id of the allocation that this process is in or has; one is made where there is none."""
+    given = os.environ.get(JOB_VARIABLE)
+    if given:
+        yield given
+        return
+    key = _hosts(cluster)
+    with _LOCK:
+        share = _SHARES.get(key)
+        if share is None:
+            share = _SHARES[key] = _Share(_Allocation(cluster))
+        share.num_holders += 1
+    try:
+        yield share.allocation.job
+    finally:
+        with _LOCK:
+            share.num_holders -= 1
+            if not share.num_holders:
+                del _SHARES[key]
+                share.allocation.close()
+
+
+def _query(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=QUERY_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OperationError(f"{command[0]} cannot be asked: {error}") from error
+    if done.returncode:
+        raise OperationError(f"{command[0]}: {' '.join(done.stderr.split())}")
+    return done.stdout
+
+
+def _explain(process: Process, said: str, job: str) -> str:
+    """What srun said, and how the job is if that is why."""
+    line = " ".join(said.split())
+    python = process.reach[-5]
+    if python in line and "No such file" in line:
+        return f"no Python at {python}: say `python: PATH` in the cluster file ({line[-300:]})"
+    state = _state(job)
+    deadline = time.monotonic() + STATE_SECONDS
+    while state == _ENDING and time.monotonic() < deadline:
+        time.sleep(0.2)
+        state = _state(job)
+    if state in ("", "RUNNING", "CONFIGURING"):
+        return line[-600:]
+    return f"the allocation {job} has ended: {'cancelled, or out of time' if state == _ENDING else state}"
+
+
+def _state(job: str) -> str:
+    """How a job is, in Slurm's words; empty where it is not known."""
+    try:
+        words = _query("scontrol", "--oneliner", "show", "job", job).split()
+    except OperationError:
+        return ""
+    return next((word.removeprefix("JobState=") for word in words if word.startswith("JobState=")), "")

@@ -1,0 +1,233 @@
+"""Ranks as steps of a real two-node Slurm: one allocation for all, given back whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autosync.errors import InputError
+from autosync.launchers import LAUNCHERS
+from autosync.launchers.line import BOOT
+from autosync.launchers.request import Script
+from autosync.launchers.slurm import SlurmLauncher
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import save_cluster
+
+HERE = Path(__file__).parent
+TRAIN = HERE / "train.py"
+
+
+def _module(name: str) -> Any:
+    spec = util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+slurm_hosts = _module("slurm_hosts")
+needs_slurm = pytest.mark.skipif(bool(slurm_hosts.missing()), reason=slurm_hosts.missing() or "-")
+
+
+def _node(name: str, **fields: Any) -> Node:
+    return Node(name=name, host=fields.pop("host", name), bandwidth_out=1e8, bandwidth_in=1e8, **fields)
+
+
+PLANNED = ClusterSpec(
+    name="my lab",
+    nodes=(_node("a", host="gpu01", devices=2), _node("s", host="cpu01", role="server", devices=0)),
+    launcher="slurm",
+    python="/opt/torch/bin/python",
+)
+
+
+def test_the_batch_script_is_printed_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("AUTOSYNC_SLURM", "--partition=gpu --time=2:00:00")
+    monkeypatch.setattr(sys, "orig_argv", ["python", "/bin/autosync", "launch", "--dry-run", "a b.yaml"])
+    script = Script(
+        command=("python", "train it.py"), server_command=("serve",), files={"AUTOSYNC_BUNDLE": Path("best.yaml")}
+    )
+    request = SlurmLauncher().plan_script(PLANNED, script, Path("logs"))
+    step = "srun --overlap --nodes=1 --ntasks=1 --nodelist={} --unbuffered --cpu-bind=none --mpi=none"
+    step += f" /opt/torch/bin/python -I -S -c '{BOOT}'"
+    common = "OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1"
+    worker = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 GROUP_WORLD_SIZE=1 MASTER_ADDR=gpu01 MASTER_PORT=29500"
+    quiet = "TORCH_CPP_LOG_LEVEL=ERROR"
+    server = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=gpu01 MASTER_PORT=29500"
+    head = [
+        "#!/bin/bash",
+        "#SBATCH --job-name=autosync-my-lab",
+        "#SBATCH --nodes=2",
+        "#SBATCH --nodelist=gpu01,cpu01",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --exclusive",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --time=2:00:00",
+    ]
+    last = f"exec {sys.executable} /bin/autosync launch 'a b.yaml'"
+    assert str(request).splitlines() == [
+        *head,
+        f"# gpu01: reached by {step.format('gpu01')}",
+        "# gpu01: AUTOSYNC_BUNDLE names a copy of best.yaml",
+        *(
+            f"# gpu01: RANK={rank} LOCAL_RANK={rank} {worker} AUTOSYNC_NODE=a {common} python 'train it.py'"
+            f" > logs/rank-{rank}.log 2>&1"
+            for rank in (0, 1)
+        ),
+        f"# cpu01: reached by {step.format('cpu01')}",
+        "# cpu01: AUTOSYNC_BUNDLE names a copy of best.yaml",
+        f"# cpu01: RANK=2 LOCAL_RANK=0 {server} AUTOSYNC_NODE=s {common} {quiet} serve > logs/rank-2.log 2>&1",
+        last,
+    ]
+    assert request.batch_script == "\n".join([*head, last, ""])
+
+
+def test_options_that_no_shell_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOSYNC_SLURM", "--comment='x")
+    with pytest.raises(InputError, match="No closing quotation"):
+        SlurmLauncher().plan(PLANNED, ("x",), Path())
+
+
+def test_the_slurm_launcher_is_known_by_name() -> None:
+    assert LAUNCHERS.get("slurm") is SlurmLauncher
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two nodes."""
+    with slurm_hosts.slurm_hosts(tmp_path_factory.mktemp("slurm"), (_node("n0"), _node("n1"))) as found:
+        yield found
+
+
+@pytest.fixture
+def start(slurm: Any, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a command line of autosync's where Slurm is used from; kills what is left of it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def command(*arguments: str | Path, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            (*slurm.through, *within, sys.executable, "-P", "-m", "autosync.cli", *map(str, arguments)),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **slurm.environment, "PYTHONSAFEPATH": "1"},
+        )
+        started.append(process)
+        return process
+
+    yield command
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def bundle(slurm: Any, make_bundle: Callable[..., Path]) -> Path:
+    return make_bundle(slurm.cluster)
+
+
+def _losses(text: str) -> list[str]:
+    return re.findall(r"step \d+: ([0-9.]+)", text)
+
+
+def _await_free(slurm: Any) -> None:
+    """Until no job is there and nothing of one runs."""
+    deadline = time.monotonic() + 30
+    while slurm.ask("squeue", "--noheader").strip() or any(slurm.running(node) for node in ("n0", "n1", "head")):
+        left = (slurm.ask("squeue"), [slurm.running(node) for node in ("n0", "n1", "head")])
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
+def _waits(launched: subprocess.Popen[str]) -> None:
+    assert launched.stdout is not None
+    for _ in range(2):
+        assert "waits as process" in launched.stdout.readline()
+
+
+@needs_slurm
+def test_a_script_trains_as_it_does_here(
+    slurm: Any, bundle: Path, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN)
+    out, err = launched.communicate(timeout=100)
+    assert launched.returncode == 0, err + slurm.told()
+    nodes = tuple(replace(node, host="localhost") for node in slurm.cluster.nodes)
+    local = start(
+        "launch", make_bundle(replace(slurm.cluster, launcher="local", nodes=nodes), name="l.yaml"), "--", TRAIN
+    )
+    local_out, _ = local.communicate(timeout=100)
+    assert len(_losses(out)) == 4
+    assert _losses(out) == _losses(local_out)
+    _await_free(slurm)
+    options = ("--nodes=2", "--ntasks-per-node=1", "--exclusive", "--quiet")
+    inside = start("launch", bundle, "--", TRAIN, "--rank", "1", "--exit", "7", "--wait", within=("salloc", *options))
+    _, err = inside.communicate(timeout=100)
+    assert "error: rank 1 on n1: exit code 7" in err
+    _await_free(slurm)
+
+
+@needs_slurm
+def test_tuning_has_one_allocation(slurm: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+    save_cluster(tmp_path / "c.yaml", slurm.cluster)
+    before = slurm.ask("scontrol", "--oneliner", "show", "jobs").count("JobId=")
+    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "2", "--effort", "quick", "--json")
+    out, err = tuned.communicate(timeout=110)
+    assert tuned.returncode == 0, err
+    assert json.loads(out)["schema"].startswith("autosync.")
+    assert slurm.ask("scontrol", "--oneliner", "show", "jobs").count("JobId=") == before + 1
+    _await_free(slurm)
+
+
+@needs_slurm
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "scancel"])
+def test_whatever_ends_it_nothing_is_left(
+    slurm: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], how: str
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN, "--wait")
+    _waits(launched)
+    began = time.monotonic()
+    if how == "scancel":
+        slurm.ask("scancel", slurm.ask("squeue", "--noheader", "-o", "%i").strip())
+    else:
+        launched.send_signal(signal.Signals[how])
+    _, err = launched.communicate(timeout=60)
+    assert time.monotonic() - began < 30
+    assert launched.returncode == {"SIGTERM": 143, "SIGKILL": -9, "scancel": 255}[how]
+    if how == "scancel":
+        assert re.search(r"error: n\d( \(\S+\))?: the allocation \d+ has ended: CANCELLED", err), err
+    _await_free(slurm)
+
+
+@needs_slurm
+def test_an_allocation_that_slurm_refuses_is_an_error(
+    slurm: Any, bundle: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    nodes = tuple(replace(node, host=f"x{node.host}") for node in slurm.cluster.nodes)
+    save_cluster(tmp_path / "c.yaml", replace(slurm.cluster, nodes=nodes))
+    launched = start("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
+    _, err = launched.communicate(timeout=60)
+    assert launched.returncode == 1
+    assert "error: Slurm gives no allocation: " in err
+    assert "Invalid node name specified" in err
+    save_cluster(tmp_path / "p.yaml", replace(slurm.cluster, python="/no/such/python"))
+    launched = start("launch", bundle, "--cluster", "p.yaml", "--", TRAIN)
+    _, err = launched.communicate(timeout=60)
+    assert launched.returncode == 1
+    assert re.search(r"error: n\d( \(\S+\))?: no Python at /no/such/python", err), err
+    _await_free(slurm)
