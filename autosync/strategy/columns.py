@@ -78,10 +78,9 @@ class Numbering:
     def __init__(self, model: ModelSpec) -> None:
         self._variables = model.variables
         self._place_of = {variable.name: position for position, variable in enumerate(model.variables)}
-        self._rows: list[_Row] = [
-            (position, WHOLE, 0, 0, variable.shape[0] if variable.shape else 1)
-            for position, variable in enumerate(model.variables)
-        ]
+        self._rows: list[int] = []
+        for position, variable in enumerate(model.variables):
+            self._rows += (position, WHOLE, 0, 0, variable.shape[0] if variable.shape else 1)
         self._synchronisers: dict[Synchroniser, int] = {}
         self._codecs: dict[Codec | None, int] = {None: 0}
 
@@ -105,7 +104,8 @@ class Numbering:
 
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
         """Legal strategies as columns; KeyError where one names what the model does not have."""
-        messages: list[_Row] = []
+        # Numbers one behind the other: as tuples they would be as many objects for the garbage collector to look at.
+        messages: list[int] = []
         places: list[int] = []
         num_parts: list[int] = []
         rows = list(self._rows)
@@ -122,26 +122,26 @@ class Numbering:
                     number = numbers[id(synchroniser)] = self.synchroniser(synchroniser)
                 codec = 0 if message.codec is None else self.codec(message.codec)
                 slice_bytes = NO_SLICES if message.slice_bytes is None else message.slice_bytes
-                messages.append((number, codec, message.priority, message.lane, slice_bytes))
+                messages += (number, codec, message.priority, message.lane, slice_bytes)
                 num_parts.append(len(message.parts))
                 places += [place_of[name] for name in message.parts]
-        parts = np.array(rows, dtype=np.int64)[places] if places else np.zeros((0, 5), dtype=np.int64)
+        parts = _table(rows, len(_PART_COLUMNS))[np.array(places, dtype=np.int64)]
         return Columns(
             np.array([OVERLAPS.index(strategy.overlap) for strategy in strategies], dtype=np.int64),
             _ends([len(strategy.messages) for strategy in strategies]),
-            *_columns(np.array(messages, dtype=np.int64).reshape(len(messages), len(_MESSAGE_COLUMNS))),
+            *_columns(_table(messages, len(_MESSAGE_COLUMNS))),
             _ends(num_parts),
             *_columns(parts),
         )
 
-    def _with_cuts(self, partitions: Mapping[str, Partition], rows: list[_Row]) -> Mapping[str, int]:
+    def _with_cuts(self, partitions: Mapping[str, Partition], rows: list[int]) -> Mapping[str, int]:
         """Where the rows of parts are, by their names; those of parts that variables are cut into are added."""
         places = dict(self._place_of)
         for name, partition in partitions.items():
             variable, begin, axis = places.pop(name), 0, partition.axis
             for index, size in enumerate(partition.sizes):
-                places[f"{name}[{index}]"] = len(rows)
-                rows.append((variable, index, axis, begin, begin + size))
+                places[f"{name}[{index}]"] = len(rows) // len(_PART_COLUMNS)
+                rows += (variable, index, axis, begin, begin + size)
                 begin += size
         return places
 
@@ -197,6 +197,10 @@ def _ends(lengths: Sequence[int]) -> Integers:
     found = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=found[1:])
     return found
+
+
+def _table(numbers: Sequence[int], num_columns: int) -> Integers:
+    return np.array(numbers, dtype=np.int64).reshape(-1, num_columns)
 
 
 def _columns(table: Integers) -> list[Integers]:

@@ -56,7 +56,7 @@ from autosync.plan.tables import EVENTS, Edges, Operations
 _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
 _STEP_CALLED = EVENTS.index("step_called")
 _ON_STEP, _ON_GRADIENTS, _ON_COLLECTED = WAITS.index("step"), WAITS.index("gradients"), WAITS.index("collected")
-_ON_NORM, _ON_STEP_CALLED = WAITS.index("norm"), WAITS.index("step_called")
+_ON_NORM, _ON_STEP_CALLED, _ON_UPDATED = WAITS.index("norm"), WAITS.index("step_called"), WAITS.index("updated")
 _NONE = -1
 
 _compiled = numba.njit(cache=True, nogil=True)
@@ -110,8 +110,8 @@ def operations_of(slices: Slices, templates: Templates, stamps: Stamps) -> tuple
     return Operations._make([is_transfer == 1, *others, sharded == 1, Edges(first, *edges)]), first_edge
 
 
-# Numba copies and counts references whenever a table is taken out of a tuple, and makes an object of every row: so each
-# loop takes its tables out once, and goes by positions.
+# Numba counts references whenever a table is taken out of a tuple or given to a function, and makes an object of every
+# row. So each loop takes its tables out once, goes by positions, and calls nothing.
 
 
 @_compiled
@@ -145,73 +145,57 @@ def _write(given: _Given, table: Integers) -> None:
 
 
 @_compiled
-def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:
+def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:  # noqa: C901, PLR0912 - see above
     """Write edges where there is room for them; else only where they begin."""
-    stamps, lists, steps, waits = given.stamps, given.lists, given.steps, given.waits
-    writes, at, row = edges.shape[1] > 0, 0, 0
-    for number in range(len(given.first) - 1):
-        begin = at
-        row += 1
-        for stamp in range(given.first[number], given.first[number + 1]):
-            of_list = stamps[stamp, LIST]
+    stamps, lists, steps, waits, done = given.stamps, given.lists, given.steps, given.waits, given.done
+    first_stamp, slices, variables, collected = given.first, given.slices, given.variable, given.collected
+    near, messages, num_lists = given.near, given.messages, len(given.templates) * NUM_LISTS
+    writes, at, row, begin = edges.shape[1] > 0, 0, 0, 0
+    for number in range(len(first_stamp) - 1):
+        begin, row = at, row + 1
+        for stamp in range(first_stamp[number], first_stamp[number + 1]):
+            of_list, of_template = stamps[stamp, LIST], messages[stamps[stamp, MESSAGE], TEMPLATE] * NUM_LISTS
             for step in range(lists[of_list, FIRST_STEP], lists[of_list + 1, FIRST_STEP]):
                 for wait in range(steps[step, FIRST_WAIT], steps[step + 1, FIRST_WAIT]):
                     on = waits[wait, WAIT]
-                    if on == _ON_STEP:
+                    asked = of_template + (ONCE if on == _ON_UPDATED else COLLECT)
+                    place, last_place = lists[asked, FIRST_DONE], lists[asked + 1, FIRST_DONE]
+                    if on in (_ON_STEP, _ON_STEP_CALLED):
                         if writes:
-                            target = stamps[stamp, POSITION] + waits[wait, WAIT_STEP]
-                            edges[0, at], edges[1, at], edges[2, at] = _OPERATION, target, waits[wait, WAIT_LAG]
+                            is_step = on == _ON_STEP
+                            edges[0, at] = _OPERATION if is_step else _STEP_CALLED
+                            edges[1, at] = stamps[stamp, POSITION] + waits[wait, WAIT_STEP] if is_step else _NONE
+                            edges[2, at] = waits[wait, WAIT_LAG]
                         at += 1
-                    elif on == _ON_STEP_CALLED:
-                        if writes:
-                            edges[0, at], edges[1, at], edges[2, at] = _STEP_CALLED, _NONE, 0
-                        at += 1
-                    elif on == _ON_GRADIENTS:
-                        at = _gradients(stamps[stamp, FROM], stamps[stamp, TO], given.slices, given.variable, edges, at)
+                    elif on == _ON_NORM:
+                        # An update waits for the norm, if there is one; a norm for those before it.
+                        norm, is_norm = stamps[stamp, NORM_AT], of_list >= num_lists or of_list % NUM_LISTS >= NORM
+                        for other in range(norm, stamps[stamp, ROUND_AT] if is_norm else norm + 1):
+                            if is_norm or norm != _NONE:
+                                if writes:
+                                    edges[0, at], edges[1, at] = _OPERATION, near[other] if is_norm else norm
+                                    edges[2, at] = 0
+                                at += 1
+                    elif on == _ON_GRADIENTS or done[place, WAIT] == _ON_GRADIENTS:
+                        # Each once: pieces of a variable follow one another.
+                        before = _NONE
+                        for piece in range(
+                            slices[stamps[stamp, FROM], FIRST_PIECE], slices[stamps[stamp, TO], FIRST_PIECE]
+                        ):
+                            if variables[piece] != before:
+                                before = variables[piece]
+                                if writes:
+                                    edges[0, at], edges[1, at], edges[2, at] = _GRAD_READY, before, 0
+                                at += 1
                     else:
-                        at = _others(given, stamp, on, edges, at)
+                        # What slices were collected by, or what is done once for their round.
+                        for one in range(stamps[stamp, FROM], stamps[stamp, TO]):
+                            position = collected[one] if on == _ON_COLLECTED else stamps[stamp, ROUND_AT]
+                            for other in range(place, last_place):
+                                if writes:
+                                    edges[0, at], edges[1, at] = _OPERATION, position + done[other, WAIT_STEP]
+                                    edges[2, at] = done[other, WAIT_LAG]
+                                at += 1
                 first[row] = at - begin
                 row += 1
         first_edge[number + 1] = at
-
-
-@_compiled
-def _gradients(begin: int, end: int, slices: Integers, variables: Integers, edges: Integers, at: int) -> int:
-    """The gradients that pieces are cut from, each once: pieces of a variable follow one another."""
-    before, writes = _NONE, edges.shape[1] > 0
-    for piece in range(slices[begin, FIRST_PIECE], slices[end, FIRST_PIECE]):
-        variable = variables[piece]
-        if variable != before:
-            if writes:
-                edges[0, at], edges[1, at], edges[2, at] = _GRAD_READY, variable, 0
-            before = variable
-            at += 1
-    return at
-
-
-@_compiled
-def _others(given: _Given, stamp: int, on: int, edges: Integers, at: int) -> int:
-    """Edges that few operations have: to what slices are collected by, what is updated, norms."""
-    stamps, done, writes = given.stamps, given.done, edges.shape[1] > 0
-    of_list, begin, end = stamps[stamp, LIST], stamps[stamp, FROM], stamps[stamp, TO]
-    if on == _ON_NORM:
-        is_norm = of_list >= len(given.templates) * NUM_LISTS or of_list % NUM_LISTS >= NORM
-        for place in range(stamps[stamp, NORM_AT], stamps[stamp, ROUND_AT] if is_norm else stamps[stamp, NORM_AT] + 1):
-            target = given.near[place] if is_norm else place
-            if target != _NONE:
-                if writes:
-                    edges[0, at], edges[1, at], edges[2, at] = _OPERATION, target, 0
-                at += 1
-        return at
-    of_list = given.messages[stamps[stamp, MESSAGE], TEMPLATE] * NUM_LISTS + (COLLECT if on == _ON_COLLECTED else ONCE)
-    first, last = given.lists[of_list, FIRST_DONE], given.lists[of_list + 1, FIRST_DONE]
-    if done[first, WAIT] == _ON_GRADIENTS:
-        return _gradients(begin, end, given.slices, given.variable, edges, at)
-    for one in range(begin, end if on == _ON_COLLECTED else begin + 1):
-        position = given.collected[one] if on == _ON_COLLECTED else stamps[stamp, ROUND_AT]
-        for place in range(first, last):
-            if writes:
-                edges[0, at], edges[1, at] = _OPERATION, position + done[place, WAIT_STEP]
-                edges[2, at] = done[place, WAIT_LAG]
-            at += 1
-    return at

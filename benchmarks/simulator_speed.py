@@ -1,0 +1,262 @@
+"""How many strategies a second are looked at without running them, on one core, and what one on 1,024 hosts takes.
+
+    python benchmarks/simulator_speed.py > out.json
+
+Strategies are presets and samples of the space of ResNet50 on 8 hosts, up to 4 lanes. Every round takes all stages in
+another order, on the same strategies; a figure is the median of the rounds with its 95 % bootstrap interval. Prints one
+JSON document:
+
+- `stages`: strategies a second of each stage. *encode* makes columns of strategies, *lower* plans of columns, *tables*
+  the tables of each plan; *lower_in_python* is what all that takes without compiled code. *analytical* begins with
+  columns and *analytical_from_strategies* with strategies; so does *timeline*, of which *timeline_simulation* is the
+  simulation itself, its scenes being there;
+- `by_transfers`: microseconds a strategy, by how many transfers its plan has; `by_hosts`: by how many hosts there are;
+- `large`: seconds and peak memory of one strategy of BERT-large on 1,024 hosts of two ranks each, reduced within hosts
+  and then between them, in a process of its own that has predicted a small one before.
+
+Ends with 0 where every target is met (`TARGETS`, `MAX_LARGE_SECONDS`, `MAX_LARGE_BYTES`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lowering_speed import hosts
+
+from autosync.errors import DoesNotApplyError
+from autosync.plan.compiled.lowering import Lowering
+from autosync.plan.compiled.tables import tables_at
+from autosync.plan.lowering import lower
+from autosync.plan.tables import tables_of
+from autosync.simulators.analytical.simulator import AnalyticalSimulator
+from autosync.simulators.catalogue import open_simulator
+from autosync.simulators.timeline.events import play
+from autosync.simulators.timeline.simulator import NUM_ITERATIONS, TimelineSimulator
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import load_model
+from autosync.strategy.presets import build_preset, preset_names
+from autosync.strategy.representation import AllReduce, Message, Strategy
+from autosync.strategy.space import Limits, Space
+from autosync.trials.statistics import median_interval
+
+TARGETS = {"analytical": 20_000, "timeline": 1_000, "timeline_simulation": 2_000}
+MAX_LARGE_SECONDS = 1.0
+MAX_LARGE_BYTES = 2**30
+NUM_HOSTS = (2, 4, 8, 16, 32, 64, 256, 1024)
+SIMULATORS = ("analytical", "timeline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Strategies of one model on one cluster, and all that looks at them."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    lowering: Lowering
+    analytical: AnalyticalSimulator
+    timeline: TimelineSimulator
+
+    @classmethod
+    def of(cls, model: ModelSpec, cluster: ClusterSpec) -> Bench:
+        return cls(
+            model=model,
+            cluster=cluster,
+            lowering=Lowering(model, cluster),
+            analytical=AnalyticalSimulator(model, cluster),
+            timeline=TimelineSimulator(model, cluster),
+        )
+
+    def stages(self, strategies: Sequence[Strategy]) -> dict[str, Callable[[], object]]:
+        """What is timed."""
+        columns, known = self.lowering.encode(strategies), self.analytical.encode(strategies)
+        plans = self.lowering.lower(columns)
+        scenes = [self.timeline.scene(strategy) for strategy in strategies]
+        return {
+            "encode": lambda: self.lowering.encode(strategies),
+            "lower": lambda: self.lowering.lower(columns),
+            "tables": lambda: [
+                tables_at(plans, number, self.cluster, shapes=self.lowering.shapes, costs=self.lowering.costs)
+                for number in range(len(strategies))
+            ],
+            "lower_in_python": lambda: [tables_of(lower(one, self.model, self.cluster)) for one in strategies],
+            "analytical": lambda: self.analytical.predict_columns(known),
+            "analytical_from_strategies": lambda: self.analytical.predict(strategies),
+            "timeline": lambda: self.timeline.predict(strategies),
+            "timeline_simulation": lambda: [play(scene, NUM_ITERATIONS) for scene in scenes],
+        }
+
+
+def drawn(model: ModelSpec, cluster: ClusterSpec, count: int, seed: int) -> list[Strategy]:
+    """Presets that apply, then samples of the space."""
+    found: list[Strategy] = []
+    for name in preset_names():
+        try:
+            found.append(build_preset(name, model, cluster))
+        except DoesNotApplyError as problem:
+            sys.stderr.write(f"left out: {name}: {problem}\n")
+    found = [one for one in found if 1 + max(message.lane for message in one.messages) <= Limits().max_lanes]
+    space, rng = Space(model=model, cluster=cluster), random.Random(seed)
+    found += [space.sample(rng) for _ in range(count - len(found))]
+    rng.shuffle(found)
+    return found[:count]
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def rates(bench: Bench, strategies: Sequence[Strategy], rounds: int, seed: int) -> dict[str, Any]:
+    """Strategies a second of each stage."""
+    stages, rng = bench.stages(strategies), random.Random(seed)
+    seconds: dict[str, list[float]] = {name: [] for name in stages}
+    for work in stages.values():
+        work()
+    for number in range(rounds):
+        for name in rng.sample(sorted(stages), len(stages)):
+            seconds[name].append(timed(stages[name]))
+        sys.stderr.write(f"round {number + 1} of {rounds}\n")
+    found: dict[str, Any] = {}
+    for name, taken in seconds.items():
+        interval = median_interval([len(strategies) / one for one in taken])
+        found[name] = {"per_second": round(interval.value), "low": round(interval.low), "high": round(interval.high)}
+        if name in TARGETS:
+            found[name] |= {"target": TARGETS[name], "met": interval.value >= TARGETS[name]}
+    return found
+
+
+def by_transfers(bench: Bench, strategies: Sequence[Strategy], repeats: int) -> list[dict[str, Any]]:
+    """Strategies in order of their transfers, a sixth of them a row."""
+    counted = sorted(strategies, key=lambda one: _num_transfers(bench, one))
+    size = -(-len(counted) // 6)
+    rows: list[dict[str, Any]] = []
+    for begin in range(0, len(counted), size):
+        some = counted[begin : begin + size]
+        stages = bench.stages(some)
+        row: dict[str, Any] = {
+            "transfers": round(statistics.fmean([_num_transfers(bench, one) for one in some])),
+            "operations": round(statistics.fmean([_num_operations(bench, one) for one in some])),
+        }
+        for name in ("lower", "analytical", "timeline", "timeline_simulation"):
+            stages[name]()
+            taken = statistics.median([timed(stages[name]) for _ in range(repeats)])
+            row[f"{name}_microseconds"] = round(taken / len(some) * 1e6, 1)
+        rows.append(row)
+    return rows
+
+
+def _num_operations(bench: Bench, strategy: Strategy) -> int:
+    return len(bench.lowering.lower(bench.lowering.encode([strategy])).operations.kind)
+
+
+def _num_transfers(bench: Bench, strategy: Strategy) -> int:
+    return int(bench.lowering.lower(bench.lowering.encode([strategy])).operations.is_transfer.sum())
+
+
+def by_hosts(model: ModelSpec, repeats: int) -> list[dict[str, Any]]:
+    """Stock DDP's strategy on more and more hosts: seconds of the first prediction and of another."""
+    rows: list[dict[str, Any]] = []
+    for count in NUM_HOSTS:
+        cluster = hosts(count)
+        strategy, row = build_preset("ddp", model, cluster), {"hosts": count}
+        for name in SIMULATORS:
+            simulator = open_simulator(name, model, cluster)
+            first = timed(lambda one=simulator, s=strategy: one.predict([s]))
+            more = [timed(lambda one=simulator, s=strategy: one.predict([s])) for _ in range(repeats)]
+            row |= {f"{name}_first_seconds": round(first, 6), f"{name}_seconds": round(statistics.median(more), 6)}
+        sys.stderr.write(f"{count} hosts\n")
+        rows.append(row)
+    return rows
+
+
+def of_two_ranks(count: int) -> ClusterSpec:
+    cluster = hosts(count)
+    return replace(cluster, nodes=tuple(replace(node, devices=2, intra_bandwidth=1e10) for node in cluster.nodes))
+
+
+def hierarchical(model: ModelSpec) -> Strategy:
+    """A message a variable, reduced within hosts and then between them, over the next forward pass."""
+    messages = (
+        Message(
+            parts=(variable.name,),
+            synchroniser=AllReduce(topology="ring", hierarchical=True),
+            lane=variable.ready % 4,
+            priority=variable.use,
+        )
+        for variable in model.variables
+    )
+    return Strategy(overlap="forward", messages=tuple(messages))
+
+
+def predict_large(name: str) -> dict[str, Any]:
+    """One prediction in this process, after a small one; the peak is that of the whole process."""
+    model = load_model("bert_large")
+    strategy = hierarchical(model)
+    open_simulator(name, model, of_two_ranks(4)).predict([strategy])
+    cluster = of_two_ranks(1024)
+    seconds = timed(lambda: open_simulator(name, model, cluster).predict([strategy]))
+    return {
+        "seconds": round(seconds, 4),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def large() -> dict[str, Any]:
+    """Each simulator in a process of its own."""
+    found: dict[str, Any] = {}
+    for name in SIMULATORS:
+        command = [sys.executable, __file__, "--large", name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900, text=True)
+        one = json.loads(done.stdout)
+        one["met"] = one["seconds"] <= MAX_LARGE_SECONDS and one["peak_memory_bytes"] <= MAX_LARGE_BYTES
+        found[name] = one
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategies", type=int, default=256, help="how many strategies a round looks at")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--large", choices=SIMULATORS, help="only predict the large strategy, in this process")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if options.large:
+        print(json.dumps(predict_large(options.large)))
+        return 0
+    model, cluster = load_model("resnet50"), hosts(8)
+    bench = Bench.of(model, cluster)
+    strategies = drawn(model, cluster, options.strategies, options.seed)
+    stages = rates(bench, strategies, options.rounds, options.seed)
+    at_scale = large()
+    passed = all(one.get("met", True) for one in (*stages.values(), *at_scale.values()))
+    document = {
+        "model": model.name,
+        "hosts": 8,
+        "strategies": len(strategies),
+        "rounds": options.rounds,
+        "stages": stages,
+        "by_transfers": by_transfers(bench, strategies, 3),
+        "by_hosts": by_hosts(model, 5),
+        "large": at_scale,
+        "passed": passed,
+    }
+    print(json.dumps(document, indent=2))
+    return int(not passed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
