@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Entry] = {
     "cluster": Entry("autosync.cli.cluster:cluster", "Show a cluster, or measure it."),
     "testbed": Entry("autosync.cli.testbed:testbed", "Emulate a cluster on this machine."),
     "strategy": Entry("autosync.cli.strategy:strategy", "Build, show, check and compare strategies."),
+    "simulate": Entry("autosync.cli.simulate:simulate", "Predict how long a step takes."),
     "compare": Entry("autosync.cli.compare:compare", "Measure strategies in turn and say which is faster."),
     "draw": Entry("autosync.cli.draw:draw", "Draw plans and timelines as SVG."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),

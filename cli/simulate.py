@@ -1,0 +1,219 @@
+"""`autosync simulate`: predict step times without running anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autosync.cli.output import json_option, note, print_json
+from autosync.errors import InputError, Problem
+from autosync.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autosync.plan.bound import Bound
+    from autosync.simulators.interface import Prediction
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.specs.model import ModelSpec
+    from autosync.strategy.representation import Strategy
+
+DEFAULT_SIMULATOR = "timeline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What was predicted, by the names of strategies, and what none can beat."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    simulator: str
+    strategies: Mapping[str, Strategy]
+    predictions: Mapping[str, Prediction]
+    limit: Bound
+
+    def ranked(self) -> list[tuple[str, Prediction]]:
+        """The fastest first, of equals as they were named."""
+        return sorted(self.predictions.items(), key=lambda one: one[1].seconds)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  autosync simulate best.yaml
+  autosync simulate ddp ddp_cap ps_load_balanced --model resnet50 --cluster 8-hosts
+  autosync simulate best.yaml --simulator analytical --json"""
+)
+@click.argument("names", metavar="S ...", nargs=-1, required=True)
+@click.option("--model", "model_target", metavar="MODEL", help="A model spec, a shipped one, or a task (FILE.py).")
+@click.option("--cluster", "cluster_target", metavar="CLUSTER", help="A cluster file, or the name of a shipped one.")
+@click.option("--simulator", default=DEFAULT_SIMULATOR, show_default=True, metavar="NAME", help="Which one predicts.")
+@click.option(
+    "--prior",
+    type=click.Path(path_type=Path),
+    metavar="RECORDS",
+    help="Records of other models and clusters, for simulators that learn from them.",
+)
+@json_option
+def simulate(
+    *,
+    names: tuple[str, ...],
+    model_target: str | None,
+    cluster_target: str | None,
+    simulator: str,
+    prior: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict how long a step takes by each strategy S, the fastest first.
+
+    S: strategy files, bundles or names of presets. A bundle alone knows its model and cluster. The nearer the cluster
+    file is to the truth, the nearer is what is predicted: see `autosync cluster probe`.
+    """
+    from autosync.plan.bound import bound, rates_of
+    from autosync.simulators.catalogue import SIMULATORS, open_simulator
+
+    SIMULATORS.get(simulator)  # a misspelt name is told before a task is profiled
+    strategies, model, cluster = _strategies(names, model_target, cluster_target)
+    predictor = open_simulator(simulator, model, cluster, prior=prior)
+    predictions = dict(zip(strategies, predictor.predict(list(strategies.values())), strict=True))
+    limit = bound(model, cluster, rates=rates_of(cluster))
+    found = Simulation(
+        model=model, cluster=cluster, simulator=simulator, strategies=strategies, predictions=predictions, limit=limit
+    )
+    if as_json:
+        print_json(fields(found))
+    else:
+        print(describe(found))
+
+
+def _strategies(
+    names: Sequence[str], model_target: str | None, cluster_target: str | None
+) -> tuple[dict[str, Strategy], ModelSpec, ClusterSpec]:
+    """The strategies by name, what they are for, and all mistakes in them at once."""
+    from autosync import documents
+    from autosync.strategy.bundle import load_bundle
+    from autosync.strategy.files import is_bundle
+
+    _check_names(names)
+    if model_target is None and cluster_target is None:
+        if len(names) == 1 and _is_file(names[0]) and is_bundle(documents.read_document(names[0])):
+            bundle = load_bundle(names[0])
+            return {names[0]: bundle.strategy}, bundle.model, bundle.cluster
+        rule = "what a strategy comes to depends on its model and cluster, which a bundle alone knows"
+        raise InputError("no model and no cluster are named", rule=rule, hint="give --model and --cluster")
+    if model_target is None or cluster_target is None:
+        missing = "--cluster" if cluster_target is None else "--model"
+        raise InputError(f"{missing} is missing", rule="--model and --cluster go together")
+    model, cluster = _context(model_target, cluster_target)
+    found: dict[str, Strategy] = {}
+    problems: list[Problem] = []
+    for name in names:
+        try:
+            found[name] = _strategy(name, model, cluster)
+        except InputError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise InputError(problems)
+    return found, model, cluster
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse what is neither a file nor a preset, before anything else costs time."""
+    from autosync.errors import UnknownNameError
+    from autosync.strategy.presets import preset_names
+
+    problems: list[Problem] = []
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            problems.append(Problem(what=f"{name} is named twice", rule="a strategy once"))
+        elif not _is_file(name) and name not in preset_names():
+            problems.extend(UnknownNameError("preset", name, preset_names()).problems)
+    if problems:
+        raise InputError(problems)
+
+
+def _is_file(name: str) -> bool:
+    """What looks like a file is one: it is told with its name if it is missing."""
+    return "/" in name or Path(name).suffix.lower() in (".yaml", ".yml", ".json")
+
+
+def _context(model_target: str, cluster_target: str) -> tuple[ModelSpec, ClusterSpec]:
+    from autosync.specs.cluster_file import load_cluster
+    from autosync.specs.model_file import model_of
+    from autosync.specs.task_file import is_task
+
+    # The cluster first: a mistake in it is told before a task is profiled.
+    cluster = load_cluster(cluster_target)
+    if is_task(model_target):
+        note(f"profiling {model_target}")
+    return model_of(model_target), cluster
+
+
+def _strategy(name: str, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
+    from autosync.strategy.files import load_strategy_for
+    from autosync.strategy.presets import build_preset
+
+    return load_strategy_for(name, model, cluster) if _is_file(name) else build_preset(name, model, cluster)
+
+
+def fields(found: Simulation) -> dict[str, Any]:
+    """The predictions for programs."""
+    from autosync.strategy.canonical import strategy_id
+
+    model, cluster = found.model, found.cluster
+    return {
+        "schema": "autosync.simulation/1",
+        "model": model.name,
+        "cluster": cluster.name,
+        "simulator": found.simulator,
+        "probed": cluster.calibration is not None,
+        "compute_seconds": model.step_seconds,
+        "bound": {"seconds": found.limit.seconds, "reason": str(found.limit.largest)},
+        "predictions": [
+            {
+                "name": name,
+                "strategy_id": strategy_id(found.strategies[name], model, cluster),
+                "classes": sorted(found.strategies[name].classes),
+                "seconds": prediction.seconds,
+                "spread": prediction.spread,
+                "exposed_seconds": exposed_seconds(prediction, model),
+            }
+            for name, prediction in found.ranked()
+        ],
+    }
+
+
+def describe(found: Simulation) -> str:
+    """The predictions for people: a table, and what no strategy can beat."""
+    from autosync.strategy.describe import in_words
+    from autosync.strategy.wording import format_table
+
+    ranked = found.ranked()
+    fastest = ranked[0][1].seconds
+    rows = [
+        (
+            name,
+            f"{prediction.seconds * 1e3:.2f}",
+            f"{prediction.spread:.0%}" if prediction.spread else "",
+            f"{prediction.seconds / fastest:.3f}" if len(ranked) > 1 else "",
+            format_time(exposed_seconds(prediction, found.model)),
+            in_words(found.strategies[name], found.model),
+        )
+        for name, prediction in ranked
+    ]
+    header = ("", "ms a step", "give or take", "of the fastest", "exposed", "what it does")
+    table = format_table(rows, header=header, right=("ms a step", "give or take", "of the fastest", "exposed"))
+    lines = [f"{found.model.name} on {found.cluster.name}, predicted by {found.simulator}:", "", table, ""]
+    lines.append(f"Compute alone takes {format_time(found.model.step_seconds)} a step.")
+    lines.append(f"No exact strategy can be faster than {found.limit.largest}.")
+    if found.cluster.calibration is None:
+        lines.append("The cluster was not probed: its links are taken to be as fast as its file says.")
+    return "\n".join(lines)
+
+
+def exposed_seconds(prediction: Prediction, model: ModelSpec) -> float:
+    """What of a step the model's compute alone does not explain."""
+    return max(0.0, prediction.seconds - model.step_seconds)

@@ -1,0 +1,95 @@
+"""`autosync simulate`: strategies ranked in words and as JSON; what cannot be simulated is refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autosync.plan.bound import bound
+from autosync.simulators.catalogue import open_simulator, simulator_names
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model_file import load_model
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.files import load_strategy_for
+from autosync.strategy.presets import build_preset
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    Build = Callable[..., Path]
+    Shell = Any  # the class of the fixture in conftest.py, which tests cannot import
+
+CONTEXT = ("--model", "model.yaml", "--cluster", "cluster.yaml")
+
+
+def test_strategies_are_ranked(shell: Shell, build: Build) -> None:
+    path = build("sharded", "sharded.yaml")
+    found = shell.json("simulate", "ps", path, "ddp", *CONTEXT)
+    assert (found["schema"], found["model"], found["cluster"]) == ("autosync.simulation/1", "tiny", "three")
+    seconds = [one["seconds"] for one in found["predictions"]]
+    assert seconds == sorted(seconds)
+    assert {one["name"] for one in found["predictions"]} == {"ps", "ddp", "sharded.yaml"}
+    model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")
+    (expected,) = open_simulator("timeline", model, cluster).predict([build_preset("ddp", model, cluster)])
+    (ddp,) = (one for one in found["predictions"] if one["name"] == "ddp")
+    assert ddp["seconds"] == pytest.approx(expected.seconds)
+    assert ddp["exposed_seconds"] == pytest.approx(expected.seconds - model.step_seconds)
+    assert found["bound"]["seconds"] == pytest.approx(bound(model, cluster).seconds)
+
+
+def test_the_table_has_the_fastest_first(shell: Shell) -> None:
+    assert shell.run("simulate", "ps", "ddp", *CONTEXT) == 0, shell.err
+    text = shell.out
+    found = shell.json("simulate", "ps", "ddp", *CONTEXT)
+    lines = text.splitlines()
+    assert lines[0] == "tiny on three, predicted by timeline:"
+    names = [line.split()[0] for line in lines[3:5]]
+    assert names == [one["name"] for one in found["predictions"]]
+    assert lines[3].split()[2] == "1.000"
+    assert "The cluster was not probed" in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["analytical", "timeline"])
+def test_any_simulator_may_be_asked(shell: Shell, name: str) -> None:
+    assert name in simulator_names()
+    found = shell.json("simulate", "ddp", *CONTEXT, "--simulator", name)
+    assert found["simulator"] == name
+    assert found["predictions"][0]["seconds"] >= found["bound"]["seconds"]
+
+
+def test_a_bundle_knows_what_it_is_for(shell: Shell, build: Build) -> None:
+    model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")
+    strategy = load_strategy_for(build("ddp", "ddp.yaml"), model, cluster)
+    identity = strategy_id(strategy, model, cluster)
+    made = Bundle(strategy=strategy, model=model, cluster=cluster, strategy_id=identity, plan_id="0" * 16)
+    save_bundle("best.yaml", made)
+    (one,) = shell.json("simulate", "best.yaml")["predictions"]
+    assert one["strategy_id"] == identity
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("simulate", "ddp"), "no model and no cluster are named"),
+        (("simulate", "ddp", "--model", "model.yaml"), "--cluster is missing"),
+        (("simulate", "dpd", *CONTEXT), "unknown preset 'dpd'"),
+        (("simulate", "ddp", *CONTEXT, "--simulator", "timelin"), "unknown simulator 'timelin'"),
+        (("simulate", "ddp", "ddp", *CONTEXT), "ddp is named twice"),
+        (("simulate", "nowhere.yaml", *CONTEXT), "nowhere.yaml"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(shell: Shell, arguments: tuple[str, ...], complaint: str) -> None:
+    assert shell.run(*arguments) == 2
+    assert complaint in shell.err
+    assert not shell.out
+
+
+def test_nothing_is_simulated_for_a_strategy_of_another_model(shell: Shell, build: Build) -> None:
+    path = build("ddp", "ddp.yaml")
+    path.write_text(path.read_text(encoding="utf-8").replace("fc.bias", "head.bias"), encoding="utf-8")
+    assert shell.run("simulate", path, "ps", *CONTEXT) == 2
+    assert "head.bias" in shell.err
