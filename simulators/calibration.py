@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,9 @@ _NORMAL = 1.4826
 
 
 class Parameter(NamedTuple):
-    """A figure of `Costs`, and how far the truth may be: the standard deviation of its logarithm."""
+    """A figure of `Costs` (or within one: `processor.step`), and how far off it may be: by its logarithm, a standard
+    deviation.
+    """
 
     name: str
     spread: float
@@ -149,14 +151,10 @@ class _Fit:
 
     def costs_at(self, point: Floats) -> Costs:
         """The costs at a point."""
-        factors = np.exp(point).tolist()
-        moved = {
-            parameter.name: getattr(self._costs, parameter.name) * factor
-            for parameter, factor in zip(self._parameters, factors, strict=True)
-        }
-        if "link_share" in moved:
-            moved["link_share"] = min(1.0, moved["link_share"])
-        return dataclasses.replace(self._costs, **moved)
+        costs = self._costs
+        for parameter, factor in zip(self._parameters, np.exp(point).tolist(), strict=True):
+            costs = _moved(costs, parameter.name.split("."), factor)
+        return costs
 
     def errors_at(self, point: Floats, chosen: npt.NDArray[np.bool_]) -> Floats:
         """The errors of the chosen trials."""
@@ -177,6 +175,19 @@ class _Fit:
             pull = weight**2 * np.minimum(1.0, _ROBUST / np.maximum(off, 1e-9))
             point = np.linalg.solve(slopes.T @ (pull[:, None] * slopes) + prior, -slopes.T @ (pull * errors))
         return np.clip(point, -_MAX_MOVE, _MAX_MOVE)
+
+
+def _moved(value: Any, path: Sequence[str], factor: float) -> Any:
+    """A figure by a factor, within what holds it; of several (a tuple) each. No share of a link is more than all."""
+    if path:
+        name, *rest = path
+        found = _moved(getattr(value, name), rest, factor)
+        if name.endswith("_share"):
+            found = min(1.0, found)
+        return dataclasses.replace(value, **{name: found})
+    if isinstance(value, tuple):
+        return tuple([factor * one for one in value])
+    return factor * value
 
 
 def _spread(measurement: Measurement) -> float:

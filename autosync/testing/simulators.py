@@ -228,14 +228,16 @@ def _expect_same(simulator: Simulator, one: Sequence[Prediction], other: Sequenc
 
 
 def _small_model() -> ModelSpec:
-    shapes = [(500, 64), (256, 64), (256,), (256, 256), (256,), (64, 3, 3, 3), (10, 256), (10,)]
-    count = len(shapes)
-    variables = tuple(
-        dataclasses.replace(
-            Variable(name=f"layer{index}.weight", shape=shape, use=index, ready=count - 1 - index),
-            **_KINDS.get(index, {}),
-        )
-        for index, shape in enumerate(shapes)
+    variables = (
+        Variable(
+            name="words", shape=(500, 64), kind="embedding", use=0, ready=6, touched_rows=40.5, max_touched_rows=64
+        ),
+        Variable(name="first.weight", shape=(256, 64), use=1, ready=5),
+        Variable(name="first.bias", shape=(256,), use=2, ready=4),
+        Variable(name="second.weight", shape=(256, 256), kind="linear", use=3, ready=3, factor_rows=16),
+        Variable(name="conv.weight", shape=(64, 3, 3, 3), use=4, ready=2),
+        Variable(name="last.weight", shape=(10, 256), use=5, ready=1),
+        Variable(name="last.bias", shape=(10,), use=6, ready=0),
     )
     passes = [
         tuple([Segment(module=v.name, seconds=seconds, variables=(v.name,)) for v in ordered])
@@ -244,12 +246,6 @@ def _small_model() -> ModelSpec:
     timeline = Timeline(device="none", source="computed", forward=passes[0], backward=passes[1])
     optimizer = OptimizerSpec(name="SGD", sparse=True)
     return ModelSpec(name="small", optimizer=optimizer, variables=variables, timeline=timeline)
-
-
-_KINDS: Mapping[int, Mapping[str, object]] = {
-    0: {"kind": "embedding", "touched_rows": 40.5, "max_touched_rows": 64},
-    3: {"kind": "linear", "factor_rows": 16},
-}
 
 
 def _small_cluster() -> ClusterSpec:

@@ -58,7 +58,8 @@ class State(NamedTuple):
     """The books of one strategy, its units and messages counted within it.
 
     Beside these: the `order` of units by use, the job `after` each in its lane, until when resources are taken
-    (`free`), when the next forward pass may use each variable (`gate`), and room to sort and to remember.
+    (`free`), when the next forward pass may use each variable (`gate`), lanes that have something left (`active`), and
+    room to sort and to remember.
     """
 
     num_steps: int
@@ -71,6 +72,7 @@ class State(NamedTuple):
     gate: Floats
     bucket: Integers
     todo: Integers
+    active: Integers
 
 
 @_compiled
@@ -107,6 +109,7 @@ def _state(given: Given) -> State:
         gate=np.empty(num_variables),
         bucket=np.empty(num_variables + 2, np.int64),
         todo=np.empty(2 * num_units, np.int64),
+        active=np.empty(num_lanes * given.prices.num_stages, np.int64),
     )
 
 
@@ -130,6 +133,16 @@ def _is_stale(given: Given, number: int) -> bool:
 
 
 @_compiled
+def _busiest(state: State) -> int:
+    """The lane that is taken the longest."""
+    busiest = 0
+    for lane in range(len(state.lanes)):
+        if state.lanes[lane].free > state.lanes[busiest].free:
+            busiest = lane
+    return busiest
+
+
+@_compiled
 def _seconds(given: Given, state: State, number: int, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
     """A step among others like it; `rare`: one in which everything is done that is done now and then."""
     for lane in state.lanes:
@@ -138,12 +151,17 @@ def _seconds(given: Given, state: State, number: int, rare: bool) -> float:  # n
     state.gate[:] = 0.0
     _place(given, state, number)
     _queue(given, state, number, rare)
-    lasts = given.units.strategies[number].forward or _is_stale(given, number)
-    before, taken = 0.0, 0.0
+    is_stale = _is_stale(given, number)
+    lasts = given.units.strategies[number].forward or is_stale
+    before, taken, busy = 0.0, 0.0, 0.0
     for count in range(_MAX_STEPS):
         begins = _pass_forward(given, state, before)
         ended = _play(given, state, number, begins, rare)
         latest, before = ended - before, ended
+        if is_stale:
+            # Nobody waits for what is not of this step, but it cannot fall behind for ever.
+            until = max(state.free.max(), state.lanes[_busiest(state)].free)
+            latest, busy = max(latest, until - busy), until
         if not lasts or (count > 1 and abs(latest - taken) <= _STEADY * taken):
             return latest
         # Where steps go up and down, two of them tell more than one.
@@ -269,9 +287,13 @@ def _play(  # noqa: C901, PLR0912, PLR0915 - one loop: calls with arrays would t
     strategy_of = strategy[number]
     templates, steps, uses = given.prices.templates, given.prices.steps, given.prices.uses
     entries, messages, lanes, order = state.entries, state.messages, state.lanes, state.order
-    free, gate, after, todo = state.free, state.gate, state.after, state.todo
+    free, gate, after, todo, active = state.free, state.gate, state.after, state.todo, state.active
     first_unit, forward, norm = strategy_of.first_unit, strategy_of.forward == 1, given.training.pace.norm
-    num_units, num_lanes = strategy_of.last_unit - first_unit, strategy_of.num_lanes * given.prices.num_stages
+    num_units, num_active = strategy_of.last_unit - first_unit, 0
+    for number_of_lane in range(strategy_of.num_lanes * given.prices.num_stages):
+        if lanes[number_of_lane].head >= 0:
+            active[num_active] = number_of_lane
+            num_active += 1
     num_awaited, num_left = _begin(given, state, number, begins), num_units
     if forward:
         num_awaited = 0
@@ -346,10 +368,9 @@ def _play(  # noqa: C901, PLR0912, PLR0915 - one loop: calls with arrays would t
                     num_todo += 1
             continue
         best, best_start, best_priority = -1, np.inf, 0
-        for number_of_lane in range(num_lanes):
+        for position in range(num_active):
+            number_of_lane = active[position]
             job = lanes[number_of_lane].next
-            if job < 0:
-                continue
             here = job // state.num_steps
             entry, unit = entries[here], units[first_unit + here]
             step_of_job = templates[unit.template].first_step + job - here * state.num_steps
@@ -363,6 +384,13 @@ def _play(  # noqa: C901, PLR0912, PLR0915 - one loop: calls with arrays would t
         lane = lanes[best]
         here = lane.next // state.num_steps
         lane.next = after[lane.next]
+        if lane.next < 0:
+            num_kept = 0
+            for position in range(num_active):
+                if active[position] != best:
+                    active[num_kept] = active[position]
+                    num_kept += 1
+            num_active = num_kept
         entry, unit = entries[here], units[first_unit + here]
         step, slices = steps[entry.step], unit.num_slices
         amount = amounts[first_unit + here, step.measure]

@@ -124,7 +124,8 @@ class AnalyticalSimulator:
         numbers = np.full(len(counts), -1, dtype=np.int64)
         for pair in np.flatnonzero(counts).tolist():
             numbers[pair] = self._number(pair // num_codecs, pair % num_codecs)
-        return numbers[pairs]
+        found: Integers = numbers[pairs]
+        return found
 
     def _units(self, columns: Columns, template: Integers, place: Integers) -> Units:
         """The units of strategies whose messages' templates have these places among those that are priced."""
@@ -145,25 +146,19 @@ class AnalyticalSimulator:
         """What parts are in all measures, where their message's template asks for more than their elements."""
         measures = [_measures(one) for one in self._templates]
         asks = np.array([bool(one) for one in measures], dtype=np.bool_)
-        num_parts = np.diff(columns.first_part)
         rows = np.full(len(columns.variable), -1, dtype=np.int64)
-        table: list[list[float]] = []
-        known: dict[tuple[int, ...], int] = {}
-        templates = np.repeat(template, num_parts)
-        for part in np.flatnonzero(asks[templates]).tolist():
-            key = (
-                int(templates[part]),
-                *[int(column[part]) for column in (columns.variable, columns.axis, columns.begin, columns.end)],
-            )
-            row = known.get(key)
-            if row is None:
-                row = known[key] = len(table)
-                table.append(self._row(key, measures[key[0]]))
-            rows[part] = row
+        templates = np.repeat(template, np.diff(columns.first_part))
+        asking = np.flatnonzero(asks[templates])
+        if len(asking) == 0:
+            return rows, np.empty((0, len(MEASURES)))
+        described = (templates, columns.variable, columns.axis, columns.begin, columns.end)
+        kinds, place = np.unique(np.array([column[asking] for column in described]), axis=1, return_inverse=True)
+        rows[asking] = place
+        table = [self._row(kind, measures[kind[0]]) for kind in kinds.T.tolist()]
         return rows, np.array(table, dtype=np.float64).reshape(len(table), len(MEASURES))
 
-    def _row(self, key: tuple[int, ...], measures: Sequence[int]) -> list[float]:
-        template, variable, axis, begin, end = key
+    def _row(self, kind: Sequence[int], measures: Sequence[int]) -> list[float]:
+        template, variable, axis, begin, end = kind
         named = self._model.variables[variable]
         part = Part(PartName(named.name), named, axis, begin, end)
         codec: Codec | None = self._templates[template].codec

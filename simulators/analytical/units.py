@@ -24,7 +24,7 @@ from autosync.simulators.analytical.tables import (
 )
 from autosync.strategy.columns import NO_SLICES, OVERLAPS, Columns
 
-MAX_UNITS = 8
+MAX_UNITS = 4
 _FORWARD = OVERLAPS.index("forward")
 _NUM_MEASURES = len(MEASURES)
 

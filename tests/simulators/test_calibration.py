@@ -12,6 +12,7 @@ from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.calibration import MIN_TRIALS, Floats, Parameter, Trial, calibrate, trials_of
 from autosync.simulators.costs import Costs
 from autosync.strategy.representation import Message, Strategy
+from autosync.testing.plans import WEIGHT, model_with
 from autosync.testing.simulators import small_case
 
 STRATEGIES = tuple(
@@ -39,7 +40,7 @@ def test_hidden_costs_are_found() -> None:
     assert found.num_trials == len(STRATEGIES)
     assert found.costs.transfer_seconds == pytest.approx(1.6e-3, rel=0.1)
     assert found.costs.round_seconds == pytest.approx(PRIOR.round_seconds), "of rounds the trials say nothing"
-    assert found.spread < 0.03
+    assert found.spread < 0.05
 
 
 def test_one_wild_trial_pulls_nothing_along() -> None:
@@ -89,8 +90,7 @@ def test_only_trials_that_tell_something_are_learned_from() -> None:
     drifting = dataclasses.replace(first.measurement, flags=("drifting_machine",))
     doubtful = dataclasses.replace(first, measurement=drifting)
     assert not trials_of([doubtful], case.model, case.cluster)
-    other = dataclasses.replace(case.model, variables=case.model.variables[:-1])
-    assert not trials_of(case.records, other, case.cluster)
+    assert not trials_of(case.records, model_with(WEIGHT), case.cluster), "of another model"
 
 
 def test_a_simulator_learns_the_costs_of_a_cluster_from_its_trials() -> None:
@@ -122,3 +122,25 @@ def test_a_simulator_learns_the_costs_of_a_cluster_from_its_trials() -> None:
     simulator.learn(records[:24])
     assert error() < 0.5 * before
     assert simulator.predict(case.strategies)[0].spread > 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nested(Costs):
+    """Costs with figures of figures."""
+
+    inner: Costs = dataclasses.field(default_factory=Costs)
+    both: tuple[float, float] = (1e-3, 2e-3)
+
+
+def test_figures_within_figures_can_be_moved() -> None:
+    def by_both(costs: Costs, strategies: Sequence[Strategy]) -> Floats:
+        assert isinstance(costs, Nested)
+        return predict(costs.inner, strategies) + costs.both[1]
+
+    prior = Nested(inner=PRIOR)
+    measured = trials(Costs(transfer_seconds=1.6e-3))
+    knobs = (Parameter("inner.transfer_seconds", 0.5), Parameter("both", 0.01))
+    found = calibrate(by_both, prior, measured, parameters=knobs).costs
+    assert isinstance(found, Nested)
+    assert found.inner.transfer_seconds == pytest.approx(1.6e-3, rel=0.2)
+    assert found.both[1] == pytest.approx(2 * found.both[0])

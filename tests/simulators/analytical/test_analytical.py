@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from autosync.plan.bound import bound
 from autosync.plan.lowering import lower
 from autosync.plan.tables import LOCAL_KINDS
+from autosync.plan.traffic import amortised_traffic
 from autosync.plan.types import Transfer
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.analytical.totals import TOTALS
@@ -153,17 +154,20 @@ def test_no_exact_strategy_beats_the_bound(seed: int) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 2**32))
-def test_bytes_are_those_of_the_plan(seed: int) -> None:
+def test_transfers_and_bytes_are_those_of_the_plan(seed: int) -> None:
     """Totals without lowering come to the same as the plan's own transfers."""
     strategies, model, cluster = drawn(seed)
     simulator = AnalyticalSimulator(model, cluster, costs=Costs())
-    for strategy in strategies:
+    for strategy, row in zip(strategies, simulator.totals(strategies).tolist(), strict=True):
         plan = lower(strategy, model, cluster)
         transfers = [one for one in plan.operations if isinstance(one, Transfer)]
-        (row,) = simulator.totals([strategy])
-        found = dict(zip(TOTALS, row.tolist(), strict=True))
         has_norm = any(plan.regions[one.regions[0]].kind == "norm" for one in transfers)
-        assert found["num_transfers"] == pytest.approx(len(transfers) - has_norm)
+        found = dict(zip(TOTALS, row, strict=True))
+        assert found["num_transfers"] == len(transfers) - has_norm
+        if not has_norm:
+            traffic = amortised_traffic(plan, cluster)
+            moved = float(traffic.node_out.sum() + traffic.node_within.sum())
+            assert found["sent_bytes"] == pytest.approx(moved, rel=0.01, abs=16)
 
 
 @pytest.mark.parametrize("overlap", ["backward", "forward"])
