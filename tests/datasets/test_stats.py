@@ -16,8 +16,8 @@ from autosync.datasets.sources import Source
 from autosync.datasets.stats import dataset_stats, synchronisers, variation
 from autosync.datasets.store import Store
 from autosync.errors import InputError, Problem
-from autosync.specs.cluster_file import load_cluster
-from autosync.specs.model_file import load_model
+from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.specs.model_file import load_model, save_model
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import dump_strategy
 from autosync.strategy.presets import build_preset
@@ -163,3 +163,14 @@ def test_every_form_of_a_dataset_is_read(tmp_path: Path, sound: Record) -> None:
 def test_specs_hold_what_they_were_made_of(spec: Spec) -> None:
     made = model_of_spec(spec) if spec.kind == "model" else cluster_of_spec(spec)
     assert made in (MODEL, CLUSTER)
+
+
+def test_a_study_is_a_dataset(tmp_path: Path, sound: Record, make_study: Callable[..., Path]) -> None:
+    folder = make_study(tmp_path / "study", [sound])
+    assert Source(folder).specs() == []
+    save_model(MODEL, folder / "model.yaml")
+    save_cluster(folder / "cluster.yaml", CLUSTER)
+    source = Source(folder)
+    # What a study's files hold is what its records name.
+    assert {spec.spec_id for spec in source.specs()} == {sound.model_spec, sound.cluster_spec}
+    assert pack(source.records(lambda _: None), source.specs(), tmp_path / "packed") == 1
