@@ -114,15 +114,16 @@ class Line:
     def _read(self) -> None:
         assert self._process.stdout is not None, "it was asked for"
         buffer = bytearray()
+        why = "what came from it could not be taken"
         try:
-            why = self._read_all(self._process.stdout.fileno(), buffer)
+            why = self._read_all(self._process.stdout.fileno(), buffer) or self._last_words()
         except OSError as error:
-            why = str(error)
-        if not why:
-            why = self._last_words()
-        self.why_ended = why
-        self._over.set()
-        self._on_end(why)
+            # This machine's disk is full, say: nothing of what the ranks do can be kept.
+            why = f"what came from it could not be kept: {error}"
+        finally:
+            self.why_ended = why
+            self._over.set()
+            self._on_end(why)
 
     def _read_all(self, descriptor: int, buffer: bytearray) -> str:
         """Hand on frames until there are no more; why there are none, where that is known here."""

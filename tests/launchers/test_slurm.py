@@ -28,6 +28,14 @@ from autosync.specs.cluster_file import save_cluster
 HERE = Path(__file__).parent
 TRAIN = HERE / "train.py"
 
+CONTRACT = """
+import sys
+from pathlib import Path
+from autosync.specs.cluster_file import load_cluster
+from autosync.testing.launchers import check_launcher
+check_launcher(load_cluster(sys.argv[1]), Path(sys.argv[2]))
+"""
+
 
 def _module(name: str) -> Any:
     spec = util.spec_from_file_location(name, HERE / f"{name}.py")
@@ -230,4 +238,20 @@ def test_an_allocation_that_slurm_refuses_is_an_error(
     _, err = launched.communicate(timeout=60)
     assert launched.returncode == 1
     assert re.search(r"error: n\d( \(\S+\))?: no Python at /no/such/python", err), err
+    _await_free(slurm)
+
+
+@needs_slurm
+def test_it_keeps_the_contract_of_launchers(slurm: Any, tmp_path: Path) -> None:
+    save_cluster(tmp_path / "c.yaml", slurm.cluster)
+    done = subprocess.run(
+        (*slurm.through, sys.executable, "-P", "-c", CONTRACT, tmp_path / "c.yaml", tmp_path / "logs"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+        env={**os.environ, **slurm.environment},
+    )
+    assert done.returncode == 0, done.stderr
     _await_free(slurm)

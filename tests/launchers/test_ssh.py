@@ -30,6 +30,14 @@ from autosync.specs.cluster_file import load_cluster, save_cluster
 HERE = Path(__file__).parent
 TRAIN = HERE / "train.py"
 
+CONTRACT = """
+import sys
+from pathlib import Path
+from autosync.specs.cluster_file import load_cluster
+from autosync.testing.launchers import check_launcher
+check_launcher(load_cluster(sys.argv[1]), Path(sys.argv[2]))
+"""
+
 
 def _module(name: str) -> Any:
     spec = util.spec_from_file_location(name, HERE / f"{name}.py")
@@ -307,7 +315,7 @@ def test_the_odd_node_is_named(
         assert "error: n1 has torch 2.0.0, the others have" in err
         assert re.search(r"error: n1 has no room on its disk: [\d.]+ kB free at \S+/small", err), err
         assert re.search(r"error: n1 cannot reach s0: .*(unreachable|No route)", err), err
-        (small / "full").write_bytes(b"x" * 60_000)
+        (small / "full").write_bytes(b"x" * 2**16)
         code, _, err = run("launch", bundle, "--", TRAIN)
         assert code == 1
         assert "rank 2 on n1 could not be started: [Errno 28] No space left on device" in err
@@ -353,3 +361,19 @@ def test_a_host_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
         _await_empty(hosts, "n1", seconds=50)
     finally:
         hosts.bed.set_link("n1", up=True)
+
+
+@needs_hosts
+def test_it_keeps_the_contract_of_launchers(hosts: Any, tmp_path: Path) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    done = subprocess.run(
+        (*hosts.through, sys.executable, "-P", "-c", CONTRACT, tmp_path / "c.yaml", tmp_path / "logs"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+        env={**os.environ, **hosts.environment},
+    )
+    assert done.returncode == 0, done.stderr
+    _await_empty(hosts, "n0", "n1", "s0", "head")

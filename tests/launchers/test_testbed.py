@@ -1,10 +1,13 @@
 """Ranks in the hosts of a testbed: planned purely, run as batch processes, gone with their testbed."""
 
 import os
+import re
 import secrets
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from autosync.testbed import live, up
 from autosync.testbed.layout import cluster_key
 from autosync.testbed.support import find_places
 
+TRAIN = Path(__file__).parent / "train.py"
 SHOW = """
 import os, socket
 print(os.sched_getscheduler(0) == os.SCHED_BATCH, os.environ["RANK"], os.environ["LOCAL_RANK"],
@@ -114,3 +118,19 @@ def test_a_start_that_fails_leaves_no_rank_and_no_testbed(
         launcher.start(request)
     assert find_places().existing(cluster_key(cluster)) == ()
     assert os.getpid() > 0
+
+
+def test_a_script_trains_as_it_does_here(
+    cluster: ClusterSpec,
+    make_bundle: Callable[..., Path],
+    run_autosync: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    here = replace(cluster, launcher="local", nodes=tuple(replace(node, host="localhost") for node in cluster.nodes))
+    on_bed = run_autosync("launch", make_bundle(cluster, "ps_load_balanced"), "--", TRAIN)
+    local = run_autosync("launch", make_bundle(here, "ps_load_balanced", "local.yaml"), "--", TRAIN)
+    assert (on_bed.returncode, local.returncode) == (0, 0), on_bed.stderr + local.stderr
+    steps = re.findall(r"step \d: [0-9.]+", on_bed.stdout)
+    assert len(steps) == 4
+    assert steps == re.findall(r"step \d: [0-9.]+", local.stdout)
+    assert "s rank 3 | training has ended after 4 steps" in on_bed.stdout
+    assert find_places().existing(cluster_key(cluster)) == ()

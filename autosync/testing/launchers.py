@@ -1,0 +1,126 @@
+"""What every launcher must do, for the launcher of any cluster: start what was planned, tell how it ends, and end it.
+
+    check_launcher(load_cluster("mine.yaml"), folder)
+
+raises AssertionError with what is wrong. It starts short processes on the nodes and takes some seconds; third parties
+run it on a cluster of theirs whose file names their launcher.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from autosync.launchers import LAUNCHERS
+from autosync.launchers.environment import python_of
+from autosync.launchers.request import Launch, Launcher, LaunchRequest, MindedLaunch, Script
+from autosync.specs.cluster import ClusterSpec
+
+WAIT_SECONDS = 60.0
+_TELL = "import os; print(*(os.environ.get(name, '-') for name in {names!r}))"
+_CODES = "import os, sys; print('ends'); sys.exit(int(os.environ['RANK']))"
+_WAITS = "import time; print('waits', flush=True); time.sleep(600)"
+_HEARS = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9)); " + _WAITS
+
+
+def check_launcher(cluster: ClusterSpec, folder: Path) -> None:
+    """Hold a cluster's launcher against its contract. `folder` is for logs."""
+    make = LAUNCHERS.get(cluster.launcher)
+    check_plans(make(), cluster)
+    with make().hold(cluster):
+        for number, check in enumerate((check_environment, check_codes, check_stop, check_signals)):
+            check(make(), cluster, folder / f"check-{number}")
+
+
+def check_plans(launcher: Launcher, cluster: ClusterSpec) -> None:
+    """Plans are pure: the same twice, one process a rank, workers first, all of it printed."""
+    request = launcher.plan(cluster, ("a program",), Path("logs"))
+    assert request == launcher.plan(cluster, ("a program",), Path("logs")), "a plan differs from the same plan"
+    ranks = [(rank.index, rank.role, cluster.nodes[rank.node].name) for rank in cluster.ranks]
+    assert [(process.rank, process.role, process.node) for process in request.processes] == ranks, request
+    assert len({process.log for process in request.processes}) == len(ranks), "ranks share a log"
+    assert str(request).count("'a program'") == len(ranks), "a process is not printed"
+    assert set(launcher.addresses(cluster)) == {node.name for node in cluster.nodes}, "a node has no address"
+    script = Script(command=("a program",), port=29501)
+    workers = launcher.plan_script(cluster, script, Path("logs")).processes
+    assert [process.rank for process in workers] == list(range(cluster.num_workers)), "servers run what nobody planned"
+
+
+def check_environment(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
+    """Ranks know who they are, where the first is met and on which node they run, and have what was asked for."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "AUTOSYNC_NODE", "WISH")
+    command = (python_of(cluster), "-c", _TELL.format(names=names))
+    script = Script(command=command, server_command=command, environment={"WISH": "granted"}, port=29501)
+    request = launcher.plan_script(cluster, script, folder)
+    assert _end(launcher, request) == [0] * len(cluster.ranks), _told(request)
+    for rank, process in zip(cluster.ranks, request.processes, strict=True):
+        node = cluster.nodes[rank.node].name
+        expected = f"{rank.index} {rank.local} {cluster.num_workers} 29501 {node} granted\n"
+        assert process.log.read_text("utf-8") == expected, process.log.read_text("utf-8")
+
+
+def check_codes(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
+    """Exit codes come back in the order of ranks, and the logs are whole by then."""
+    request = launcher.plan(cluster, (python_of(cluster), "-c", _CODES), folder)
+    assert _end(launcher, request) == list(range(len(cluster.ranks))), _told(request)
+    assert [process.log.read_text("utf-8") for process in request.processes] == ["ends\n"] * len(request.processes)
+
+
+def check_stop(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
+    """`stop` ends what runs, waits for it, and may be called again."""
+    request = launcher.plan(cluster, (python_of(cluster), "-c", _WAITS), folder)
+    launch = launcher.start(request)
+    try:
+        _await(lambda: all("waits" in log for log in _logs(request)), launch, request)
+        assert list(launch.exit_codes()) == [None] * len(request.processes), "a rank has ended unasked"
+        assert not launch.lost(), launch.lost()
+    finally:
+        launch.stop()
+    assert None not in launch.exit_codes(), "a rank runs on"
+    launch.stop()
+
+
+def check_signals(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
+    """Signals reach every rank of a script, and the order of ends is told."""
+    script = Script(command=(python_of(cluster), "-c", _HEARS), port=29501)
+    request = launcher.plan_script(cluster, script, folder)
+    launch = cast(MindedLaunch, launcher.start(request))
+    try:
+        _await(lambda: all("waits" in log for log in _logs(request)), launch, request)
+        launch.signal(signal.SIGUSR1)
+        _await(lambda: None not in launch.exit_codes(), launch, request)
+        assert list(launch.exit_codes()) == [9] * len(request.processes), launch.exit_codes()
+        assert sorted(launch.ended()) == list(range(len(request.processes))), launch.ended()
+    finally:
+        launch.stop()
+
+
+def _end(launcher: Launcher, request: LaunchRequest) -> list[int | None]:
+    """How the processes of a request end."""
+    launch = launcher.start(replace(request))
+    try:
+        _await(lambda: None not in launch.exit_codes(), launch, request)
+        return list(launch.exit_codes())
+    finally:
+        launch.stop()
+
+
+def _await(is_so: Callable[[], bool], launch: Launch, request: LaunchRequest) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert not launch.lost(), launch.lost()
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {launch.exit_codes()}, {_told(request)}"
+        time.sleep(0.02)
+
+
+def _logs(request: LaunchRequest) -> Sequence[str]:
+    return [p.log.read_text("utf-8", "replace") if p.log.exists() else "" for p in request.processes]
+
+
+def _told(request: LaunchRequest) -> str:
+    """What the processes wrote, for messages."""
+    return " | ".join(log[-300:] for log in _logs(request))
