@@ -1,7 +1,7 @@
 """All simulators by name. Other packages add theirs through the entry-point group `autosync.simulators`.
 
-What stands behind a name is a builder, `(model, cluster, *, prior) -> Simulator`. `prior` is a file of records of other
-models and clusters, or None; who cannot learn from others leaves it alone.
+What stands behind a name is a builder, `(model, cluster, *, prior) -> Simulator`. `prior` is a folder with records of
+other models and clusters, or with what was learned of them, or None; who cannot learn from others leaves it alone.
 """
 
 from __future__ import annotations

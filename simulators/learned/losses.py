@@ -103,9 +103,12 @@ class _Pairwise:
         # Divided by the square of the sharpness: as steep as a squared error, so that the anchor has its weight.
         push = pairs.weight * (pairs.probability - called_faster) / PAIR_SHARPNESS
         curve = pairs.weight * called_faster * (1 - called_faster)
-        gradient = np.bincount(pairs.first, push, self._count) - np.bincount(pairs.second, push, self._count)
-        second = np.bincount(pairs.first, curve, self._count) + np.bincount(pairs.second, curve, self._count)
+        gradient = self._sums(pairs.first, push) - self._sums(pairs.second, push)
+        second = self._sums(pairs.first, curve) + self._sums(pairs.second, curve)
         return _anchored(gradient, second, self._anchor, predicted)
+
+    def _sums(self, rows: Positions, values: Floats) -> Floats:
+        return np.bincount(rows, values, self._count).astype(np.float64)
 
 
 class _Listwise:

@@ -65,7 +65,7 @@ def trained(tables: Sequence[Table], *, begin: Weights | None, passes: int | Non
             optimizer.zero_grad()
             scores = network(torch.from_numpy(values[rows].astype(np.float32)))
             loss = _loss(scores, *(torch.from_numpy(one[rows]).float() for one in (wanted, low, high)))
-            loss.backward()
+            torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
