@@ -43,7 +43,6 @@ def main() -> int:
         mode.add_argument("--proposers", nargs="*", default=sorted(proposer_names()))
         mode.add_argument("--simulator", default="timeline", help="who predicts for proposers that ask")
         mode.add_argument("--prior", type=Path, help="records of others for the simulator to learn from")
-        mode.add_argument("--num-simulated", type=int, default=1000, help="strategies simulated for a round")
         mode.add_argument("--trials", type=int, default=50)
         mode.add_argument("--seeds", type=int, default=NUM_SEEDS)
         mode.add_argument("--pictures", type=Path, help="draw the curves into this folder")
@@ -70,8 +69,8 @@ def _raced(options: argparse.Namespace) -> dict[str, Any]:
     )
     if options.pictures is not None:
         write_pictures(document, options.pictures)
-    settings = {"simulator": options.simulator, "num_simulated": options.num_simulated, "num_trials": options.trials}
-    return {**settings, "num_seeds": options.seeds, **document}
+    settings = {"simulator": options.simulator, "num_trials": options.trials, "num_seeds": options.seeds}
+    return {**settings, **document}
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from tune_suite_race import Race
 from autosync.datasets.sources import Source
 from autosync.search.candidates import Candidate, default_as_strategy, known_candidates
 from autosync.search.domain import PoolDomain, SpaceDomain
+from autosync.search.plan import simulators
 from autosync.search.pool import Pool, read_pool
 from autosync.search.proposers.interface import Ground
-from autosync.simulators.catalogue import open_simulator
 from autosync.simulators.costs import Costs, costs_of
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
@@ -67,8 +67,7 @@ def _replayed(pool: Pool, options: argparse.Namespace) -> Race:
             domain=domain,
             limits=space.limits,
             known=tuple(one for one in exact if one.origin.startswith("preset:")),
-            simulator=open_simulator(options.simulator, pool.model, pool.cluster, prior=options.prior),
-            num_simulated=options.num_simulated,
+            **simulators(options.simulator, pool.model, pool.cluster, prior=options.prior),
         )
 
     def truth(candidate: Candidate) -> float | None:
@@ -121,8 +120,7 @@ def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: arg
             domain=domain,
             limits=Limits(),
             known=known,
-            simulator=open_simulator(options.simulator, model, cluster, prior=options.prior),
-            num_simulated=options.num_simulated,
+            **simulators(options.simulator, model, cluster, prior=options.prior),
         )
 
     return Race(

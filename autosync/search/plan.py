@@ -44,8 +44,12 @@ from autosync.trials.policy import Service
 from autosync.trials.ranks import plan_launch
 from autosync.trials.service import TrialService
 
-NUM_SIMULATED = 1000
-"""Strategies simulated for each round."""
+SCREEN = "analytical"
+"""The quick simulator that says which of many strategies the precise one is asked about."""
+
+NUM_SCREENED = 2500
+NUM_SIMULATED = 200
+"""For each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +123,7 @@ class TuningPlan:
             domain=domain,
             limits=limits,
             known=tuple(known),
-            simulator=open_simulator(self.settings.simulator, self.model, self.cluster, prior=prior),
-            num_simulated=NUM_SIMULATED,
+            **simulators(self.settings.simulator, self.model, self.cluster, prior=prior),
         )
 
     def proposer(self) -> Proposer:
@@ -190,6 +193,15 @@ def plan_tuning(
         storage=storage,
         request=plan_launch(cluster_spec, folder.logs / "ranks-1")[1],
     )
+
+
+def simulators(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> dict[str, Any]:
+    """The fields of a `Ground` that are about prediction: by this simulator, with the screen in front of it."""
+    found: dict[str, Any] = {"simulator": open_simulator(name, model, cluster, prior=prior)}
+    if name == SCREEN:
+        return {**found, "num_simulated": NUM_SCREENED}
+    screen = open_simulator(SCREEN, model, cluster)
+    return {**found, "num_simulated": NUM_SIMULATED, "screen": screen, "num_screened": NUM_SCREENED}
 
 
 def _resumed(name: str, settings: Mapping[str, Any], storage: str | None) -> TuningPlan:

@@ -25,8 +25,8 @@ from autosync.strategy.space import Limits, Space
 
 Build = Callable[[Ground], Proposer]
 
-NUM_SIMULATED = 60
-NUM_ROUNDS = 5
+NUM_SIMULATED = 40
+NUM_ROUNDS = 3
 POOL_SIZE = 9
 
 
@@ -50,8 +50,10 @@ def message_counter_seconds(strategy: Strategy) -> float:
     return 0.1 + 0.002 * len(strategy.messages) + 0.001 * len(lanes) - shift
 
 
-def ground_of(model: ModelSpec, cluster: ClusterSpec, *, pool: Sequence[Strategy] = ()) -> Ground:
-    """A ground to propose on: the whole space, or a pool; simulated by `MessageCounter`."""
+def ground_of(
+    model: ModelSpec, cluster: ClusterSpec, *, pool: Sequence[Strategy] = (), is_screened: bool = False
+) -> Ground:
+    """A ground to propose on: the whole space, or a pool; simulated by `MessageCounter`, with a screen or without."""
     limits = Limits()
     space = Space(model=model, cluster=cluster, limits=limits)
     domain = PoolDomain(space, pool) if pool else SpaceDomain(space=space)
@@ -63,6 +65,8 @@ def ground_of(model: ModelSpec, cluster: ClusterSpec, *, pool: Sequence[Strategy
         known=tuple(known_candidates(model, cluster, domain.contains)),
         simulator=MessageCounter(),
         num_simulated=NUM_SIMULATED,
+        screen=MessageCounter() if is_screened else None,
+        num_screened=2 * NUM_SIMULATED,
     )
 
 
@@ -107,17 +111,18 @@ def check_proposer(build: Build, model: ModelSpec, cluster: ClusterSpec) -> None
     proposer = build(ground)
     assert proposer.name, "a proposer has a name"
     assert proposer.round_size >= 1, f"{proposer.name} likes to be asked for {proposer.round_size} (1 or more)"
-    history = _play(build, ground)
+    _play(build, ground_of(model, cluster, is_screened=True), num_rounds=2)
+    history = _play(build, ground, num_rounds=NUM_ROUNDS)
     _check_that_failures_are_no_end(build, ground, history)
     _check_exhaustion(build, ground, history)
 
 
-def _play(build: Build, ground: Ground) -> list[Record]:
+def _play(build: Build, ground: Ground, *, num_rounds: int) -> list[Record]:
     """Some rounds of a search, each asked twice: of the one proposer, and of another that was never asked."""
     proposer = build(ground)
     history = [record_of(0, STOCK_DDP, ground, seconds=0.2)]
     noise = random.Random(0)
-    for number in range(NUM_ROUNDS):
+    for number in range(num_rounds):
         count = (proposer.round_size, 1, 3)[number % 3]
         before = list(history)
         proposed = proposer.propose(history, count, random.Random(number))

@@ -49,7 +49,8 @@ class Ground:
 
     `limits` are those of the space that the domain is of. `known` are the strategies that have a name (presets), all of
     them in the domain. `simulator` predicts; who asks it tells it first what was measured (`learn`). `num_simulated` is
-    how many strategies may be simulated for a round.
+    how many strategies it may be asked about in a round; `screen`, where there is one, is quicker and less precise, and
+    may be asked about `num_screened`.
     """
 
     model: ModelSpec
@@ -59,6 +60,8 @@ class Ground:
     known: tuple[Candidate, ...]
     simulator: Simulator
     num_simulated: int
+    screen: Simulator | None = None
+    num_screened: int = 0
 
 
 class Proposer(Protocol):

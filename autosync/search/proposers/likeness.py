@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec, Variable
+from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Message, ParameterServer, PartName, Strategy, Synchroniser
 
 Floats = npt.NDArray[np.float64]
@@ -34,8 +34,8 @@ _WAYS: tuple[tuple[object, ...], ...] = (
 )
 _WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}
 _CODECS = ("cast", "int8", "top_k", "power_sgd", "sign")
-_NUM_SIZES = 2
-_BLOCK = len(_WAYS) + _NUM_SIZES
+_SIZE, _SLICE_SIZE = len(_WAYS), len(_WAYS) + 1
+_BLOCK = len(_WAYS) + 2
 
 
 class Likeness:
@@ -43,15 +43,15 @@ class Likeness:
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         self._variables = {variable.name: variable for variable in model.variables}
-        self._weights = {variable.name: float(variable.num_bytes) for variable in model.variables}
-        self._total = sum(self._weights.values())
+        self._lengths = {variable.name: variable.shape for variable in model.variables}
+        self._total = float(sum(variable.num_bytes for variable in model.variables))
         self._nodes = {node.name: index for index, node in enumerate(cluster.nodes)}
-        self._quarters: dict[str, int] = {}
+        self._whole: dict[str, tuple[int, float]] = {}
         before = 0.0
         for variable in sorted(model.variables, key=lambda variable: variable.ready):
-            middle = before + self._weights[variable.name] / 2
-            self._quarters[variable.name] = min(int(NUM_QUARTERS * middle / self._total), NUM_QUARTERS - 1)
-            before += self._weights[variable.name]
+            quarter = min(int(NUM_QUARTERS * (before + variable.num_bytes / 2) / self._total), NUM_QUARTERS - 1)
+            self._whole[variable.name] = quarter * _BLOCK, float(variable.num_bytes)
+            before += variable.num_bytes
         self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5
 
     def vectors(self, strategies: Sequence[Strategy]) -> Floats:
@@ -76,29 +76,32 @@ class Likeness:
         codecs = servers + len(self._nodes)
         for message in strategy.messages:
             parts = [self._part(part, strategy) for part in message.parts]
-            num_bytes = sum(weight for _, weight in parts)
-            way = _WAY_INDEX[_way(message.synchroniser)]
-            sizes = (_units(num_bytes), _units(min(message.slice_bytes or num_bytes, num_bytes)))
-            for variable, weight in parts:
+            num_bytes = sum([weight for _, weight in parts])
+            synchroniser = message.synchroniser
+            way = _WAY_INDEX[_way(synchroniser)]
+            slice_bytes = num_bytes if message.slice_bytes is None else min(message.slice_bytes, num_bytes)
+            size, slice_size = _units(num_bytes), _units(slice_bytes)
+            for block, weight in parts:
                 share = weight / self._total
-                block = self._quarters[variable.name] * _BLOCK
-                row[block + way] += share * NUM_QUARTERS / 2
-                for offset, size in enumerate(sizes, len(_WAYS)):
-                    row[block + offset] += share * size
-            if isinstance(message.synchroniser, ParameterServer):
-                row[servers + self._nodes[message.synchroniser.server]] += num_bytes / self._total
+                row[block + way] += share * (NUM_QUARTERS / 2)
+                row[block + _SIZE] += share * size
+                row[block + _SLICE_SIZE] += share * slice_size
+            if isinstance(synchroniser, ParameterServer):
+                row[servers + self._nodes[synchroniser.server]] += num_bytes / self._total
             if message.codec is not None:
                 row[codecs + _CODECS.index(message.codec.kind)] += num_bytes / self._total
         row[codecs + len(_CODECS) :] = self._schedule(strategy)
         return row
 
-    def _part(self, text: str, strategy: Strategy) -> tuple[Variable, float]:
+    def _part(self, text: str, strategy: Strategy) -> tuple[int, float]:
+        """Where the block of a part's quarter begins, and the part's bytes."""
+        whole = self._whole.get(text)
+        if whole is not None:
+            return whole
         name = PartName.parse(text)
-        variable, weight = self._variables[name.variable], self._weights[name.variable]
-        if name.whole:
-            return variable, weight
-        partition = strategy.partitions[name.variable]
-        return variable, weight * partition.sizes[name.index] / variable.shape[partition.axis]
+        block, weight = self._whole[name.variable]
+        sizes = strategy.partitions[name.variable].sizes
+        return block, weight * sizes[name.index] / self._lengths[name.variable][strategy.partitions[name.variable].axis]
 
     def _schedule(self, strategy: Strategy) -> list[float]:
         """What holds for the whole step."""

@@ -24,6 +24,8 @@ BETA = 30.0
 MAX_AWAY = 8
 """Where this many changes of one strategy bring nothing new, one more change is made on top, and so on."""
 
+FARTHEST = 10
+
 
 class Mcmc:
     """Walks."""
@@ -57,7 +59,7 @@ class Mcmc:
         domain = self._ground.domain
         for tries in itertools.count():
             strategy = here.strategy
-            for _ in range(1 + tries // MAX_AWAY):
+            for _ in range(min(1 + tries // MAX_AWAY, FARTHEST)):
                 strategy = domain.mutate(strategy, rng)
             yield "mutated", strategy
 

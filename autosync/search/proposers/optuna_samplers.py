@@ -6,7 +6,6 @@ to, and asks Optuna's sampler for the next. `tpe` looks at times alone, `nsga2` 
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from dataclasses import asdict
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, NSGAIISampler, TPESampler
+from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from autosync.datasets.schema import Record
@@ -27,8 +27,9 @@ NUM_STARTUP = 8
 POPULATION = 12
 GENERATION_ATTRIBUTE = "NSGAIISampler:generation"
 MAX_AWAY = 4
+MAX_TRIES = 40
 """Where so many styles make strategies that are known, what they make is changed, once more with each further such
-failure."""
+failure; and in the end the sampler is asked no more."""
 
 _Outcomes = Sequence[Outcome]
 
@@ -68,7 +69,7 @@ class StyleSampler:
     def _suggested(self, outcomes: _Outcomes, rng: random.Random) -> Iterator[Sourced]:
         study = self._study(outcomes, rng.randrange(2**32))
         domain = self._ground.domain
-        for tries in itertools.count():
+        for tries in range(MAX_TRIES):
             trial = study.ask(self._distributions)
             strategy = domain.nearest(self._styles.strategy(_style(trial.params)))
             for _ in range(tries // MAX_AWAY):
@@ -77,7 +78,7 @@ class StyleSampler:
 
     def _study(self, outcomes: _Outcomes, seed: int) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        directions = ["minimize", "minimize"] if self._minds_memory else ["minimize"]
+        directions = [StudyDirection.MINIMIZE] * (2 if self._minds_memory else 1)
         study = optuna.create_study(directions=directions, sampler=self._make_sampler(seed))
         num_complete = 0
         for one in outcomes:

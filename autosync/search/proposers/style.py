@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from autosync.strategy.representation import (
     Synchroniser,
 )
 from autosync.strategy.space import Space
-from autosync.strategy.space.choices import Variant
+from autosync.strategy.space.choices import KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut
 from autosync.strategy.space.limits import even_sizes
 from autosync.strategy.space.placement import bandwidths_of
@@ -249,7 +249,7 @@ class Styles:
         return [replace(message, priority=level) for message, level in zip(messages, levels, strict=True)]
 
 
-def _by_way(table: Mapping[str, Mapping[object, Sequence[Variant]]]) -> dict[str, Variant]:
+def _by_way(table: KindTable) -> dict[str, Variant]:
     """The variants without a codec by the name of their way."""
     return {
         _way_of(variant[0].synchroniser): variant

@@ -1,0 +1,149 @@
+"""Breeding: strategies by the thousand, each generation from the most promising of those before, none of them run."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autosync.search.proposers.history import Outcome, Sourced, samples
+from autosync.search.proposers.interface import Ground
+from autosync.search.proposers.likeness import Floats, Likeness
+from autosync.search.proposers.residuals import Residuals, residuals_of
+from autosync.search.proposers.style import Styles
+from autosync.simulators.interface import Simulator
+from autosync.strategy.representation import Strategy
+
+NUM_GENERATIONS = 6
+SHARE_SAMPLED = 0.25
+"""Of what is simulated, as much is sampled; the rest is bred from the best, in equal generations."""
+
+NUM_PARENTS = 40
+TOURNAMENT = 2
+P_SAMPLE = 0.05
+P_STYLE = 0.2
+P_CROSS = 0.15
+P_ANOTHER_CHANGE = 0.5
+
+FEWEST_PIECES = 200
+PIECES_PER_VARIABLE = 3
+"""With more pieces than both a step is nothing but overhead, and takes long to simulate: it is left out."""
+
+BOLDNESS = 1.0
+"""A strategy counts as fast as it would be if it were that many standard deviations faster than predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A simulated strategy: `seconds` as the simulator predicts them, `log_seconds` corrected by what was measured."""
+
+    origin: str
+    strategy: Strategy
+    vector: Floats
+    seconds: float
+    log_seconds: float
+    spread: float
+
+    @property
+    def hope(self) -> float:
+        """The logarithm of how fast it might be."""
+        return self.log_seconds - BOLDNESS * self.spread
+
+
+class Judge:
+    """A simulator, corrected by what it got wrong of the measured strategies."""
+
+    def __init__(self, simulator: Simulator, likeness: Likeness, measured: Sequence[Outcome]) -> None:
+        self._simulator = simulator
+        self._likeness = likeness
+        strategies = [one.strategy for one in measured]
+        predicted = [one.seconds for one in simulator.predict(strategies)] if strategies else []
+        seconds = np.array([one.seconds for one in measured], dtype=np.float64)
+        self.residuals: Residuals = residuals_of(
+            likeness.vectors(strategies), np.log(seconds) - np.log(np.array(predicted, dtype=np.float64))
+        )
+
+    def judge(self, sourced: Sequence[Sourced]) -> list[Judged]:
+        """One each, in their order."""
+        if not sourced:
+            return []
+        strategies = [strategy for _, strategy in sourced]
+        predictions = self._simulator.predict(strategies)
+        vectors = self._likeness.vectors(strategies)
+        corrections, spreads = self.residuals.correct(vectors)
+        return [
+            Judged(
+                origin,
+                strategy,
+                vectors[row],
+                prediction.seconds,
+                float(np.log(prediction.seconds) + corrections[row]),
+                max(float(spreads[row]), prediction.spread),
+            )
+            for row, ((origin, strategy), prediction) in enumerate(zip(sourced, predictions, strict=True))
+        ]
+
+
+class Breeding:
+    """What is bred for one round, at most `most`. Strategies for which the simulator says the very same are one."""
+
+    def __init__(self, ground: Ground, judge: Judge, likeness: Likeness, styles: Styles, most: int) -> None:
+        self._ground = ground
+        self._judge = judge
+        self._likeness = likeness
+        self._styles = styles
+        self._num_left = most
+        self._most_pieces = max(FEWEST_PIECES, PIECES_PER_VARIABLE * len(ground.model.variables))
+        self._found: dict[float, Judged] = {}
+        # Of a pool the same strategies come again and again. Identities are keys as long as their strategies live.
+        self._asked: dict[int, Strategy] = {}
+
+    def breed(self, measured: Sequence[Outcome], rng: random.Random) -> None:
+        """Judge presets, what was measured, samples, and then generations of their children."""
+        self._add([(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None])
+        self._add([("measured", one.strategy) for one in measured])
+        num_sampled = max(round(SHARE_SAMPLED * self._num_left), 0)
+        self._add(list(itertools.islice(samples(self._ground, rng), num_sampled // 2)))
+        self._add([self._styled(rng) for _ in range(num_sampled // 2)])
+        for left in range(NUM_GENERATIONS, 0, -1):
+            parents = self.most_promising(NUM_PARENTS)
+            self._add(list(itertools.islice(self._children(parents, rng), max(self._num_left, 0) // left)))
+
+    def most_promising(self, count: int) -> list[Judged]:
+        """Those that might be fastest."""
+        return sorted(self._found.values(), key=lambda one: one.hope)[:count]
+
+    def _styled(self, rng: random.Random) -> Sourced:
+        return "styled", self._ground.domain.nearest(self._styles.strategy(self._styles.sample(rng)))
+
+    def _children(self, parents: Sequence[Judged], rng: random.Random) -> Iterator[Sourced]:
+        domain = self._ground.domain
+        while parents:
+            parent = parents[min(rng.randrange(len(parents)) for _ in range(TOURNAMENT))]
+            chance = rng.random()
+            if chance < P_SAMPLE:
+                yield "sampled", domain.sample(rng)
+            elif chance < P_SAMPLE + P_STYLE:
+                style = self._styles.changed(self._styles.style(parent.strategy), rng)
+                yield "styled", domain.nearest(self._styles.strategy(style))
+            elif chance < P_SAMPLE + P_STYLE + P_CROSS:
+                yield "crossed", domain.crossover(parent.strategy, rng.choice(parents).strategy, rng)
+            else:
+                child = domain.mutate(parent.strategy, rng)
+                while rng.random() < P_ANOTHER_CHANGE:
+                    child = domain.mutate(child, rng)
+                yield "mutated", child
+
+    def _add(self, sourced: Sequence[Sourced]) -> None:
+        """Judge those that were not asked for before and are not too much to simulate."""
+        self._num_left -= len(sourced)
+        fresh: list[Sourced] = []
+        for origin, strategy in sourced:
+            if id(strategy) not in self._asked and self._likeness.num_pieces(strategy) <= self._most_pieces:
+                self._asked[id(strategy)] = strategy
+                fresh.append((origin, strategy))
+        for one in self._judge.judge(fresh):
+            self._found.setdefault(one.seconds, one)
