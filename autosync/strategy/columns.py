@@ -33,7 +33,7 @@ Integers = npt.NDArray[np.int64]
 
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 WHOLE = -1
-"""The index of a part that is a whole variable."""
+"""The number of a part that is a whole variable."""
 
 NO_SLICES = -1
 
@@ -44,8 +44,8 @@ class Columns(NamedTuple):
     - by strategy: `overlap`, a position in `OVERLAPS`;
     - by message, in the order in which they are written: what `Message` says, `slice_bytes` being `NO_SLICES` where it
       is not sliced;
-    - by part, in the order in which the message has them: the variable, the part's index (`WHOLE` where it is not cut),
-      and where it lies along which axis.
+    - by part, in the order in which the message has them: the variable, the part's number among those it is cut into
+      (`WHOLE` where it is not cut), and where it lies along which axis.
     """
 
     overlap: Integers
@@ -57,14 +57,14 @@ class Columns(NamedTuple):
     slice_bytes: Integers
     first_part: Integers
     variable: Integers
-    index: Integers
+    number: Integers
     axis: Integers
     begin: Integers
     end: Integers
 
 
 _MESSAGE_COLUMNS = ("synchroniser", "codec", "priority", "lane", "slice_bytes")
-_PART_COLUMNS = ("variable", "index", "axis", "begin", "end")
+_PART_COLUMNS = ("variable", "number", "axis", "begin", "end")
 
 _Row = tuple[int, int, int, int, int]
 
@@ -110,9 +110,7 @@ class Numbering:
         num_parts: list[int] = []
         rows = list(self._rows)
         for strategy in strategies:
-            place_of = self._place_of
-            if strategy.partitions:
-                place_of = self._with_cuts(strategy.partitions, rows)
+            place_of = self._with_cuts(strategy.partitions, rows) if strategy.partitions else self._place_of
             numbers: dict[int, int] = {}
             for message in strategy.messages:
                 # Messages mostly share a few objects: hashing these again and again is what would take long.
@@ -126,15 +124,12 @@ class Numbering:
                 num_parts.append(len(message.parts))
                 places += [place_of[name] for name in message.parts]
         parts = _table(rows, len(_PART_COLUMNS))[np.array(places, dtype=np.int64)]
-        return Columns(
-            np.array([OVERLAPS.index(strategy.overlap) for strategy in strategies], dtype=np.int64),
-            _ends([len(strategy.messages) for strategy in strategies]),
-            *_columns(_table(messages, len(_MESSAGE_COLUMNS))),
-            _ends(num_parts),
-            *_columns(parts),
-        )
+        of_strategies = np.array([OVERLAPS.index(strategy.overlap) for strategy in strategies], dtype=np.int64)
+        first_message = _ends([len(strategy.messages) for strategy in strategies])
+        of_messages = _columns(_table(messages, len(_MESSAGE_COLUMNS)))
+        return Columns._make([of_strategies, first_message, *of_messages, _ends(num_parts), *_columns(parts)])
 
-    def _with_cuts(self, partitions: Mapping[str, Partition], rows: list[int]) -> Mapping[str, int]:
+    def _with_cuts(self, partitions: Mapping[str, Partition], rows: list[int]) -> dict[str, int]:
         """Where the rows of parts are, by their names; those of parts that variables are cut into are added."""
         places = dict(self._place_of)
         for name, partition in partitions.items():

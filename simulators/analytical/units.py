@@ -146,7 +146,7 @@ def _sort(columns: Columns, variables: Variables, number: int, order: Integers, 
     """A strategy's parts in the order in which their gradients become ready, those of one variable by their index."""
     begin = columns.first_part[columns.first_message[number]]
     num_parts = columns.first_part[columns.first_message[number + 1]] - begin
-    variable_of, index_of, place_of = columns.variable, columns.index, variables.place
+    variable_of, index_of, place_of = columns.variable, columns.number, variables.place
     bucket[:] = 0
     order[:num_parts] = -1
     for part in range(begin, begin + num_parts):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from autosync.plan.types import Local
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 from autosync.strategy import legality
+from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import (
     AllReduce,
     Cast,
@@ -123,3 +125,12 @@ def test_the_listing_is_what_is_printed() -> None:
     strategy = Strategy(messages=messages, overlap="forward")
     plan = lower(strategy, model_of(*variables), EQUAL)
     assert f"```text\n{describe_plan(plan, EQUAL)}\n```" in TEXT
+
+
+def test_the_example_of_tables_runs() -> None:
+    (example,) = [text for text in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "tables_at" in text]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    model, cluster = names["model"], names["cluster"]
+    plan = lower(build_preset("sharded", model, cluster), model, cluster)
+    assert len(names["tables"].operations.kind) == len(plan.operations)

@@ -91,14 +91,12 @@ def gates_of(given: _Given) -> tuple[Gates, Integers, Integers]:
     edges = np.empty((2, first_edge[-1]), dtype=np.int64)
     _gates(given, first, first_edge, edges)
     events = np.full(edges.shape[1], _OPERATION, dtype=np.int64)
-    uses = np.arange(num_variables)
-    kinds = [np.full(num_variables, _BEFORE_USE) if forward else np.array(_RETURNS) for forward in is_forward]
-    about = [uses if forward else np.array((-1, -1)) for forward in is_forward]
-    return Gates(_joined(kinds), _joined(about), Edges(first, events, *edges)), first_gate, first_edge
-
-
-def _joined(columns: list[Integers]) -> Integers:
-    return np.concatenate(columns).astype(np.int64, copy=False) if columns else np.zeros(0, dtype=np.int64)
+    kind = np.full(first_gate[-1], _BEFORE_USE, dtype=np.int64)
+    variable = np.arange(first_gate[-1]) - np.repeat(first_gate[:-1], np.diff(first_gate))
+    for place, returns in enumerate(_RETURNS):
+        of_returns = first_gate[:-1][~is_forward] + place
+        kind[of_returns], variable[of_returns] = returns, -1
+    return Gates(kind, variable, Edges(first, events, *edges)), first_gate, first_edge
 
 
 @_compiled
@@ -117,68 +115,68 @@ def _gates(given: _Given, first: Integers, first_edge: Integers, edges: Integers
 
 
 @_compiled
-def _put(edges: Integers, at: int, target: int, lag: int) -> int:
-    """One more edge; where the next one goes."""
-    if edges.shape[1]:
-        edges[0, at], edges[1, at] = target, lag
-    return at + 1
+def _settles(of_list: int, num_templates: int) -> bool:
+    """Whether such a stamp brings parameters home."""
+    return of_list < num_templates * NUM_LISTS and COLLECT < of_list % NUM_LISTS < NORM
+
+
+# Each loop takes its tables out once and goes by positions, as in `writing`.
 
 
 @_compiled
-def _settles(given: _Given, stamp: Integers) -> bool:
-    """Whether it brings parameters home."""
-    of_list = stamp[LIST]
-    return of_list < len(given.templates) * NUM_LISTS and COLLECT < of_list % NUM_LISTS < NORM
-
-
-@_compiled
-def _done(given: _Given, stamp: Integers) -> Integers:
-    """What must be over until all is done that a stamp does."""
-    of_list = stamp[LIST]
-    return given.done[given.lists[of_list, FIRST_DONE] : given.lists[of_list + 1, FIRST_DONE]]
-
-
-@_compiled
-def _gate_returns(given: _Given, number: int, ends: Integers, at: int, edges: Integers) -> None:
+def _gate_returns(given: _Given, number: int, ends: Integers, begin: int, edges: Integers) -> None:
     """Backward returns when gradients are finished that all workers have, the step when all is brought home."""
-    begin = at
+    messages, stamps, lists, all_done = given.messages, given.stamps, given.lists, given.done
+    collected, templates, writes, at = given.collected, given.templates, edges.shape[1] > 0, begin
     for message in range(given.strategies[number, FIRST_MESSAGE], given.strategies[number + 1, FIRST_MESSAGE]):
-        template = given.messages[message, TEMPLATE]
-        of_list = template * NUM_LISTS + COLLECT
-        finished = given.done[given.lists[of_list, FIRST_DONE] : given.lists[of_list + 1, FIRST_DONE]]
-        if given.templates[template, EVERYWHERE] and finished[0, WAIT] == _ON_STEP:
-            for one in range(given.messages[message, FIRST_SLICE], given.messages[message + 1, FIRST_SLICE]):
-                for done in finished:
-                    at = _put(edges, at, given.collected[one] + done[WAIT_STEP], done[WAIT_LAG])
+        template = messages[message, TEMPLATE]
+        place, last = lists[template * NUM_LISTS, FIRST_DONE], lists[template * NUM_LISTS + 1, FIRST_DONE]
+        if templates[template, EVERYWHERE] == 0 or all_done[place, WAIT] != _ON_STEP:
+            continue
+        for one in range(messages[message, FIRST_SLICE], messages[message + 1, FIRST_SLICE]):
+            for done in range(place, last):
+                if writes:
+                    edges[0, at] = collected[one] + all_done[done, WAIT_STEP]
+                    edges[1, at] = all_done[done, WAIT_LAG]
+                at += 1
     ends[1] = at - begin
-    for stamp in given.stamps[given.first[number] : given.first[number + 1]]:
-        if _settles(given, stamp):
-            for done in _done(given, stamp):
-                at = _put(edges, at, stamp[POSITION] + done[WAIT_STEP], done[WAIT_LAG])
+    for stamp in range(given.first[number], given.first[number + 1]):
+        of_list = stamps[stamp, LIST]
+        if _settles(of_list, len(templates)):
+            for done in range(lists[of_list, FIRST_DONE], lists[of_list + 1, FIRST_DONE]):
+                if writes:
+                    edges[0, at] = stamps[stamp, POSITION] + all_done[done, WAIT_STEP]
+                    edges[1, at] = all_done[done, WAIT_LAG]
+                at += 1
     ends[2] = at - begin
 
 
 @_compiled
 def _gate_uses(given: _Given, number: int, ends: Integers, begin: int, edges: Integers) -> None:
     """Each variable is used when what was sent of it in the last step is home."""
-    is_counted = edges.shape[1] > 0
-    place = begin + ends[:-1] if is_counted else np.zeros(len(ends) - 1, np.int64)
+    stamps, lists, all_done, slices = given.stamps, given.lists, given.done, given.slices
+    pieces, parts, writes, num_templates = given.pieces, given.parts, edges.shape[1] > 0, len(given.templates)
+    place = begin + ends[:-1] if writes else np.zeros(len(ends) - 1, np.int64)
     first, last = 0, 0
-    for stamp in given.stamps[given.first[number] : given.first[number + 1]]:
-        if not _settles(given, stamp):
+    for stamp in range(given.first[number], given.first[number + 1]):
+        of_list = stamps[stamp, LIST]
+        if not _settles(of_list, num_templates):
             continue
-        if stamp[LIST] % NUM_LISTS == ONCE:
+        if of_list % NUM_LISTS == ONCE:
             # What is done for each slice of a round is waited for by all that use some of the round.
-            first, last = given.slices[stamp[FROM], FIRST_PIECE], given.slices[stamp[TO], FIRST_PIECE]
-        before = -1
+            first, last = slices[stamps[stamp, FROM], FIRST_PIECE], slices[stamps[stamp, TO], FIRST_PIECE]
+        before, first_done, last_done = -1, lists[of_list, FIRST_DONE], lists[of_list + 1, FIRST_DONE]
         for piece in range(first, last):
-            variable = given.parts[given.pieces[piece, PART], VARIABLE]
-            if variable != before:
-                before = variable
-                for done in _done(given, stamp):
-                    target = stamp[POSITION] + done[WAIT_STEP]
-                    place[variable] = _put(edges, place[variable], target, done[WAIT_LAG] + 1)
-    if not is_counted:
+            variable = parts[pieces[piece, PART], VARIABLE]
+            if variable == before:
+                continue
+            before = variable
+            for done in range(first_done, last_done):
+                if writes:
+                    edges[0, place[variable]] = stamps[stamp, POSITION] + all_done[done, WAIT_STEP]
+                    edges[1, place[variable]] = all_done[done, WAIT_LAG] + 1
+                place[variable] += 1
+    if not writes:
         for variable in range(len(place)):
             ends[variable + 1] = ends[variable] + place[variable]
 
@@ -225,7 +223,7 @@ def _begin(given: _Given, number: int, has_norms: bool, updates: Integers, is_ou
     count, some, own, shared = 0, False, False, False
     for place in range(given.first[number], given.first[number + 1]):
         stamp = given.stamps[place]
-        if _settles(given, stamp) and stamp[LIST] % NUM_LISTS == ONCE:
+        if _settles(stamp[LIST], len(given.templates)) and stamp[LIST] % NUM_LISTS == ONCE:
             template = given.templates[given.messages[stamp[MESSAGE], TEMPLATE]]
             updates[count], is_ours[count] = place, template[BY_EVERY_WORKER] == 0
             some |= is_ours[count]

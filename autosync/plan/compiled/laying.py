@@ -122,7 +122,7 @@ def _put(
     at: Integers,
 ) -> int:
     """Stamp a list on slices, if it has steps; where the first of its operations stands."""
-    position, row = at[_OPERATIONS], at[_STAMPS]
+    position, row = int(at[_OPERATIONS]), at[_STAMPS]
     num_steps = lists[of_list + 1, FIRST_STEP] - lists[of_list, FIRST_STEP]
     if num_steps:
         table[row, POSITION], table[row, LIST], table[row, MESSAGE] = position, of_list, message

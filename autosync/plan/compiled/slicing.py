@@ -68,7 +68,7 @@ def slices_of(
     )
     found.strategies[:, FIRST_MESSAGE] = columns.first_message
     found.strategies[:-1, FORWARD] = columns.overlap == _FORWARD
-    messages, first_part, parts = _order(variable, columns.index, columns.first_message, columns.first_part, table)
+    messages, first_part, parts = _order(variable, columns.number, columns.first_message, columns.first_part, table)
     found.messages[:-1, TEMPLATE] = of_message[messages]
     _number(columns.lane[messages], columns.priority[messages], found.strategies, found.messages)
     rows = np.stack((variable, columns.axis, columns.begin, columns.end, elements), axis=1)[parts]
@@ -94,7 +94,7 @@ def _limits(columns: Columns, elements: Integers, variables: Integers, num_worke
 
 @_compiled
 def _order(
-    variable: Integers, index: Integers, first_message: Integers, first_part: Integers, variables: Integers
+    variable: Integers, of_part: Integers, first_message: Integers, first_part: Integers, variables: Integers
 ) -> tuple[Integers, Integers, Integers]:
     """Messages by their first part, and where their parts begin; parts in the order in which gradients become ready."""
     messages, parts = np.empty(len(first_part) - 1, np.int64), np.empty(len(variable), np.int64)
@@ -108,14 +108,14 @@ def _order(
             begins[message] = -1
             for part in range(first_part[message], first_part[message + 1]):
                 of_message[part] = message
-        # A variable's parts have one place after the other, by their index.
+        # A variable's parts have one place after the other, by their numbers.
         bucket[:] = 0
         for part in range(begin, end):
             bucket[variables[variable[part], READY] + 1] += 1
         for ready in range(len(variables)):
             bucket[ready + 1] += bucket[ready]
         for part in range(begin, end):
-            in_order[begin + bucket[variables[variable[part], READY]] + max(0, index[part])] = part
+            in_order[begin + bucket[variables[variable[part], READY]] + max(0, of_part[part])] = part
         place = first
         for position in range(begin, end):
             message = of_message[in_order[position]]

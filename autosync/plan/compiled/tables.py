@@ -36,7 +36,7 @@ def operations_at(plans: Plans, number: int) -> Operations:
     rows = slice(begin, end)
     edges = slice(int(plans.first_edge[number]), int(plans.first_edge[number + 1]))
     after = _edges_at(plans.operations.after, slice(begin + number, end + number + 1), edges)
-    return Operations(*[column[rows] for column in plans.operations[:-1]], after)
+    return Operations._make([*[column[rows] for column in plans.operations[:-1]], after])
 
 
 def gates_at(plans: Plans, number: int) -> Gates:

@@ -10,8 +10,10 @@ import pytest
 from autosync.documents import parse_document
 from autosync.strategy import canonical
 from autosync.strategy.backends import BACKENDS
+from autosync.strategy.columns import Columns
 from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Codec, Message, Strategy, Synchroniser
+from autosync.testing.plans import model_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "representation.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -69,3 +71,16 @@ def test_the_page_has_as_many_rewrite_rules_as_the_code() -> None:
     rules = re.findall(r"^(\d+)\. ", canonical.__doc__ or "", re.MULTILINE)
     identities = PAGE.split("## Identities")[1]
     assert re.findall(r"^(\d+)\. ", identities, re.MULTILINE) == rules
+
+
+def test_the_columns_are_those_of_the_code() -> None:
+    section = PAGE.partition("## As columns")[2].partition("\n## ")[0]
+    rows = [line.rpartition(" | ")[2] for line in section.splitlines() if line.startswith(("| s", "| m", "| p"))]
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == list(Columns._fields)
+
+
+def test_the_example_of_columns_runs() -> None:
+    (example,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "Numbering" in text]
+    strategy = Strategy(messages=(Message(parts=("table", "linear", "bias"), lane=2),))
+    names = {"model": model_of(), "strategy": strategy}
+    exec(example, names)

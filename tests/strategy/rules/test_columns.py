@@ -54,7 +54,7 @@ def test_every_number_says_one_thing() -> None:
     assert columns.slice_bytes[:3].tolist() == [1024, NO_SLICES, NO_SLICES]
     assert columns.first_part[:4].tolist() == [0, 2, 3, 4]
     assert columns.variable[:4].tolist() == [1, 2, 0, 1]
-    assert columns.index[:4].tolist() == [1, WHOLE, WHOLE, 0]
+    assert columns.number[:4].tolist() == [1, WHOLE, WHOLE, 0]
     assert list(zip(columns.axis, columns.begin, columns.end, strict=True))[:4] == [
         (1, 2, 5),
         (0, 0, 5),
