@@ -54,7 +54,7 @@ class Boosted:
 
     def correct(self, values: Floats) -> tuple[Floats, Floats]:
         """What is added to the log of seconds of each row, and how unsure that is: a standard deviation."""
-        if not self.members:
+        if not self.members or not len(values):
             return np.full(len(values), self.offset), np.full(len(values), self.noise)
         each = _outputs(self.members, values)
         unsure = np.sqrt(self.noise**2 + (self.share * each.std(axis=0)) ** 2)
