@@ -24,11 +24,21 @@ def _tried(tuned: Tuned) -> str:
     failed = sum(record.failure is not None for record in tuned.records)
     count = len(tuned.records)
     text = "1 strategy tried" if count == 1 else f"{count} strategies tried"
+    origins = tuned.summary["tried"]
+    assert isinstance(origins, dict), "the summary counts origins"
+    if count > 1:
+        text += f" ({', '.join(_of_origin(origin, number) for origin, number in origins.items())})"
     if failed:
         text += f", {failed} of them failed (the study says why)"
     if len(tuned.verdict.contests) == 1:
         return f"{text}. Stock DDP alone:"
     return f"{text}. Stock DDP and the fastest others, measured again in turn:"
+
+
+def _of_origin(origin: str, number: int) -> str:
+    if origin == "baseline":
+        return "stock DDP"
+    return f"{number} {origin}" + ("s" if origin == "preset" and number > 1 else "")
 
 
 def _contests(tuned: Tuned) -> str:

@@ -28,7 +28,7 @@ Family = Literal["bucket", "preset"]
 Measure = Callable[[Candidate], float | None]
 """Seconds of a step, or None if it failed."""
 
-CAPS_MIB = (1, 2, 4, 8, 16, 25, 50, 100, 200, 400)
+CAPS_MIB = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 200, 400)
 """Values of `bucket_cap_mb` that one would try by hand; buckets that nothing fits into twice come to the same."""
 
 NUM_CONFIRMED = 2
@@ -104,9 +104,8 @@ def find_baselines(
     default = candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
     buckets: dict[str, Candidate] = {}
     for cap in CAPS_MIB:
-        one = candidate(
-            f"preset:ddp_cap({cap} MiB)", build_preset("ddp_cap", model, cluster, cap_bytes=cap * MIB), model, cluster
-        )
+        strategy = build_preset("ddp_cap", model, cluster, cap_bytes=int(cap * MIB))
+        one = candidate(f"preset:ddp_cap({cap:g} MiB)", strategy, model, cluster)
         assert one.strategy is not None, "a preset is a strategy"
         if one.strategy_id != default.strategy_id and contains(one.strategy):
             buckets.setdefault(one.strategy_id, one)

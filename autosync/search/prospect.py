@@ -72,6 +72,8 @@ class Prospect:
     def __str__(self) -> str:
         share = 1 - self.default.compute / self.default.step
         what = f"communication that compute does not hide is {share:.0%} of stock DDP's step"
+        if self.most == 1.0:
+            return f"{what}: it is as fast as any exact strategy on this cluster can be"
         if self.most < LITTLE:
             return f"{what}, and no exact strategy on this cluster can be more than {self.most - 1:.1%} faster"
         limit = f"no exact strategy on this cluster can be more than {self.most:.2f} times as fast"

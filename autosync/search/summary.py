@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,6 +42,7 @@ def summary_fields(
         "num_trials": len(records),
         "num_failed_trials": len(failed),
         "num_stopped_trials": sum(_is_stopped(record.measurement) for record in records),
+        "tried": tried_by_origin(records),
         "wall_seconds": round(wall_seconds, 3),
         "winner": _winner(verdict, model, usage, bundle, fidelities),
         "contests": [_contest(contest, model, cluster) for contest in verdict.contests],
@@ -55,6 +57,11 @@ def summary_fields(
         "fidelity": {name: {**asdict(one), "in_words": str(one)} for name, one in fidelities.items()},
         "failures": [{"trial": record.trial, "origin": record.origin, "why": _why(record)} for record in failed],
     }
+
+
+def tried_by_origin(records: Sequence[Record]) -> dict[str, int]:
+    """How many strategies came from where: `baseline`, `preset`, and what proposers call theirs."""
+    return dict(Counter(record.origin.partition(":")[0] for record in records))
 
 
 def _winner(

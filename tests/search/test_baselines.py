@@ -51,7 +51,7 @@ def test_every_single_bucket_that_differs_and_every_other_exact_preset(
     assert not baselines.buckets.keys() & baselines.presets.keys()
     counts = [len(one.strategy.messages) for one in baselines.buckets.values() if one.strategy]
     assert counts == [3, 2, 1]
-    assert next(one.origin for one in baselines.buckets.values()) == "preset:ddp_cap(1 MiB)"
+    assert next(one.origin for one in baselines.buckets.values()) == "preset:ddp_cap(0.25 MiB)"
     assert all(one.strategy is not None and one.strategy.is_exact for one in baselines.presets.values())
 
 

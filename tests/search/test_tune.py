@@ -50,6 +50,7 @@ SUMMARY = {
     "left_out",
     "bound_seconds",
     "prospect",
+    "tried",
     "fidelity",
     "failures",
     "proposer",
