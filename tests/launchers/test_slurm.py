@@ -190,6 +190,7 @@ def test_a_script_trains_as_it_does_here(
     _await_free(slurm)
 
 
+@pytest.mark.slow
 @needs_slurm
 def test_tuning_has_one_allocation(slurm: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     save_cluster(tmp_path / "c.yaml", slurm.cluster)
@@ -202,6 +203,7 @@ def test_tuning_has_one_allocation(slurm: Any, tmp_path: Path, start: Callable[.
     _await_free(slurm)
 
 
+@pytest.mark.slow
 @needs_slurm
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "scancel"])
 def test_whatever_ends_it_nothing_is_left(
@@ -222,6 +224,7 @@ def test_whatever_ends_it_nothing_is_left(
     _await_free(slurm)
 
 
+@pytest.mark.slow
 @needs_slurm
 def test_an_allocation_that_slurm_refuses_is_an_error(
     slurm: Any, bundle: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
@@ -241,6 +244,7 @@ def test_an_allocation_that_slurm_refuses_is_an_error(
     _await_free(slurm)
 
 
+@pytest.mark.slow
 @needs_slurm
 def test_it_keeps_the_contract_of_launchers(slurm: Any, tmp_path: Path) -> None:
     save_cluster(tmp_path / "c.yaml", slurm.cluster)
