@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,6 +162,18 @@ class Lessons:
             found["sequence, no trial"] = self._mean(student_of, room.sequence_rows, 0)
             found[f"sequence, {self.few} trials"] = self._mean(student_of, room.sequence_rows, self.few)
         return found
+
+    def learn_seconds(self, trials: int = 100) -> float:
+        """What being taught anew by so many trials takes, on top of a prior; the least of three."""
+        told = np.arange(min(trials, len(self.room.lot.records)), dtype=np.intp)
+        student = RankerStudent(self.room.reader, prior=prior_of(self.strangers))
+        rows, targets = taken(self.room.rows, told), self.room.targets.rows(told)
+        taken_seconds = []
+        for _ in range(3):
+            began = time.perf_counter()
+            student.taught(rows, targets)
+            taken_seconds.append(time.perf_counter() - began)
+        return min(taken_seconds)
 
     def ablations(self) -> dict[str, Accuracy]:
         """The ranker without something: told trials of the target, and, with a prior, told none."""

@@ -118,6 +118,7 @@ def judged(target: Target, course: Course, options: argparse.Namespace) -> dict[
     lessons = course.lessons(target, trials=options.trials, few=options.few, draws=options.draws)
     document["after trials"] |= {name: rounded(found) for name, found in lessons.after_trials().items()}
     document["transfer"] = {name: rounded(found) for name, found in lessons.transfer().items()}
+    document["learn_seconds"] = round(lessons.learn_seconds(), 3)
     if "ablations" not in options.without:
         document["ablations"] = {name: rounded(found) for name, found in lessons.ablations().items()}
     return document

@@ -26,7 +26,7 @@ from autosync.strategy.representation import Strategy
 
 Floats = npt.NDArray[np.float64]
 
-PRIOR = Boosting(seeds=2, rounds=150, depth=5, rate=0.08, smoothing=5.0)
+PRIOR = Boosting(seeds=2, rounds=120, depth=4, rate=0.08, smoothing=5.0)
 TARGET = Boosting(seeds=2, rounds=50, depth=3, rate=0.1, smoothing=2.0)
 
 _FEW = 25
