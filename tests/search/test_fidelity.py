@@ -37,7 +37,9 @@ def _preset(trials: Trials, name: str) -> Candidate:
 def test_an_exact_strategy_has_no_error_and_the_same_losses(trials: Trials) -> None:
     names = tuple(variable.name for variable in trials.model.variables)
     ring = Strategy(messages=(Message(parts=names, synchroniser=AllReduce(topology="ring")),))
-    for one in (_preset(trials, "sharded"), candidate("ring", ring, trials.model, trials.cluster)):
+    # Whoever updates, and whether forward passes are overlapped or not.
+    presets = [_preset(trials, name) for name in ("sharded", "ps", "p3")]
+    for one in (*presets, candidate("ring", ring, trials.model, trials.cluster)):
         found = fidelity(trials, one)
         assert found.note == ""
         assert found.gradient_error == pytest.approx(0.0, abs=1e-5)

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,20 @@ def _served(target: str, cluster: ClusterSpec, overlap: str = "backward") -> Con
         plan_id=plan_id(lower(strategy, model, cluster), cluster),
     )
     return Contestant(name=f"served {overlap}", bundle=bundle)
+
+
+def test_what_arrives_from_a_server_can_be_compared(started: list[int], tmp_path: Path) -> None:
+    cluster = ClusterSpec(name="served", nodes=_nodes(1e9, ("localhost",) * 3))
+    with TrialService(
+        target=TASK, model=model_of(TASK), cluster=cluster, folder=tmp_path / "f", timeout_seconds=60.0
+    ) as service:
+        served = replace(_served(TASK, cluster, "forward"), plain_sgd=True)
+        for contestant in (Contestant(name="exact", plain_sgd=True), served):
+            service.prepare(contestant)
+            losses = service.run(contestant.name, 1, settle=True).losses
+            assert [len(of_worker) for of_worker in losses] == [1, 1]
+        assert service.difference("exact", served.name) < 1e-6
+    assert len(started) == 3
 
 
 def test_contestants_with_and_without_servers_take_turns(started: list[int], tmp_path: Path) -> None:
