@@ -28,6 +28,9 @@ from autosync.strategy.columns import Columns, Numbering
 from autosync.strategy.parts import Part
 from autosync.strategy.representation import Codec, PartName, Strategy
 
+_BATCH = 128
+"""As many strategies at once as have their tables near the processor."""
+
 
 def open_analytical(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> AnalyticalSimulator:  # noqa: ARG001 - it knows nothing of other models
     """The analytical simulator as the catalogue opens it."""
@@ -55,6 +58,7 @@ class AnalyticalSimulator:
         self._site = Site(model, cluster)
         self._variables = _variables(model)
         self._templates: list[Template] = []
+        self._measures: list[tuple[int, ...]] = []
         self._template_of: dict[tuple[int, int], int] = {}
         self._prices: dict[tuple[int, ...], Prices] = {}
         self._training = training_of(model, self._probed)
@@ -94,18 +98,18 @@ class AnalyticalSimulator:
         return np.concatenate([np.empty((0, len(TOTALS))), *[totals_of(given) for given in self._given(columns)]])
 
     def _given(self, columns: Columns) -> Iterator[Given]:
-        """What the kernel is given: all at once, or one after the other where ranks are classed by strategy."""
-        if len(self._cluster.ranks) <= MAX_RANKS_APART:
-            template = self._template_numbers(columns)
-            prices = self._priced(tuple(range(len(self._templates))))
-            yield Given(prices, self._units(columns, template, template), self._training)
-            return
-        for number in range(len(columns.overlap)):
-            one = _one(columns, number)
-            template = self._template_numbers(one)
-            used, place = np.unique(template, return_inverse=True)
-            prices = self._priced(tuple(used.tolist()))
-            yield Given(prices, self._units(one, template, place.astype(np.int64)), self._training)
+        """What the kernel is given: some at a time, or one after the other where ranks are classed by strategy."""
+        is_large = len(self._cluster.ranks) > MAX_RANKS_APART
+        count = 1 if is_large else _BATCH
+        for begin in range(0, len(columns.overlap), count):
+            some = _some(columns, begin, min(begin + count, len(columns.overlap)))
+            template = place = self._template_numbers(some)
+            used = tuple(range(len(self._templates)))
+            if is_large:
+                found, place = np.unique(template, return_inverse=True)
+                used = tuple(found.tolist())
+            prices = self._priced(used)
+            yield Given(prices, self._units(some, template, place.astype(np.int64)), self._training)
 
     def _priced(self, templates: tuple[int, ...]) -> Prices:
         """The prices of these templates, at the costs as they are."""
@@ -140,21 +144,23 @@ class AnalyticalSimulator:
             form = canonical_synchroniser(self._numbering.synchronisers[synchroniser], self._cluster)
             encoded = self._numbering.codecs[codec] if self._cluster.num_workers > 1 else None
             self._templates.append(template_of(self._site, form, encoded))
+            self._measures.append(_measures(self._templates[-1]))
         return number
 
     def _measured(self, columns: Columns, template: Integers) -> tuple[Integers, Floats]:
         """What parts are in all measures, where their message's template asks for more than their elements."""
-        measures = [_measures(one) for one in self._templates]
-        asks = np.array([bool(one) for one in measures], dtype=np.bool_)
+        asks = np.array([bool(one) for one in self._measures], dtype=np.bool_)
         rows = np.full(len(columns.variable), -1, dtype=np.int64)
         templates = np.repeat(template, np.diff(columns.first_part))
         asking = np.flatnonzero(asks[templates])
         if len(asking) == 0:
             return rows, np.empty((0, len(MEASURES)))
-        described = (templates, columns.variable, columns.axis, columns.begin, columns.end)
-        kinds, place = np.unique(np.array([column[asking] for column in described]), axis=1, return_inverse=True)
-        rows[asking] = place
-        table = [self._row(kind, measures[kind[0]]) for kind in kinds.T.tolist()]
+        described = [
+            column[asking] for column in (templates, columns.variable, columns.axis, columns.begin, columns.end)
+        ]
+        first, rows[asking] = _kinds(described)
+        kinds = zip(*[column[first].tolist() for column in described], strict=True)
+        table = [self._row(kind, self._measures[kind[0]]) for kind in kinds]
         return rows, np.array(table, dtype=np.float64).reshape(len(table), len(MEASURES))
 
     def _row(self, kind: Sequence[int], measures: Sequence[int]) -> list[float]:
@@ -166,6 +172,17 @@ class AnalyticalSimulator:
         for measure in measures:
             row[measure] = measured(MEASURES[measure], part, part.num_elements, codec, self._cluster.num_workers)
         return row
+
+
+def _kinds(described: Sequence[Integers]) -> tuple[Integers, Integers]:
+    """Of things that columns describe, the first of each kind; and the kind of each."""
+    found = np.zeros(len(described[0]), dtype=np.int64)
+    first = found
+    for column in described:
+        _, place = np.unique(column, return_inverse=True)
+        # Numbered anew with each column, so that numbers stay small.
+        _, first, found = np.unique(found * (place.max() + 1) + place, return_index=True, return_inverse=True)
+    return first, found
 
 
 def _measures(template: Template) -> tuple[int, ...]:
@@ -188,13 +205,13 @@ def _variables(model: ModelSpec) -> Variables:
     return Variables(row_elements=rows, item_bytes=np.array(item_bytes, dtype=np.int64), place=place)
 
 
-def _one(columns: Columns, number: int) -> Columns:
-    """One of many strategies."""
-    first, last = columns.first_message[number : number + 2].tolist()
+def _some(columns: Columns, start: int, stop: int) -> Columns:
+    """Some of many strategies."""
+    first, last = columns.first_message[start], columns.first_message[stop]
     begin, end = columns.first_part[first], columns.first_part[last]
     return Columns(
-        overlap=columns.overlap[number : number + 1],
-        first_message=np.array([0, last - first], dtype=np.int64),
+        overlap=columns.overlap[start:stop],
+        first_message=columns.first_message[start : stop + 1] - first,
         synchroniser=columns.synchroniser[first:last],
         codec=columns.codec[first:last],
         priority=columns.priority[first:last],
@@ -202,7 +219,7 @@ def _one(columns: Columns, number: int) -> Columns:
         slice_bytes=columns.slice_bytes[first:last],
         first_part=columns.first_part[first : last + 1] - begin,
         variable=columns.variable[begin:end],
-        index=columns.index[begin:end],
+        number=columns.number[begin:end],
         axis=columns.axis[begin:end],
         begin=columns.begin[begin:end],
         end=columns.end[begin:end],
