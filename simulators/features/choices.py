@@ -81,10 +81,9 @@ def choice_features(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) 
 
 
 def complexity(strategy: Strategy) -> float:
-    """How complicated a strategy is: the number of pieces that it makes of a model, and of lanes that they take."""
-    pieces = sum(len(message.parts) for message in strategy.messages)
-    cut = sum(len(partition.sizes) - 1 for partition in strategy.partitions.values())
-    return float(len(strategy.messages) + len({message.lane for message in strategy.messages}) + cut + pieces / 1e4)
+    """How complicated a strategy is: its messages, the cuts that it makes, and the lanes that it takes."""
+    num_cuts = sum(len(partition.sizes) - 1 for partition in strategy.partitions.values())
+    return float(len(strategy.messages) + num_cuts + len({message.lane for message in strategy.messages}))
 
 
 def _kinds(message: Message) -> list[str]:
