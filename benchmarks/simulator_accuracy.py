@@ -30,14 +30,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from accuracy_lessons import Course, course_of, held_out, transfer_matrix
-from accuracy_tables import tables
-from accuracy_targets import Target, accuracy_from, rounded, targets_of_lots
-
 from autosync.datasets.sources import SHIPPED
 from autosync.errors import AutosyncError
 from autosync.simulators.catalogue import open_simulator, simulator_names
 from autosync.simulators.evaluation import accuracy_of, mean_accuracy
+
+sys.path.insert(0, str(Path(__file__).parent))
+from accuracy_lessons import Course, course_of, held_out, transfer_matrix
+from accuracy_tables import tables
+from accuracy_targets import Target, accuracy_from, rounded, targets_of_lots
 
 LEARNED = ("learned", "linear", "sequence")
 
