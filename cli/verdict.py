@@ -52,6 +52,9 @@ def _contests(tuned: Tuned) -> str:
 def _ratios(tuned: Tuned) -> list[str]:
     verdict = tuned.verdict
     lines = [f"{contest.ratio}." for contest in verdict.contests if contest.ratio is not None]
+    fidelity = tuned.summary["fidelity"]
+    assert isinstance(fidelity, dict), "the summary has a fidelity by name"
+    lines += [f"{name}: {one['in_words']}." for name, one in fidelity.items()]
     return lines + [f"{name} was left out: {one.kind}: {one.message}" for name, one in verdict.left_out.items()]
 
 
@@ -63,11 +66,9 @@ def _winner(tuned: Tuned) -> list[str]:
     winner = verdict.winner
     assert winner.ratio is not None, "who wins was compared with stock DDP"
     speedup = winner.ratio.speedup
-    classes = fields["classes"]
-    named = winner.name if classes == ["exact"] else f"{winner.name}, which is {' and '.join(classes)}"
     figures = f"{speedup.value:.2f} times as fast as stock DDP ({speedup.low:.2f} to {speedup.high:.2f})"
     lines = [
-        f"The winner is {named}: {figures}.",
+        f"The winner is {winner.name}: {figures}.",
         f"  what it does: {fields['in_words']}",
         f"  how it runs:  {fields['schedule']}",
         f"  stock DDP:    {_time(tuned, verdict.default.name)}",

@@ -28,10 +28,11 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What people call it: samples have nothing but their id."""
+        """What people call it: samples have nothing but their id. What changes training says so with its name."""
         if self.strategy is None:
             return "stock DDP"
-        return f"{self.origin} {self.strategy_id[:8]}"
+        classes = "" if self.strategy.is_exact else f" ({', '.join(sorted(self.strategy.classes))})"
+        return f"{self.origin} {self.strategy_id[:8]}{classes}"
 
     def in_words(self, model: ModelSpec) -> str:
         """What it does with the variables of a model."""

@@ -28,7 +28,7 @@ class Effort:
 NORMAL_EFFORT = Effort()
 QUICK_EFFORT = Effort(
     trial=Policy(max_warmup_steps=8, min_steps=8, max_steps=24, budget_seconds=5.0),
-    proof=Design(num_steps=36, budget_seconds=12.0),
+    proof=Design(num_steps=36, budget_seconds=20.0),
 )
 """Enough to see how it goes: small differences are not found."""
 

@@ -97,7 +97,9 @@ def test_a_lossy_winner_is_named_as_such(  # type: ignore[no-untyped-def]
     assert set(found.summary["fidelity"]) >= {winner["name"]}
     assert "not known: replayed compute has no gradients" in winner["training"]
     text = describe(found, None)
-    assert f"The winner is {winner['name']}, which is lossy: " in text
+    assert winner["name"].endswith(" (lossy)")
+    assert f"The winner is {winner['name']}: " in text
+    assert f"\n{winner['name']}: what it does to training is not known" in text
     assert f"training:     {winner['training']}" in text
 
 
