@@ -1,6 +1,6 @@
 """How many strategies a second are looked at without running them, on one core, and what one on 1,024 hosts takes.
 
-    python benchmarks/simulator_speed.py > out.json
+    python benchmarks/simulator_speed.py [--simulators analytical timeline] > out.json
 
 Strategies are presets and samples of the space of ResNet50 on 8 hosts, up to 4 lanes. Every round takes all stages in
 another order, on the same strategies; a figure is the median of the rounds with its 95 % bootstrap interval. Prints one
@@ -65,25 +65,13 @@ class Bench:
     model: ModelSpec
     cluster: ClusterSpec
     lowering: Lowering
-    analytical: AnalyticalSimulator
-    timeline: TimelineSimulator
-
-    @classmethod
-    def of(cls, model: ModelSpec, cluster: ClusterSpec) -> Bench:
-        return cls(
-            model=model,
-            cluster=cluster,
-            lowering=Lowering(model, cluster),
-            analytical=AnalyticalSimulator(model, cluster),
-            timeline=TimelineSimulator(model, cluster),
-        )
+    simulators: tuple[str, ...]
 
     def stages(self, strategies: Sequence[Strategy]) -> dict[str, Callable[[], object]]:
         """What is timed."""
-        columns, known = self.lowering.encode(strategies), self.analytical.encode(strategies)
+        columns = self.lowering.encode(strategies)
         plans = self.lowering.lower(columns)
-        scenes = [self.timeline.scene(strategy) for strategy in strategies]
-        return {
+        found: dict[str, Callable[[], object]] = {
             "encode": lambda: self.lowering.encode(strategies),
             "lower": lambda: self.lowering.lower(columns),
             "tables": lambda: [
@@ -91,11 +79,18 @@ class Bench:
                 for number in range(len(strategies))
             ],
             "lower_in_python": lambda: [tables_of(lower(one, self.model, self.cluster)) for one in strategies],
-            "analytical": lambda: self.analytical.predict_columns(known),
-            "analytical_from_strategies": lambda: self.analytical.predict(strategies),
-            "timeline": lambda: self.timeline.predict(strategies),
-            "timeline_simulation": lambda: [play(scene, NUM_ITERATIONS) for scene in scenes],
         }
+        if "analytical" in self.simulators:
+            analytical = AnalyticalSimulator(self.model, self.cluster)
+            known = analytical.encode(strategies)
+            found["analytical"] = lambda: analytical.predict_columns(known)
+            found["analytical_from_strategies"] = lambda: analytical.predict(strategies)
+        if "timeline" in self.simulators:
+            timeline = TimelineSimulator(self.model, self.cluster)
+            scenes = [timeline.scene(strategy) for strategy in strategies]
+            found["timeline"] = lambda: timeline.predict(strategies)
+            found["timeline_simulation"] = lambda: [play(scene, NUM_ITERATIONS) for scene in scenes]
+        return found
 
 
 def drawn(model: ModelSpec, cluster: ClusterSpec, count: int, seed: int) -> list[Strategy]:
@@ -150,12 +145,15 @@ def by_transfers(bench: Bench, strategies: Sequence[Strategy], repeats: int) -> 
             "transfers": round(statistics.fmean([_num_transfers(bench, one) for one in some])),
             "operations": round(statistics.fmean([_num_operations(bench, one) for one in some])),
         }
-        for name in ("lower", "analytical", "timeline", "timeline_simulation"):
+        for name in [name for name in _CURVES if name in stages]:
             stages[name]()
             taken = statistics.median([timed(stages[name]) for _ in range(repeats)])
             row[f"{name}_microseconds"] = round(taken / len(some) * 1e6, 1)
         rows.append(row)
     return rows
+
+
+_CURVES = ("lower", "analytical", "timeline", "timeline_simulation")
 
 
 def _num_operations(bench: Bench, strategy: Strategy) -> int:
@@ -166,13 +164,13 @@ def _num_transfers(bench: Bench, strategy: Strategy) -> int:
     return int(bench.lowering.lower(bench.lowering.encode([strategy])).operations.is_transfer.sum())
 
 
-def by_hosts(model: ModelSpec, repeats: int) -> list[dict[str, Any]]:
+def by_hosts(model: ModelSpec, simulators: Sequence[str], repeats: int) -> list[dict[str, Any]]:
     """Stock DDP's strategy on more and more hosts: seconds of the first prediction and of another."""
     rows: list[dict[str, Any]] = []
     for count in NUM_HOSTS:
         cluster = hosts(count)
         strategy, row = build_preset("ddp", model, cluster), {"hosts": count}
-        for name in SIMULATORS:
+        for name in simulators:
             simulator = open_simulator(name, model, cluster)
             first = timed(lambda one=simulator, s=strategy: one.predict([s]))
             more = [timed(lambda one=simulator, s=strategy: one.predict([s])) for _ in range(repeats)]
@@ -214,10 +212,10 @@ def predict_large(name: str) -> dict[str, Any]:
     }
 
 
-def large() -> dict[str, Any]:
+def large(simulators: Sequence[str]) -> dict[str, Any]:
     """Each simulator in a process of its own."""
     found: dict[str, Any] = {}
-    for name in SIMULATORS:
+    for name in simulators:
         command = [sys.executable, __file__, "--large", name]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900, text=True)
         one = json.loads(done.stdout)
@@ -231,6 +229,7 @@ def main() -> int:
     parser.add_argument("--strategies", type=int, default=256, help="how many strategies a round looks at")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--simulators", nargs="+", choices=SIMULATORS, default=SIMULATORS)
     parser.add_argument("--large", choices=SIMULATORS, help="only predict the large strategy, in this process")
     options = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -238,10 +237,11 @@ def main() -> int:
         print(json.dumps(predict_large(options.large)))
         return 0
     model, cluster = load_model("resnet50"), hosts(8)
-    bench = Bench.of(model, cluster)
+    simulators = tuple(options.simulators)
+    bench = Bench(model=model, cluster=cluster, lowering=Lowering(model, cluster), simulators=simulators)
     strategies = drawn(model, cluster, options.strategies, options.seed)
     stages = rates(bench, strategies, options.rounds, options.seed)
-    at_scale = large()
+    at_scale = large(simulators)
     passed = all(one.get("met", True) for one in (*stages.values(), *at_scale.values()))
     document = {
         "model": model.name,
@@ -250,7 +250,7 @@ def main() -> int:
         "rounds": options.rounds,
         "stages": stages,
         "by_transfers": by_transfers(bench, strategies, 3),
-        "by_hosts": by_hosts(model, 5),
+        "by_hosts": by_hosts(model, simulators, 5),
         "large": at_scale,
         "passed": passed,
     }
