@@ -31,7 +31,15 @@ from autosync.datasets.sources import SHIPPED, Source
 FORMATS = {"parquet": "out.parquet", "csv": "out.csv", "jsonl": "out.jsonl", "autodist": "out"}
 MAX_SECONDS = 30.0
 MAX_MEMORY_BYTES = 2 * 2**30
-COMMAND = [sys.executable, "-c", "from autosync.cli.main import main; main()"]
+PROGRAM = """
+import atexit, sys
+from pathlib import Path
+from autosync.cli.main import main
+from autosync.trials.meters import peak_memory_bytes
+peak = Path(sys.argv.pop(1))
+atexit.register(lambda: peak.write_text(str(peak_memory_bytes())))
+main()
+"""
 
 
 def main() -> int:
@@ -76,7 +84,19 @@ def slowed(record: Record, factor: float) -> Record:
 
 def exported(dataset: Path, file_format: str, output: Path, expected: Sequence[Record]) -> dict[str, Any]:
     """What one export took."""
-    command = [*COMMAND, "export", str(dataset), "--format", file_format, "-o", str(output)]
+    peak = output.with_suffix(".peak")
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(peak),
+        "export",
+        str(dataset),
+        "--format",
+        file_format,
+        "-o",
+        str(output),
+    ]
     began = time.perf_counter()
     process = subprocess.Popen(command)
     _, status, usage = os.wait4(process.pid, 0)
@@ -90,7 +110,8 @@ def exported(dataset: Path, file_format: str, output: Path, expected: Sequence[R
     found = sorted(Source(output).records(refuse), key=place)
     return {
         "seconds": round(seconds, 2),
-        "peak_memory_bytes": usage.ru_maxrss * 1024,
+        "processor_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+        "peak_memory_bytes": int(peak.read_text(encoding="utf-8")),
         "num_bytes": sum(path.stat().st_size for path in files),
         "read_seconds": round(time.perf_counter() - began, 2),
         "is_exact": repr(found) == repr(list(expected)),

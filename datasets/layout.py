@@ -16,7 +16,7 @@ import contextlib
 import json
 import stat
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,32 +41,42 @@ def write_layout(records: Iterable[Record], specs: Iterable[Spec], folder: Path 
     """Write records and the specs that they name into a new folder, as a whole or not at all; how many there were."""
     chosen = list(distinct(records))
     known = needed(chosen, specs)
+    described = {
+        spec.spec_id: one_line({**dump_resource_spec(cluster_of_spec(spec)), CLUSTER_KEY: spec.fields})
+        for spec in known.values()
+        if spec.kind == "cluster"
+    }
     with new_folder(Path(folder)) as made:
+        for spec_id, model_name in {(record.model_spec, record.model_name) for record in chosen}:
+            if spec_id is not None:
+                _write(made / folder_name(model_name) / f"model-{spec_id}.json", one_line(known[spec_id].fields))
         for record in chosen:
-            _write(record, known, made)
+            cluster_folder = made / folder_name(record.model_name) / folder_name(record.cluster_name)
+            for place, text in _files(record, described).items():
+                _write(cluster_folder / place, text)
     return len(chosen)
 
 
-def _write(record: Record, specs: dict[str, Spec], folder: Path) -> None:
+def _files(record: Record, described: Mapping[str, str]) -> Mapping[str, str]:
+    """The files of a trial and what is in them."""
     fields = signed(record)
     name = fields["checksum"]
     strategy = fields.pop("strategy", None)
-    model_folder = folder / folder_name(record.model_name)
-    cluster_folder = model_folder / folder_name(record.cluster_name)
-    if record.model_spec is not None:
-        model_file = model_folder / f"model-{record.model_spec}.json"
-        if not model_file.exists():
-            _write_json(model_file, specs[record.model_spec].fields)
+    measured = {} if record.measurement is None else _runtime(record)
+    found = {f"{'runtime' if measured else 'failures'}/{name}": one_line({**measured, "record": fields})}
     if record.cluster_spec is not None:
-        spec = specs[record.cluster_spec]
-        described = {**dump_resource_spec(cluster_of_spec(spec)), CLUSTER_KEY: spec.fields}
-        _write_json(cluster_folder / "resource_spec" / name, described)
+        found[f"resource_spec/{name}"] = described[record.cluster_spec]
     if strategy is not None:
-        _write_json(cluster_folder / "strategies" / name, strategy)
-    if record.measurement is None:
-        _write_json(cluster_folder / "failures" / name, {"record": fields})
-    else:
-        _write_json(cluster_folder / "runtime" / name, {**_runtime(record), "record": fields})
+        found[f"strategies/{name}"] = one_line(strategy)
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def _runtime(record: Record) -> dict[str, Any]:
@@ -74,11 +84,6 @@ def _runtime(record: Record) -> dict[str, Any]:
     assert record.measurement is not None, "asked of measured trials"
     seconds = [max(ranks) for ranks in zip(*record.measurement.step_seconds, strict=True)]
     return {"average": statistics.fmean(seconds), "runtime": seconds}
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(one_line(value) + "\n", encoding="utf-8")
 
 
 def is_layout(folder: Path) -> bool:
