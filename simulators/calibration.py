@@ -41,9 +41,11 @@ _MAX_MOVE = 1.5
 _NUM_ROUNDS = 6
 # What a simulator cannot know is at least this share of a step, however well that was measured.
 _FLOOR = 0.03
-# Beyond so many standard deviations a trial pulls no harder.
+# From so many standard deviations on a trial pulls less the further off it is: something else is the matter with it.
 _ROBUST = 1.5
-_GAIN = 0.98
+# Held-out errors must fall to this share, those beyond the limit counting as much as that.
+_GAIN = 0.95
+_LIMIT = 0.15
 _DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early", "not_steady"})
 _NORMAL = 1.4826
 
@@ -63,9 +65,10 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("round_seconds", 0.4),
     Parameter("native_round_seconds", 0.4),
     Parameter("local_seconds", 0.5),
-    Parameter("rate_added", 0.4),
-    Parameter("processor_seconds_per_byte", 0.4),
+    Parameter("processor.step", 0.5),
+    Parameter("processor.taken", 0.7),
 )
+"""Those of the analytical simulator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,7 @@ def calibrate(
     for fold in range(_NUM_FOLDS):
         held_out = folds == fold
         after[held_out] = fit.errors_at(fit.solve(~held_out), held_out)
-    if np.abs(after).mean() > _GAIN * np.abs(before).mean():
+    if _off(after) > _GAIN * _off(before):
         return Calibrated(costs=costs, spread=_deviation(before))
     found = fit.solve(np.ones(len(trials), dtype=np.bool_))
     return Calibrated(costs=fit.costs_at(found), spread=_deviation(after), num_trials=len(trials))
@@ -172,7 +175,7 @@ class _Fit:
         point = np.zeros(len(self._parameters))
         for _ in range(_NUM_ROUNDS):
             off = np.abs(weight * (errors + slopes @ point))
-            pull = weight**2 * np.minimum(1.0, _ROBUST / np.maximum(off, 1e-9))
+            pull = weight**2 / (1.0 + (off / _ROBUST) ** 2)
             point = np.linalg.solve(slopes.T @ (pull[:, None] * slopes) + prior, -slopes.T @ (pull * errors))
         return np.clip(point, -_MAX_MOVE, _MAX_MOVE)
 
@@ -193,6 +196,11 @@ def _moved(value: Any, path: Sequence[str], factor: float) -> Any:
 def _spread(measurement: Measurement) -> float:
     """Of a median with its 95 % interval."""
     return math.log(measurement.high_seconds / measurement.low_seconds) / 3.92
+
+
+def _off(errors: Floats) -> float:
+    """How far off predictions are on the whole."""
+    return float(np.minimum(np.abs(errors), _LIMIT).mean())
 
 
 def _deviation(errors: Floats) -> float:

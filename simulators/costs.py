@@ -16,6 +16,39 @@ from autosync.specs.cluster import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorCosts:
+    """Processor time of what the engine does, and of what torch's own reducer does where it carries a plan out.
+
+    - of each message `ask` and `post` are those of the lanes that ask for it and post it, `asked` and `arrived` of the
+      connections that hear of it, `taken` of the lane that takes it, a second figure being that of the backend's own
+      collectives; `per_byte` of both ends together;
+    - `transfer`, `local`: before the first message, and of local work beside its elements;
+    - `gradient` for each gradient that is ready, `update` for each variable in the step and `step` for the step itself.
+
+    `docs/timeline.md` says how they were found.
+    """
+
+    ask: tuple[float, float] = (35e-6, 0.0)
+    post: tuple[float, float] = (35e-6, 0.0)
+    asked: tuple[float, float] = (40e-6, 25e-6)
+    arrived: tuple[float, float] = (35e-6, 20e-6)
+    taken: tuple[float, float] = (45e-6, 25e-6)
+    per_byte: float = 1.5e-9
+    transfer: float = 60e-6
+    stock_transfer: float = 20e-6
+    local: float = 20e-6
+    gradient: float = 55e-6
+    stock_gradient: float = 5e-6
+    update: float = 15e-6
+    step: float = 1.8e-3
+
+    def of_message(self, *, native: bool) -> float:
+        """All that a message costs, at both its ends together."""
+        figures = (self.ask, self.post, self.asked, self.arrived, self.taken)
+        return sum([figure[native] for figure in figures])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Seconds and bytes a second.
 
@@ -28,12 +61,15 @@ class Costs:
     - `processor_seconds_per_byte`: of all processors together, for each byte that is sent and received, where the
       cluster is emulated on one machine; `num_processors` of that machine, None where each node has its own;
     - `link_share`: of a link's rate, as much as payload gets;
-    - `bytes_ahead`: what a sender may have sent and nobody has received yet.
+    - `bytes_ahead`: what a sender may have sent and nobody has received yet;
+    - `bytes_queued`: as much of others' bytes a request waits for in a link's queue at most;
+    - `payload_share`: of a link's rate, what payload gets of it message by message; `hop_seconds`: how long the
+      shortest message is on its way; `processor`: see there. These are the timeline's.
     """
 
     transfer_seconds: float = 120e-6
     round_seconds: float = 120e-6
-    native_round_seconds: float = 300e-6
+    native_round_seconds: float = 200e-6
     rate_added: float = 2.5e9
     local_seconds: float = 60e-6
     local_rates: Mapping[str, float] = field(default_factory=lambda: dict(_LOCAL_RATES))
@@ -41,6 +77,10 @@ class Costs:
     num_processors: int | None = None
     link_share: float = 0.97
     bytes_ahead: float = 1e6
+    bytes_queued: float = 1e6
+    payload_share: float = 0.99
+    hop_seconds: float = 30e-6
+    processor: ProcessorCosts = field(default_factory=ProcessorCosts)
 
     def local_rate(self, cost: str) -> float:
         """Elements a second."""
@@ -103,6 +143,6 @@ def _num_rounds(algorithm: str, num_members: int) -> int:
     return 2 * max(1, num_members - 1)
 
 
-def link_rate(claimed: float, measured: Estimate | None, costs: Costs) -> float:
-    """Payload bytes a second of a link."""
-    return measured.value if measured is not None and measured.value > 0 else claimed * costs.link_share
+def link_rate(claimed: float, measured: Estimate | None, share: float) -> float:
+    """Payload bytes a second of a link: as probed, else so great a share of what its file claims."""
+    return measured.value if measured is not None and measured.value > 0 else claimed * share

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autosync.plan.expansion import expand
 from autosync.plan.steps import LocalStep, Step, Template, TransferStep
 from autosync.plan.tables import Shape
 from autosync.simulators.analytical.tables import (
@@ -108,15 +109,31 @@ class PriceList:
                 seconds = size * float(catalog.use_share[use] / catalog.capacity[link])
                 uses[link] = (0.0, uses[link][1] + seconds)
         found = instances_of(self._cluster, classes, _shape_of(step))
+        moved = sum([one.moved for one in found])
+        self._add_processors(uses, step, len(catalog.capacity) - 1, size * moved)
         unit = size * max([float(catalog.alone[one]) for one in instances], default=0.0)
         return _Row(
             fixed=max([float(catalog.seconds[one]) for one in instances], default=0.0),
             unit=unit,
             ahead=self._ahead(step, unit / size, max([one.sent for one in found], default=0.0)),
             rounds=max([one.num_rounds for one in found], default=0),
-            sent=size * sum([one.moved for one in found]),
-            uses={link: use for link, use in uses.items() if use[1] > 0.0},
+            sent=size * moved,
+            uses={link: use for link, use in uses.items() if max(use) > 0.0},
         )
+
+    def _add_processors(
+        self, uses: dict[int, tuple[float, float]], step: TransferStep, processors: int, num_bytes: float
+    ) -> None:
+        """What a slice takes of processors that all nodes share, and each of the measure."""
+        uses.pop(processors, None)
+        if self._costs.num_processors is None:
+            return
+        costs = self._costs.processor
+        num_messages = sum([len(expand(step.collective, step.algorithm, len(group))) for group in step.groups])
+        num_ranks = sum([len(group) for group in step.groups if len(group) > 1])
+        fixed = num_messages * costs.of_message(native=step.algorithm == "native") + num_ranks * costs.transfer
+        share = 1.0 / self._costs.num_processors
+        uses[processors] = (share * fixed, share * num_bytes * costs.per_byte)
 
     def _ahead(self, step: TransferStep, seconds_per_byte: float, sent: float) -> float:
         """Who only sends goes on when what is left is on its way. A root that trains as well has to receive first."""
@@ -137,6 +154,9 @@ class PriceList:
             longest = max(longest, unit)
             for at in range(catalog.first_member[instance], catalog.first_member[instance + 1]):
                 uses[first_thread + int(catalog.member[at])] = (fixed, unit)
+        if self._costs.num_processors is not None:
+            busy = len(uses) / self._costs.num_processors
+            uses[first_thread - 1] = (busy * self._costs.processor.local, busy * longest)
         return _Row(fixed=fixed, unit=longest, ahead=0.0, rounds=0.0, sent=0.0, uses=uses)
 
     def _is_users(self, step: Step) -> bool:

@@ -61,7 +61,7 @@ class AnalyticalSimulator:
         self._measures: list[tuple[int, ...]] = []
         self._template_of: dict[tuple[int, int], int] = {}
         self._prices: dict[tuple[int, ...], Prices] = {}
-        self._training = training_of(model, self._probed)
+        self._training = training_of(model, cluster, self._probed)
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """One prediction a strategy, in their order."""
@@ -72,7 +72,7 @@ class AnalyticalSimulator:
         """Costs move from where the probe put them to where trials are explained best."""
         trials = trials_of(records, self._model, self._cluster)
         self._calibrated = calibrate(self._seconds_if, self._probed, trials)
-        self._prices, self._training = {}, training_of(self._model, self._calibrated.costs)
+        self._prices, self._training = {}, training_of(self._model, self._cluster, self._calibrated.costs)
 
     def _seconds_if(self, costs: Costs, strategies: Sequence[Strategy]) -> Floats:
         """What it would predict if these were the costs."""

@@ -6,11 +6,14 @@ import numpy as np
 
 from autosync.simulators.analytical.tables import SEGMENT, VARIABLE, Pace, Training
 from autosync.simulators.costs import Costs
+from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 
 
-def training_of(model: ModelSpec, costs: Costs) -> Training:
-    """What a step of the model is made of."""
+def training_of(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Training:
+    """What a step of the model is made of: its compute, and what the engine does in a step beside it."""
+    # Ranks that share processors wait for one another.
+    crowd = max(1.0, cluster.num_workers / (costs.num_processors or cluster.num_workers))
     timeline = model.timeline
     microstep = sum(segment.seconds for segment in (*timeline.forward, *timeline.backward))
     uses = sorted({variable.use for variable in model.variables})
@@ -19,7 +22,7 @@ def training_of(model: ModelSpec, costs: Costs) -> Training:
     has_norm = model.clip_norm is not None or model.loss_scaling
     pace = Pace(
         backward=float(sum(segment.seconds for segment in timeline.backward)),
-        between=float((model.accumulation_steps - 1) * microstep),
+        between=float((model.accumulation_steps - 1) * microstep) + crowd * costs.processor.step,
         update=update_seconds(model),
         norm=costs.local_seconds + num_elements / costs.local_rate("norm") if has_norm else 0.0,
     )

@@ -139,15 +139,15 @@ def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float
         rack = cluster.racks[position]
         probed = {one.name: one for one in calibration.racks}.get(rack.name) if calibration else None
         if kind == "rack_out":
-            return link_rate(rack.uplink_out, probed.rate_out if probed else None, costs)
-        return link_rate(rack.uplink_in, probed.rate_in if probed else None, costs)
+            return link_rate(rack.uplink_out, probed.rate_out if probed else None, costs.link_share)
+        return link_rate(rack.uplink_in, probed.rate_in if probed else None, costs.link_share)
     node = cluster.nodes[position]
     found = calibration.node(node.name) if calibration else None
     if kind == "within":
-        return link_rate(node.intra_bandwidth or _LOOPBACK_RATE, found.rate_within if found else None, costs)
+        return link_rate(node.intra_bandwidth or _LOOPBACK_RATE, found.rate_within if found else None, costs.link_share)
     if kind == "out":
-        return link_rate(node.bandwidth_out, found.rate_out if found else None, costs)
-    return link_rate(node.bandwidth_in, found.rate_in if found else None, costs)
+        return link_rate(node.bandwidth_out, found.rate_out if found else None, costs.link_share)
+    return link_rate(node.bandwidth_in, found.rate_in if found else None, costs.link_share)
 
 
 def _ends(lengths: Iterable[int]) -> Integers:

@@ -17,7 +17,7 @@ from autosync.plan.traffic import amortised_traffic
 from autosync.plan.types import Transfer
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.analytical.totals import TOTALS
-from autosync.simulators.costs import Costs
+from autosync.simulators.costs import Costs, ProcessorCosts
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
@@ -36,6 +36,7 @@ FREE = Costs(
     local_seconds=0.0,
     local_rates=dict.fromkeys(LOCAL_KINDS, 1e18),
     link_share=1.0,
+    processor=ProcessorCosts(step=0.0),
 )
 """Nothing but bytes on links takes time."""
 
