@@ -2,7 +2,8 @@
 
 A ring keeps every link busy from its beginning to its end. In a tree links stand idle: who has the sum of two cannot
 send it on before both are there. So a transfer is played here move by move: a member's interface sends, and receives,
-one move after another in the order of rounds, and what a move passes on streams behind what brought it.
+one move after another in the order of rounds, and what a move passes on streams behind what brought it. Of a ring that
+is not needed, nor possible among thousands: its slowest link is busy in every round, and nobody is later.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 from typing import NamedTuple
 
 from autosync.plan.expansion import expand, num_chunks
+from autosync.plan.outline import is_ring, outline
 from autosync.plan.types import Algorithm, Collective
 
 
@@ -26,6 +28,24 @@ class Place(NamedTuple):
 @functools.lru_cache(maxsize=16384)
 def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[Place, ...]) -> float:
     """Seconds for a buffer of one byte (of a gather: for a contribution of one byte)."""
+    seconds = _of_ring(collective, places) if is_ring(collective, algorithm) else None
+    return _played(collective, algorithm, places) if seconds is None else seconds
+
+
+def _of_ring(collective: Collective, places: tuple[Place, ...]) -> float | None:
+    """All rounds on its slowest link, where that is between nodes and none of these has two of its links; else None."""
+    links = list(zip(places, (*places[1:], *places[:1]), strict=True))
+    between = [(source, destination) for source, destination in links if source.node != destination.node]
+    if not between or len({source.node for source, _ in between}) < len(between):
+        return None
+    slowest = min([min(source.rate_out, destination.rate_in) for source, destination in between])
+    if any(source.rate_within < slowest for source, destination in links if source.node == destination.node):
+        return None
+    count = 1 if collective == "all_gather_v" else len(places)
+    return outline(collective, "ring", len(places)).num_rounds / count / slowest
+
+
+def _played(collective: Collective, algorithm: Algorithm, places: tuple[Place, ...]) -> float:
     count = 1 if collective in ("gather_v", "all_gather_v") else num_chunks(collective, len(places))
     out_free: dict[int, float] = {}
     in_free: dict[int, float] = {}

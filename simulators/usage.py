@@ -12,8 +12,8 @@ import functools
 from collections import defaultdict
 from dataclasses import dataclass
 
-from autosync.plan.expansion import expand
 from autosync.plan.flows import flow
+from autosync.plan.outline import outline
 from autosync.plan.tables import Shape
 from autosync.simulators.symmetry import Classes
 from autosync.specs.cluster import ClusterSpec
@@ -105,7 +105,7 @@ def _instance(cluster: ClusterSpec, classes: Classes, shape: Shape, groups: list
     assert shape.algorithm is not None
     if size == 1:
         return _idle(group=groups[0], members=members, num_members=size)
-    moves = expand(shape.collective, shape.algorithm, size)
+    moves = outline(shape.collective, shape.algorithm, size)
     outer = next((len(group) for group in shape.within if groups[0][0] in group), 1)
     # A gather's elements are one member's contribution; others' are the whole buffer, of which each has a chunk.
     terms = flow(shape.collective, shape.algorithm, size)
@@ -119,11 +119,7 @@ def _instance(cluster: ClusterSpec, classes: Classes, shape: Shape, groups: list
             for link, weight in places.between(group[source], group[destination]):
                 shares[link] += amount * weight
                 pairs[link].add((group[source], group[destination]))
-    added = [0.0] * size
-    for move in moves:
-        if move.adds:
-            added[move.destination] += (move.last - move.first) / (whole * outer)
-    receivers = {classes.of_rank[group[move.destination]] for move in moves for group in groups}
+    receivers = {classes.of_rank[group[member]] for member in moves.receivers for group in groups}
     sent = [0.0] * size
     for source, amount in zip(terms.source.tolist(), amounts, strict=True):
         sent[source] += amount
@@ -140,8 +136,8 @@ def _instance(cluster: ClusterSpec, classes: Classes, shape: Shape, groups: list
                 for link, share in sorted(shares.items())
             ]
         ),
-        num_rounds=1 + max(move.round for move in moves),
-        added=max(added),
+        num_rounds=moves.num_rounds,
+        added=moves.most_added / (whole * outer),
         moved=sum(amounts) * len(groups),
     )
 

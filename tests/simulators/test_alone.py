@@ -1,0 +1,44 @@
+"""How long transfers take alone: rings by their slowest link, as they are when they are played."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autosync.plan.types import Collective
+from autosync.simulators import alone
+from autosync.simulators.alone import Place, seconds_alone
+
+RATES = (1e6, 3e6, 1e7)
+
+
+def places_of(rng: random.Random, ranks: list[int]) -> tuple[Place, ...]:
+    nodes = [(rng.choice(RATES), rng.choice(RATES), rng.choice((1e6, 1e8))) for _ in ranks]
+    return tuple(Place(node, *nodes[node]) for node, count in enumerate(ranks) for _ in range(count))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    ranks=st.lists(st.integers(1, 3), min_size=1, max_size=6),
+    collective=st.sampled_from(("all_reduce", "reduce_scatter", "all_gather", "all_gather_v")),
+    shuffled=st.booleans(),
+)
+def test_a_ring_takes_what_it_takes_played(seed: int, ranks: list[int], collective: Collective, shuffled: bool) -> None:
+    rng = random.Random(seed)
+    places = places_of(rng, ranks)
+    if shuffled:
+        places = tuple(rng.sample(places, len(places)))
+    played = alone._played(collective, "ring", places)
+    assert seconds_alone(collective, "ring", places) == pytest.approx(played, rel=1e-9, abs=0)
+
+
+def test_thousands_in_a_ring_are_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> float:
+        raise AssertionError("a million moves")
+
+    monkeypatch.setattr(alone, "expand", refuse)
+    places = tuple(Place(node, 1e6, 2e6 if node else 5e5, 1e8) for node in range(4096))
+    assert seconds_alone("all_reduce", "native", places) == pytest.approx(2 * 4095 / 4096 / 5e5)
