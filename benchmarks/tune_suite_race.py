@@ -37,7 +37,10 @@ class Race:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What became of one run: after each trial, what the strategy takes that had been measured fastest by then."""
+    """What became of one run: after each trial, what the strategy takes that had been measured fastest by then.
+
+    `own_seconds` is processor time of the search.
+    """
 
     seconds: tuple[float, ...]
     own_seconds: float
@@ -83,10 +86,10 @@ def _run(race: Race, name: str, seed: int, num_trials: int) -> Run:
                 reached = true
             if best < float("inf"):
                 shown.append(reached)
-        began = time.monotonic()
+        began = time.process_time()
         count = min(proposer.round_size, num_trials - len(history))
         proposed = proposer.propose(history, count, random.Random(f"{seed} {len(history)}")) if count else []
-        own_seconds += time.monotonic() - began
+        own_seconds += time.process_time() - began
         if first_pick is None and proposed:
             first_pick = race.truth(proposed[0])
     shown += [shown[-1]] * (num_trials - len(shown)) if shown else []

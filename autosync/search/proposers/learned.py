@@ -27,6 +27,10 @@ from autosync.strategy.space import Space
 NUM_MEASURED = 12
 """So many of the fastest measured strategies are parents."""
 
+NUM_COMPARED = 24
+"""The precise simulator is held against so many of the fastest measured ones: what it says of slow ones is no matter,
+and it takes its time."""
+
 NUM_CONSIDERED = 300
 SHARE_KNOWN = 0.5
 """Of the first round, as much is presets."""
@@ -73,7 +77,7 @@ class Learned:
         if ground.screen is None:
             return judge, bred.most_promising(NUM_CONSIDERED)
         ground.simulator.learn(history)
-        judge = Judge(ground.simulator, self._likeness, measured)
+        judge = Judge(ground.simulator, self._likeness, measured[:NUM_COMPARED])
         return judge, judge.judge([(one.origin, one.strategy) for one in bred.most_promising(ground.num_simulated)])
 
     def _known(self, judge: Judge, count: int, seen: set[str]) -> list[tuple[float, Candidate]]:

@@ -85,9 +85,10 @@ class Styles:
         self._rates = bandwidths_of(space.cluster)
         self.total_bytes = sum(variable.num_bytes for variable in self._variables)
         largest = max(self._variables, key=lambda variable: variable.num_bytes)
-        self._main = space.choices.dense[largest.dtype]
-        self.ways = tuple(_by_way(space.choices.dense_table[largest.dtype]))
-        self.rows_ways = ("", *_by_way(space.choices.alone_table["embedding"]))
+        self._dense = {dtype: _by_way(table) for dtype, table in space.choices.dense_table.items()}
+        self._rows = _by_way(space.choices.alone_table["embedding"])
+        self.ways = tuple(self._dense[largest.dtype])
+        self.rows_ways = ("", *self._rows)
 
     @property
     def message_bounds(self) -> tuple[float, float]:
@@ -219,10 +220,9 @@ class Styles:
         return Partition(axis=axes[0], sizes=even_sizes(size, num_parts))
 
     def _variant(self, variable: Variable, style: Style) -> tuple[Variant, bool]:
-        choices = self.space.choices
         if variable.kind == "embedding" and style.rows_way:
-            return _by_way(choices.alone_table["embedding"])[style.rows_way], True
-        dense = _by_way(choices.dense_table[variable.dtype])
+            return self._rows[style.rows_way], True
+        dense = self._dense[variable.dtype]
         return dense.get(style.way) or next(iter(dense.values())), False
 
     def _message(self, draft: _Draft, style: Style, load: dict[str, float], lane: int) -> Message:
