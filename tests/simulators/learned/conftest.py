@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
+from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Record
+from autosync.datasets.store import Store
 from autosync.simulators.costs import Costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
@@ -74,5 +77,25 @@ def make_trials() -> MakeTrials:
             record_of(strategy, model, cluster, seconds=one.seconds, trial=trial, noise=0.005)
             for trial, (strategy, one) in enumerate(zip(strategies, truth, strict=True))
         ]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_store(
+    make_model: Callable[[int], ModelSpec], make_cluster: Callable[[int], ClusterSpec], make_trials: MakeTrials
+) -> Callable[..., Path]:
+    """A store with trials of some models, each on a cluster of its own."""
+
+    def make(path: Path, *, numbers: Iterable[int], count: int) -> Path:
+        store = Store(path)
+        for number in numbers:
+            model, cluster = make_model(number), make_cluster(number)
+            of_model, of_cluster = model_spec(model), cluster_spec(cluster)
+            store.add_spec(of_model)
+            store.add_spec(of_cluster)
+            for record in make_trials(model, cluster, count):
+                store.append(dataclasses.replace(record, model_spec=of_model.spec_id, cluster_spec=of_cluster.spec_id))
+        return path
 
     return make

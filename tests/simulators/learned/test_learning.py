@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Failure, Record
 from autosync.datasets.store import Store
 from autosync.documents import Document
@@ -55,23 +54,15 @@ def test_trials_of_the_target_teach(make_model: MakeModel, make_cluster: MakeClu
     assert (found["learned"].median_error or 1.0) < 0.5 * (found["timeline"].median_error or 0.0)
 
 
-def _store(path: Path, lots: Sequence[tuple[ModelSpec, ClusterSpec, Sequence[Record]]]) -> Path:
-    store = Store(path)
-    for model, cluster, records in lots:
-        of_model, of_cluster = model_spec(model), cluster_spec(cluster)
-        store.add_spec(of_model)
-        store.add_spec(of_cluster)
-        for record in records:
-            store.append(replace(record, model_spec=of_model.spec_id, cluster_spec=of_cluster.spec_id))
-    return path
-
-
 @pytest.mark.slow
 def test_other_models_and_clusters_teach(
-    tmp_path: Path, make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials
+    tmp_path: Path,
+    make_model: MakeModel,
+    make_cluster: MakeCluster,
+    make_trials: MakeTrials,
+    make_store: Callable[..., Path],
 ) -> None:
-    others = [(make_model(one), make_cluster(one)) for one in range(1, 6)]
-    store = _store(tmp_path / "store", [(*pair, make_trials(*pair, 40)) for pair in others])
+    store = make_store(tmp_path / "store", numbers=range(1, 6), count=40)
     model, cluster = make_model(0), make_cluster(0)
     judged = make_trials(model, cluster, 60)
     timeline = _accuracy(open_simulator("timeline", model, cluster), judged)
