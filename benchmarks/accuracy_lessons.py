@@ -189,7 +189,7 @@ class Lessons:
         return found
 
     def _mean(self, student: Student[Any], rows: Any, trials: int) -> Accuracy:
-        """Over draws; told nothing there is but one."""
+        """Over draws."""
         found = []
         for told, others in self._draws(trials):
             taught = student.taught(taken(rows, told), self.room.targets.rows(told))
@@ -202,8 +202,8 @@ class Lessons:
     def _draws(self, trials: int) -> Iterator[tuple[Positions, Positions]]:
         """As rows of the room. All are judged on what the largest number of trials leaves, so figures compare."""
         rows = np.array([self.room.place[record.strategy_id or ""] for record in self.target.records])
-        for told, others in self.target.draws(self.trials, self.draws if trials else 1):
-            yield rows[told[:trials]], rows[others] if trials else rows
+        for told, others in self.target.draws(self.trials, self.draws):
+            yield rows[told[:trials]], rows[others]
 
     def _measured(self, rows: Positions) -> Measured:
         place = {row: number for number, row in enumerate(self._rows)}
