@@ -12,7 +12,7 @@ JSON document:
   simulation itself, its scenes being there;
 - `by_transfers`: microseconds a strategy, by how many transfers its plan has; `by_hosts`: by how many hosts there are;
 - `large`: seconds and peak memory of one strategy of BERT-large on 1,024 hosts of two ranks each, reduced within hosts
-  and then between them, in a process of its own that has predicted a small one before.
+  and then between them, in a process of its own that has predicted one on 64 hosts before.
 
 Ends with 0 where every target is met (`TARGETS`, `MAX_LARGE_SECONDS`, `MAX_LARGE_BYTES`).
 """
@@ -200,10 +200,10 @@ def hierarchical(model: ModelSpec) -> Strategy:
 
 
 def predict_large(name: str) -> dict[str, Any]:
-    """One prediction in this process, after a small one; the peak is that of the whole process."""
+    """One prediction in this process, after a smaller one of its kind; the peak is that of the whole process."""
     model = load_model("bert_large")
     strategy = hierarchical(model)
-    open_simulator(name, model, of_two_ranks(4)).predict([strategy])
+    open_simulator(name, model, of_two_ranks(64)).predict([strategy])
     cluster = of_two_ranks(1024)
     seconds = timed(lambda: open_simulator(name, model, cluster).predict([strategy]))
     return {
