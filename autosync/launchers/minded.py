@@ -46,6 +46,8 @@ def start(
         launch.start()
     except BaseException as error:
         launch.stop()
+        if isinstance(error, FileNotFoundError):
+            raise OperationError(f"{error.filename} is not installed here: the launcher takes it") from error
         if isinstance(error, OSError):
             raise OperationError(f"a rank could not be started: {error}") from error
         raise
@@ -82,16 +84,18 @@ class MindedProcesses:
                 on_frame = functools.partial(self._frame, process.reach)
                 self._lines[process.reach] = Line(process.reach, on_frame=on_frame, on_end=on_end)
         deadline = time.monotonic() + lines.START_SECONDS
-        for reach, line in self._lines.items():
-            if not line.await_ready(deadline):
-                first = next(process for process in processes if process.reach == reach)
-                late = f"no answer within {lines.START_SECONDS:g} s"
-                why = self._explain(first, line.why_ended) if line.is_over else late
-                raise OperationError(f"{_where(first)}: {why}")
+        late = {reach: line for reach, line in self._lines.items() if not line.await_ready(deadline)}
+        if late:
+            raise OperationError("; ".join(self._why_late(reach, line) for reach, line in late.items()))
         for slot, process in enumerate(processes):
             self._lines[process.reach].send(minder.START, slot, self._start_fields(process))
         # Whoever was started before it answers in order: once all pings are answered, all faults are known.
         self._check_faults()
+
+    def _why_late(self, reach: tuple[str, ...], line: Line) -> str:
+        first = next(process for process in self._request.processes if process.reach == reach)
+        silent = f"no answer within {lines.START_SECONDS:g} s"
+        return f"{_where(first)}: {self._explain(first, line.why_ended) if line.is_over else silent}"
 
     def _start_fields(self, process: Process) -> bytes:
         others = {one.host for one in self._request.processes} - {process.host}

@@ -82,6 +82,7 @@ class Ranks:
         """Start them in a new folder that has their logs, and wait until all are there."""
         self.folder = folder
         self._num_ranks = len(cluster.ranks)
+        self._names = [f"rank {rank}" for rank in range(self._num_ranks)]
         self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._launch: Launch | None = None
@@ -106,6 +107,9 @@ class Ranks:
             self._gate = control.listen_in_folder(self.folder, token, self._num_ranks)
         address = RELAYED if launcher.control == RELAYED else self._gate.address
         _, request = plan_launch(cluster, self.folder, address)
+        if launcher.control == RELAYED:
+            # Elsewhere it says where to look, on one machine nothing.
+            self._names = [process.place for process in request.processes]
         # Only now, and never on the command line: plans are printed, and everybody sees everybody's arguments.
         with_token = tuple(
             dataclasses.replace(one, environment={**one.environment, control.TOKEN_VARIABLE: token})
@@ -125,10 +129,11 @@ class Ranks:
                 raise TrialFailed("launch", how)
             for rank, code in enumerate(launch.exit_codes()):
                 if code is not None:
-                    raise TrialFailed("launch", f"rank {rank} ended at its start: {_how(code)}{self._last_words(rank)}")
+                    how = f"{_how(code)}{self._last_words(rank)}"
+                    raise TrialFailed("launch", f"{self._names[rank]} ended at its start: {how}")
             if time.monotonic() >= deadline:
                 missing = sorted(set(range(self._num_ranks)) - set(self._channels))
-                raise TrialFailed("launch", f"not there within {START_SECONDS:g} s: {_listed(missing)}")
+                raise TrialFailed("launch", f"not there within {START_SECONDS:g} s: {self._listed(missing)}")
 
     def _last_words(self, rank: int) -> str:
         """The last line of a rank's log."""
@@ -208,13 +213,13 @@ class Ranks:
         """The failure that the others followed from."""
         for rank, error in heard.errors.items():
             if error["kind"] == "refused":
-                return TrialFailed("refused", f"rank {rank}: {error['message']}")
+                return TrialFailed("refused", f"{self._names[rank]}: {error['message']}")
         # Before those who raised: a rank that vanishes makes all others raise.
         for rank, how in heard.lost.items():
             if rank not in heard.answers or how is not None:
-                return TrialFailed("lost_rank", f"rank {rank} is gone: {how or 'it closed its connection'}")
+                return TrialFailed("lost_rank", f"{self._names[rank]} is gone: {how or 'it closed its connection'}")
         for rank, error in heard.errors.items():
-            return TrialFailed("raised", f"rank {rank}: {error['message']}")
+            return TrialFailed("raised", f"{self._names[rank]}: {error['message']}")
         late = [rank for rank in range(self._num_ranks) if rank not in heard.answers]
         return TrialFailed("timeout", f"not done within {seconds:g} s: {self._where(late)}")
 
@@ -227,10 +232,15 @@ class Ranks:
                 self._channels[rank].send({"id": number, "request": "where"})
         self._listen(number, heard, WHERE_SECONDS, late)
         silent = [rank for rank in late if rank not in heard.answers]
-        told = [f"rank {rank} is {heard.answers[rank]['where']}" for rank in late if rank in heard.answers]
+        told = [f"{self._names[rank]} is {heard.answers[rank]['where']}" for rank in late if rank in heard.answers]
         verb = "does" if len(silent) == 1 else "do"
-        stopped = [f"{_listed(silent)} {verb} not answer at all (stopped, or stuck outside Python)"] if silent else []
+        stopped = (
+            [f"{self._listed(silent)} {verb} not answer at all (stopped, or stuck outside Python)"] if silent else []
+        )
         return "; ".join([*stopped, *told])
+
+    def _listed(self, ranks: Sequence[int]) -> str:
+        return ", ".join(self._names[rank] for rank in ranks)
 
     def end(self) -> None:
         """End all that is left of the ranks. Harmless when repeated."""
@@ -243,7 +253,3 @@ class Ranks:
             if self._gate is not None:
                 self._gate.close()
                 self._gate = None
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

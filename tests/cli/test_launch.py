@@ -182,6 +182,18 @@ def test_a_signal_is_passed_on_and_nothing_is_left(start: Callable[..., subproce
     _await_gone(ids)
 
 
+def test_a_second_signal_ends_who_does_not_listen(start: Callable[..., subprocess.Popen[str]]) -> None:
+    launched = start("here.yaml", "--", "sh", "-c", 'trap "" INT TERM; echo waits as $$; sleep 600')
+    ids = _waiting(launched)
+    launched.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert launched.poll() is None
+    launched.send_signal(signal.SIGINT)
+    launched.communicate(timeout=14)
+    assert launched.returncode == 130
+    _await_gone(ids)
+
+
 def test_nothing_is_left_of_a_launch_that_is_killed(start: Callable[..., subprocess.Popen[str]]) -> None:
     launched = start("here.yaml", "--", str(TRAIN), "--wait")
     ids = _waiting(launched)

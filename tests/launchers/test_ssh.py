@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import autosync
-from autosync.errors import InputError
+from autosync.errors import InputError, OperationError
 from autosync.launchers import LAUNCHERS
 from autosync.launchers.line import BOOT
 from autosync.launchers.request import Script
@@ -98,6 +98,13 @@ def test_an_ssh_command_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("AUTOSYNC_SSH", given)
     with pytest.raises(InputError, match=words):
         SshLauncher().plan(PLANNED, ("x",), Path())
+
+
+def test_an_ssh_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AUTOSYNC_SSH", "no-such-ssh -v")
+    launcher = SshLauncher()
+    with pytest.raises(OperationError, match="no-such-ssh is not installed here"):
+        launcher.start(launcher.plan(PLANNED, ("x",), tmp_path))
 
 
 def test_the_ssh_launcher_is_known_by_name() -> None:
@@ -354,7 +361,7 @@ def test_a_host_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
         assert time.monotonic() - began < 45, err
         assert tuned.returncode == 1, "".join(told) + err
         address = hosts.bed.address("n1")
-        assert f"rank 2 is gone: n1 ({address}): no sign of life for 15 s" in err
+        assert f"rank 2 on n1 is gone: n1 ({address}): no sign of life for 15 s" in err
         assert re.search(rf"error: n1 \({address}\): .* \(the study is kept in \S*kept\)", err), err
         assert list((tmp_path / "autosync-studies" / "kept").iterdir())
         _await_empty(hosts, "n0", "s0", "head")
@@ -398,3 +405,30 @@ def test_an_interruption_while_a_host_is_being_reached(
         _await_empty(hosts, "n0", "head")
     finally:
         hosts.bed.set_link("n1", up=True)
+
+
+@pytest.mark.slow
+@needs_hosts
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_tuning_that_is_interrupted_or_killed(
+    hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]], number: int
+) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "40", "--proposer", "random")
+    assert tuned.stderr is not None
+    for line in tuned.stderr:
+        if "trial 1 of 40" in line and "trying" not in line:
+            break
+    tuned.send_signal(number)
+    tuned.communicate(timeout=40)
+    assert tuned.returncode == (130 if number == signal.SIGINT else -9)
+    _await_empty(hosts, "n0", "n1", "s0", "head")
+
+
+@pytest.mark.slow
+@needs_hosts
+def test_the_cluster_can_be_probed(hosts: Any, tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    code, out, err = run("cluster", "probe", "c.yaml", "--json")
+    assert code == 0, err
+    assert {node["name"] for node in json.loads(out)["cluster"]["calibration"]["nodes"]} == {"n0", "n1", "s0"}

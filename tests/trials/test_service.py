@@ -281,11 +281,11 @@ def test_stock_ddp_takes_a_model_that_leaves_parameters_out_only_when_told(make:
 
 def test_ranks_that_cannot_be_started(make: MakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     with make() as service:
-        monkeypatch.setattr(ranks.sys, "executable", "/no/such/python")
+        monkeypatch.setattr(sys, "executable", "/no/such/python")
         failure = _failure(service)
         assert failure.kind == "launch"
         assert "/no/such/python" in failure.message
-        monkeypatch.setattr(ranks.sys, "executable", "/bin/false")
+        monkeypatch.setattr(sys, "executable", "/bin/false")
         failure = _failure(service)
         assert (failure.kind, failure.message) == ("launch", "rank 0 ended at its start: exit code 1")
 
@@ -294,11 +294,11 @@ def test_ranks_that_never_come(make: MakeService, monkeypatch: pytest.MonkeyPatc
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\nexec sleep 600\n")
     silent.chmod(0o700)
-    monkeypatch.setattr(ranks.sys, "executable", str(silent))
+    monkeypatch.setattr(sys, "executable", str(silent))
     monkeypatch.setattr(ranks, "START_SECONDS", 0.3)
     with make() as service:
         failure = _failure(service)
-        assert (failure.kind, failure.message) == ("launch", "not there within 0.3 s: ranks 0, 1")
+        assert (failure.kind, failure.message) == ("launch", "not there within 0.3 s: rank 0, rank 1")
 
 
 def test_a_control_port_that_is_taken(make: MakeService, monkeypatch: pytest.MonkeyPatch) -> None:
