@@ -114,11 +114,14 @@ def test_a_dry_run_shows_what_would_be_started_and_tried(shell: Shell) -> None:
     ]
     assert "AUTOSYNC_CONTROL_TOKEN=HIDDEN " in lines[1]
     assert lines[1].endswith(" -m autosync.trials.servant ADDRESS > autosync-studies/s/logs/ranks-1/rank-0.log 2>&1")
-    assert lines[4] == "would be tried, in this order:"
+    # This proposer looks at what came of one before it says the next.
+    assert lines[4] == "would be tried, first of 3:"
     assert lines[5] == "  stock DDP: stock DDP as it ships"
     assert lines[6].startswith("  preset:ddp ")
     assert lines[6].endswith(": all variables are all-reduced in 2 messages")
-    assert lines[8:] == ["", "study: autosync-studies/s"]
+    assert lines[7:] == ["", "study: autosync-studies/s"]
+    assert shell.run(*_tune("--dry-run", "--trials", "2")) == 0
+    assert "would be tried, in this order:" in shell.out
     assert shell.run(*_tune("--dry-run")) == 0
     assert "would be tried, first of 50:" in shell.out
     assert shell.run(*_tune("--dry-run", "--trials", "0")) == 0
