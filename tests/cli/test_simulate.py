@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,3 +95,13 @@ def test_nothing_is_simulated_for_a_strategy_of_another_model(shell: Shell, buil
     path.write_text(path.read_text(encoding="utf-8").replace("fc.bias", "head.bias"), encoding="utf-8")
     assert shell.run("simulate", path, "ps", *CONTEXT) == 2
     assert "head.bias" in shell.err
+
+
+def test_torch_is_not_loaded(shell: Shell) -> None:
+    """In an interpreter of its own, because this one may have it."""
+    arguments = ["simulate", "ddp", *CONTEXT, "--simulator", "analytical"]
+    code = (
+        f"import sys; from autosync.cli import main; assert main.run({arguments!r}) == 0; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
