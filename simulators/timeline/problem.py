@@ -16,8 +16,9 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-COMPUTE, WAIT, EVENT, STEP_ENDS = range(4)
-"""What training does next: takes its time, waits at a gate, makes something happen, ends an iteration."""
+COMPUTE, WAIT, EVENT, STEP_ENDS, WORK = range(5)
+"""What training does next: takes its time, waits at a gate, makes something happen, ends an iteration, or works for the
+engine on a processor."""
 
 
 class Program(NamedTuple):

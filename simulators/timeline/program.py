@@ -6,9 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autosync.plan.tables import GATE_KINDS, Gates
 from autosync.plan.types import Gate
-from autosync.simulators.timeline.problem import COMPUTE, EVENT, STEP_ENDS, WAIT, Program
+from autosync.simulators.timeline.problem import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK, Program
 from autosync.specs.model import ModelSpec
+
+
+def program_of_tables(gates: Gates, model: ModelSpec) -> Program:
+    """The same from columns."""
+    named = [
+        Gate(kind=GATE_KINDS[kind], variable=variable, after=())
+        for kind, variable in zip(gates.kind.tolist(), gates.variable.tolist(), strict=True)
+    ]
+    return program_of(named, model)
 
 
 def program_of(gates: Sequence[Gate], model: ModelSpec) -> Program:
@@ -37,6 +47,28 @@ def with_update(program: Program, seconds: float) -> Program:
     (called,) = np.flatnonzero((program.step == EVENT) & (program.argument == program.step_called))
     taken[called + 1] = seconds
     return program._replace(seconds=taken)
+
+
+def with_work(program: Program, *, step: float, gradient: float, update: float) -> Program:
+    """The same with what training works on a processor: at the beginning, for each gradient, and for all updates."""
+    steps: list[tuple[int, int, float]] = [(WORK, 0, step)]
+    rows = list(zip(program.step.tolist(), program.argument.tolist(), program.seconds.tolist(), strict=True))
+    for place, (kind, argument, seconds) in enumerate(rows):
+        is_gradient = kind == EVENT and argument < program.step_called
+        if is_gradient and (place == 0 or rows[place - 1][0] != EVENT):
+            # Those of one segment come together.
+            count = next(
+                at for at in range(place, len(rows)) if rows[at][0] != EVENT or rows[at][1] >= program.step_called
+            )
+            steps.append((WORK, 0, gradient * (count - place)))
+        elif kind == EVENT and argument == program.step_called:
+            steps.append((WORK, 0, update))
+        steps.append((kind, argument, seconds))
+    return program._replace(
+        step=np.array([kind for kind, _, _ in steps], dtype=np.int64),
+        argument=np.array([argument for _, argument, _ in steps], dtype=np.int64),
+        seconds=np.array([seconds for _, _, seconds in steps], dtype=np.float64),
+    )
 
 
 def _forward(gates: Sequence[Gate], model: ModelSpec) -> list[tuple[int, int, float]]:

@@ -1,33 +1,35 @@
-"""The timeline as a simulator: it lowers a strategy, and plays its plan until steps are steady."""
+"""The timeline as a simulator: it lowers strategies, and plays their plans until steps are steady."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from autosync.datasets.schema import Record
-from autosync.plan.tables import LOCAL_KINDS, Tables, tables_of
-from autosync.plan.types import Plan
-from autosync.runtime.updates import EngineUpdates, engine_updates
+from autosync.plan.compiled.lowering import Lowering
+from autosync.plan.compiled.tables import tables_at
 from autosync.simulators.costs import Costs, costs_of, local_processors
 from autosync.simulators.interface import Prediction
 from autosync.simulators.lowered import lowered
-from autosync.simulators.symmetry import Classes
-from autosync.simulators.timeline.assembly import Given, assemble
-from autosync.simulators.timeline.catalog import Catalogs
-from autosync.simulators.timeline.kernel import simulate
-from autosync.simulators.timeline.problem import Flags, Floats, Outcome, Problem, Program
-from autosync.simulators.timeline.program import program_of, with_update
+from autosync.simulators.timeline.events import play
+from autosync.simulators.timeline.explanation import Explanation, explanation_of
+from autosync.simulators.timeline.flows import Flows
+from autosync.simulators.timeline.near import Near
+from autosync.simulators.timeline.network import Played, Scene
+from autosync.simulators.timeline.trace import trace_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import Overlap, Strategy
+from autosync.strategy import legality
+from autosync.strategy.representation import Strategy
+
+MOST_RANKS = 64
+"""Up to so many ranks every message is played; beyond, transfers are flows and ranks that do the same are one."""
 
 NUM_ITERATIONS = 8
 """As many as steps need to become steady, and more: what goes on into the next forward pass settles in two or three."""
 
-_UPDATE = LOCAL_KINDS.index("update")
+_BATCH = 64
 
 
 def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> TimelineSimulator:  # noqa: ARG001 - it knows nothing of other models
@@ -36,74 +38,76 @@ def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None 
 
 
 class TimelineSimulator:
-    """Predicts by playing plans, event by event. `classes`: of ranks that are simulated as one; found unless told."""
+    """Predicts by playing plans, event by event."""
 
     name = "timeline"
 
-    def __init__(
-        self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None, classes: Classes | None = None
-    ) -> None:
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> None:
         self._model = model
         self._cluster = cluster
-        self._costs = costs or costs_of(cluster)
-        self._catalogs = Catalogs(cluster, self._costs, classes=classes)
-        self._programs: dict[Overlap, Program] = {}
-        num_elements = sum(variable.num_elements for variable in model.variables)
-        self._update_seconds = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
+        self._costs = costs or costs_of(cluster, num_processors=local_processors(cluster))
+        self._is_large = len(cluster.ranks) > MOST_RANKS
+        self._near = Near(model, cluster, self._costs)
+        self._lowering = Lowering(model, cluster)
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """One prediction a strategy, in their order."""
-        return [self._predict(lowered(strategy, self._model, self._cluster)) for strategy in strategies]
+        if self._is_large:
+            flows = Flows(self._model, self._cluster, costs=self._costs)
+            return [Prediction(seconds=flows.seconds(lowered(one, self._model, self._cluster))) for one in strategies]
+        found: list[Prediction] = []
+        for begin in range(0, len(strategies), _BATCH):
+            found += [Prediction(seconds=_seconds(scene)) for scene in self._scenes(strategies[begin : begin + _BATCH])]
+        return found
 
     def learn(self, records: Sequence[Record]) -> None:
         """What it knows is what the probe found."""
 
-    def play(self, plan: Plan, *, num_iterations: int = NUM_ITERATIONS) -> Outcome:
-        """All that happens, from rest until steps are steady."""
-        return simulate(self.problem(plan), num_iterations)
-
-    def problem(self, plan: Plan) -> Problem:
+    def scene(self, strategy: Strategy) -> Scene:
         """What the kernel is given."""
-        tables = tables_of(plan)
-        ours = engine_updates(plan)
-        elements = sum(v.num_elements for v in self._model.variables if v.name not in ours.variables)
-        catalog, numbers = self._catalogs.find(tables.shapes)
-        return assemble(
-            Given(
-                operations=tables.operations._replace(shape=numbers[tables.operations.shape]),
-                gates=tables.gates,
-                num_lanes=max(1, tables.num_lanes),
-                catalog=catalog,
-                program=with_update(self._program(plan), elements * self._update_seconds),
-                local_seconds=self._local_seconds(tables),
-                by_users=_users_updates(tables, ours),
-                bytes_ahead=self._costs.bytes_ahead,
+        (scene,) = self._scenes([strategy])
+        return scene
+
+    def play(self, strategy: Strategy, *, num_iterations: int = NUM_ITERATIONS) -> Played:
+        """All that happens, message by message, from rest until steps are steady."""
+        return play(self.scene(strategy), num_iterations)
+
+    def explain(self, strategy: Strategy) -> Explanation:
+        """What a step by a strategy waits for, and how busy links are."""
+        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy)
+        played = play(scene, NUM_ITERATIONS)
+        return explanation_of(plan, self._cluster, scene, played, seconds=steady_seconds(scene, played))
+
+    def trace(self, strategy: Strategy) -> list[dict[str, Any]]:
+        """The events of a Chrome trace, as the runtime writes them."""
+        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy)
+        return trace_of(plan, self._cluster, scene, play(scene, NUM_ITERATIONS))
+
+    def _scenes(self, strategies: Sequence[Strategy]) -> Iterator[Scene]:
+        lowering = self._lowering
+        try:
+            plans = lowering.lower(lowering.encode(strategies))
+        except KeyError:
+            # Which of them, and by which rule.
+            for strategy in strategies:
+                legality.check(strategy, self._model, self._cluster)
+            raise
+        for number, strategy in enumerate(strategies):
+            begin, end = plans.first_operation[number], plans.first_operation[number + 1]
+            yield self._near.scene(
+                tables_at(plans, number, self._cluster, shapes=lowering.shapes, costs=lowering.costs),
+                strategy.overlap,
+                by_users=plans.by_users[begin:end],
+                users_elements=int(plans.users_elements[number]),
             )
-        )
-
-    def _predict(self, plan: Plan) -> Prediction:
-        period = max([operation.every for operation in plan.operations], default=1)
-        ends = self.play(plan, num_iterations=max(NUM_ITERATIONS, 2 * period)).step_ends
-        assert len(ends) > period, "a plan cannot deadlock, so all its steps end"
-        return Prediction(seconds=float(ends[-1] - ends[-1 - period]) / period)
-
-    def _program(self, plan: Plan) -> Program:
-        """Plans have the same gates wherever they overlap the same."""
-        found = self._programs.get(plan.overlap)
-        if found is None:
-            found = self._programs[plan.overlap] = program_of(plan.gates, self._model)
-        return found
-
-    def _local_seconds(self, tables: Tables) -> Floats:
-        """What each operation takes that is local work, on the whole of its elements."""
-        operations, costs = tables.operations, self._costs
-        rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
-        per_element = np.where(operations.kind == _UPDATE, self._update_seconds, 1.0 / rates[operations.cost])
-        return np.asarray(costs.local_seconds + operations.num_elements * per_element, dtype=np.float64)
 
 
-def _users_updates(tables: Tables, ours: EngineUpdates) -> Flags:
-    """The updates that the user's optimizer makes."""
-    found: Flags = ~tables.operations.is_transfer & (tables.operations.kind == _UPDATE)
-    found[list(ours.operations)] = False
-    return found
+def steady_seconds(scene: Scene, played: Played) -> float:
+    """A step, when they have become steady."""
+    ends, period = played.step_ends, int(scene.every.max())
+    assert len(ends) > period, "a plan cannot deadlock, so all its steps end"
+    return float(ends[-1] - ends[-1 - period]) / period
+
+
+def _seconds(scene: Scene) -> float:
+    return steady_seconds(scene, play(scene, max(NUM_ITERATIONS, 2 * int(scene.every.max()))))

@@ -1,0 +1,144 @@
+"""Shapes of transfers as columns, worked out once for many plans: who moves what to whom, in which round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autosync.plan.expansion import Move, expand, num_chunks
+from autosync.plan.tables import Shape
+from autosync.simulators.timeline.problem import Flags, Integers
+
+PIECES, NATIVE_RING = range(2)
+"""Kinds of templates: moves that the engine cuts into pieces, and gloo's own all-reduce."""
+
+
+class Book(NamedTuple):
+    """Shapes of transfers as columns, worked out once for many plans.
+
+    By shape: its template (-1: local work), into how many chunks an outer split has cut its buffer, and its groups,
+    `ranks[group_first[g] : group_first[g + 1]]` for g from `first_group[shape]` on. A template is how a collective goes
+    among so many members: its moves in the order of rounds, with the channel of each; those that arrive at a member
+    (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and those that leave it likewise.
+    """
+
+    template: Integers
+    outer: Integers
+    first_group: Integers
+    group_first: Integers
+    ranks: Integers
+    kind: Integers
+    num_chunks: Integers
+    is_gather: Flags
+    is_whole: Flags
+    first_channel: Integers
+    channel_source: Integers
+    channel_destination: Integers
+    first_move: Integers
+    move_round: Integers
+    move_first: Integers
+    move_last: Integers
+    move_adds: Flags
+    move_channel: Integers
+    first_member: Integers
+    first_arriving: Integers
+    arriving: Integers
+    first_leaving: Integers
+    leaving: Integers
+
+
+class _Template(NamedTuple):
+    kind: int
+    num_members: int
+    num_chunks: int
+    is_gather: bool
+    is_whole: bool
+    moves: tuple[Move, ...]
+
+
+def book_of(shapes: Sequence[Shape]) -> Book:
+    """The book of these shapes, in their order."""
+    templates: dict[_Template, int] = {}
+    template = []
+    for shape in shapes:
+        if shape.collective is None:
+            template.append(-1)
+            continue
+        template.append(templates.setdefault(_template(shape), len(templates)))
+    groups = [list(shape.groups) for shape in shapes]
+    flat = [group for found in groups for group in found]
+    columns = _columns(list(templates))
+    return Book(
+        template=_integers(template),
+        outer=_integers([len(shape.within[0]) if shape.within else 1 for shape in shapes]),
+        first_group=_ends([len(found) for found in groups]),
+        group_first=_ends([len(group) for group in flat]),
+        ranks=_integers([rank for group in flat for rank in group]),
+        **columns,
+    )
+
+
+def _template(shape: Shape) -> _Template:
+    collective, algorithm, size = shape.collective, shape.algorithm, len(shape.groups[0])
+    assert collective is not None
+    assert algorithm is not None
+    if (collective, algorithm) == ("all_reduce", "native") and size > 1:
+        moves = tuple(Move(0, member, (member + 1) % size, 0, 1, adds=True) for member in range(size))
+        return _Template(NATIVE_RING, size, 1, is_gather=False, is_whole=False, moves=moves)
+    is_gather = collective in ("gather_v", "all_gather_v")
+    moves = tuple(expand(collective, algorithm, size)) if size > 1 else ()
+    # gloo's own broadcasts and reductions move whole buffers.
+    is_whole = algorithm == "native" and collective in ("reduce", "broadcast")
+    chunks = num_chunks(collective, size) if size > 1 else 1
+    return _Template(PIECES, size, chunks, is_gather=is_gather, is_whole=is_whole, moves=moves)
+
+
+def _columns(templates: Sequence[_Template]) -> dict[str, Any]:
+    sources, destinations, channels = list[int](), list[int](), list[int]()
+    num_channels, arriving, leaving = list[int](), list[list[int]](), list[list[int]]()
+    flat: list[Move] = []
+    for template in templates:
+        moves = sorted(template.moves, key=lambda move: move.round)
+        known: dict[tuple[int, int], int] = {}
+        members: list[tuple[list[int], list[int]]] = [([], []) for _ in range(template.num_members)]
+        for number, move in enumerate(moves, start=len(flat)):
+            channels.append(known.setdefault((move.source, move.destination), len(known)))
+            members[move.destination][0].append(number)
+            members[move.source][1].append(number)
+        flat += moves
+        num_channels.append(len(known))
+        sources += [source for source, _ in known]
+        destinations += [destination for _, destination in known]
+        for ours, theirs in members:
+            arriving.append(sorted(ours, key=lambda number: (flat[number].round, flat[number].source)))
+            leaving.append(theirs)
+    return {
+        "kind": _integers([one.kind for one in templates]),
+        "num_chunks": _integers([one.num_chunks for one in templates]),
+        "is_gather": np.array([one.is_gather for one in templates], dtype=np.bool_),
+        "is_whole": np.array([one.is_whole for one in templates], dtype=np.bool_),
+        "first_channel": _ends(num_channels),
+        "channel_source": _integers(sources),
+        "channel_destination": _integers(destinations),
+        "first_move": _ends([len(one.moves) for one in templates]),
+        "move_round": _integers([move.round for move in flat]),
+        "move_first": _integers([move.first for move in flat]),
+        "move_last": _integers([move.last for move in flat]),
+        "move_adds": np.array([move.adds for move in flat], dtype=np.bool_),
+        "move_channel": _integers(channels),
+        "first_member": _ends([one.num_members for one in templates]),
+        "first_arriving": _ends([len(one) for one in arriving]),
+        "arriving": _integers([number for one in arriving for number in one]),
+        "first_leaving": _ends([len(one) for one in leaving]),
+        "leaving": _integers([number for one in leaving for number in one]),
+    }
+
+
+def _ends(lengths: Sequence[int]) -> Integers:
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def _integers(values: Sequence[int]) -> Integers:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,405 @@
+"""The timeline: a plan played message by message on ranks and links, as engine and network do it. Compiled.
+
+Every rank's training goes through its program; each lane has a thread that carries out its transfers in order, one at a
+time; local work is done by one thread a rank, of the oldest iteration and the first message first.
+
+A transfer takes its messages in order. It asks for them a window ahead, and what nobody has asked for is not sent. Two
+ranks have one connection, in which messages and requests stand in line. A link's connections share it evenly; what
+comes in faster than the receiver's link stands in its queue, requests as well: so on a busy way back they are late.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.network import Played, Scene, State
+from autosync.simulators.timeline.problem import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK, Floats
+from autosync.simulators.timeline.rest import at_rest, is_due, item_of
+from autosync.simulators.timeline.wire import (
+    ADVANCES,
+    ARRIVED,
+    ASKED,
+    BEGUN,
+    COMPUTED,
+    ENDS,
+    GOES_ON,
+    LINK,
+    LOOKS,
+    MESSAGE_CAME,
+    NUM_KINDS,
+    REQUEST_CAME,
+    SENDS,
+    TAKEN,
+    WORKED,
+    WORKS,
+    burn,
+    join,
+    pop,
+    push,
+    serve,
+    stand,
+    way_of_request,
+    work,
+)
+
+_STEADY = 2e-3
+_MIN_STEADY_STEPS = 4
+_WINDOW_AHEAD, _WINDOW_FAVOURED = 3, 2
+
+_called = numba.njit(cache=True)
+
+
+@_called
+def play(scene: Scene, num_iterations: int) -> Played:
+    """So many iterations from rest, or fewer where steps have become steady."""
+    state = at_rest(scene, num_iterations)
+    can_be_steady = scene.every.max() == 1
+    step_ends = np.full(num_iterations, np.nan)
+    num_steps = 0
+    for rank in range(len(scene.trains)):
+        push(state, 0.0, COMPUTED, rank)
+        push(state, 0.0, WORKS, rank)
+    for lane in range(len(state.lanes)):
+        push(state, 0.0, ADVANCES, lane)
+    while state.num_heap[0] > 0:
+        what = pop(state)
+        _happen(scene, state, what)
+        while num_steps < num_iterations and _end_step(scene, state, num_steps, step_ends):
+            num_steps += 1
+        if num_steps == num_iterations or (can_be_steady and _is_steady(step_ends, num_steps)):
+            break
+    return Played(step_ends[:num_steps], state.begun, state.ended, state.passed)
+
+
+@inner
+def _end_step(scene: Scene, state: State, step: int, step_ends: Floats) -> bool:
+    latest = 0.0
+    for rank in range(len(scene.trains)):
+        if scene.trains[rank]:
+            if np.isnan(state.step_ends[step, rank]):
+                return False
+            latest = max(latest, state.step_ends[step, rank])
+    step_ends[step] = latest
+    return True
+
+
+@inner
+def _is_steady(step_ends: Floats, num_steps: int) -> bool:
+    if num_steps < _MIN_STEADY_STEPS:
+        return False
+    newest = step_ends[num_steps - 1] - step_ends[num_steps - 2]
+    before = step_ends[num_steps - 2] - step_ends[num_steps - 3]
+    return bool(abs(newest - before) <= _STEADY * newest)
+
+
+@inner
+def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0912 - the list of all that may happen
+    """Every function below is called from one place, for the compiler puts each into its callers."""
+    kind, what = value % NUM_KINDS, value // NUM_KINDS
+    if kind in (BEGUN, TAKEN, GOES_ON):
+        if kind == BEGUN:
+            _begin(scene, state, what)
+        elif kind == TAKEN:
+            state.parts[what].step += 1
+        if kind != GOES_ON:
+            row = scene.parts[what].first_take + what + state.parts[what].step
+            state.parts[what].post = scene.first_post[row]
+        _go(scene, state, what)
+    elif kind in (LOOKS, ARRIVED):
+        part = what
+        if kind == ARRIVED:
+            state.channels[what].arrived += 1
+            part = scene.channels[what].destination
+        _look(scene, state, part)
+    elif kind in (SENDS, ASKED):
+        state.channels[what].credit += kind == ASKED
+        _send(scene, state, what)
+    elif kind == LINK:
+        if state.links[what].due == state.now[0]:
+            serve(scene, state, what)
+    elif kind in (REQUEST_CAME, MESSAGE_CAME):
+        native, times = scene.channels[what].is_native, scene.times
+        if kind == REQUEST_CAME:
+            push(state, work(scene, state, -1, times.asked[native]), ASKED, what)
+        else:
+            push(state, work(scene, state, -1, times.arrived[native]), ARRIVED, what)
+            burn(scene, state, what, state.channels[what].arrived)
+    elif kind == COMPUTED:
+        state.ranks[what].until = np.inf
+        _train(scene, state, what)
+    elif kind == ADVANCES:
+        _advance(scene, state, what)
+    elif kind == WORKS:
+        _take_work(scene, state, what)
+    else:
+        _end(scene, state, state.ranks[what].works_on if kind == WORKED else what)
+
+
+# What is over, and who waits for it.
+
+
+@inner
+def _end(scene: Scene, state: State, part: int) -> None:
+    """A part is over: whoever waits for it has one thing less to wait for, and its thread goes on."""
+    facts, iteration = scene.parts[part], state.parts[part].iteration
+    operation, rank = facts.operation, facts.rank
+    state.ended[iteration, part] = state.now[0]
+    for position in range(scene.first_follower[operation], scene.first_follower[operation + 1]):
+        later = iteration + scene.follower_lag[position]
+        item = item_of(scene, scene.follower[position], rank, len(scene.trains))
+        if item >= 0 and later < state.num_iterations:
+            _count_down(scene, state, later, item)
+    if scene.is_transfer[operation]:
+        lane = rank * scene.num_lanes + scene.lane[operation]
+        state.lanes[lane].num_under_way -= 1
+        push(state, state.now[0], ADVANCES, lane)
+    else:
+        state.ranks[rank].works_on = -1
+        push(state, state.now[0], WORKS, rank)
+
+
+@inner
+def _count_down(scene: Scene, state: State, iteration: int, item: int) -> None:
+    state.unmet[iteration, item] -= 1
+    if state.unmet[iteration, item] > 0:
+        return
+    num_parts, now = len(scene.parts), state.now[0]
+    if item >= num_parts:
+        rank = (item - num_parts) % len(scene.trains)
+        if np.isinf(state.ranks[rank].until):
+            # If it does not stand at this gate it goes on standing where it is.
+            state.ranks[rank].until = now
+            push(state, now, COMPUTED, rank)
+        return
+    operation, rank = scene.parts[item].operation, scene.parts[item].rank
+    if not is_due(scene, iteration, operation):
+        return
+    if scene.is_transfer[operation]:
+        push(state, now, ADVANCES, rank * scene.num_lanes + scene.lane[operation])
+        return
+    state.ready[rank, state.ranks[rank].num_ready] = iteration * state.num_items + item
+    state.ranks[rank].num_ready += 1
+    push(state, now, WORKS, rank)
+
+
+@inner
+def _take_work(scene: Scene, state: State, rank: int) -> None:
+    """Of what is ready the oldest, and of that the first message's first."""
+    if state.ranks[rank].works_on >= 0 or state.ranks[rank].num_ready == 0:
+        return
+    chosen, num_ready = 0, state.ranks[rank].num_ready
+    for place in range(1, num_ready):
+        if _is_before(scene, state, state.ready[rank, place], state.ready[rank, chosen]):
+            chosen = place
+    code = state.ready[rank, chosen]
+    state.ready[rank, chosen] = state.ready[rank, num_ready - 1]
+    state.ranks[rank].num_ready -= 1
+    iteration, part = code // state.num_items, code % state.num_items
+    state.begun[iteration, part] = state.now[0]
+    state.parts[part].iteration = iteration
+    state.ranks[rank].works_on = part
+    push(
+        state,
+        work(scene, state, scene.parts[part].rank, scene.parts[part].work) + scene.parts[part].seconds,
+        WORKED,
+        rank,
+    )
+
+
+@inner
+def _is_before(scene: Scene, state: State, one: int, other: int) -> bool:
+    ours, theirs = one // state.num_items, other // state.num_items
+    if ours != theirs:
+        return ours < theirs
+    ours, theirs = one % state.num_items, other % state.num_items
+    first, second = scene.urgency[scene.parts[ours].operation], scene.urgency[scene.parts[theirs].operation]
+    if first != second:
+        return bool(first < second)
+    return ours < theirs
+
+
+@inner
+def _train(scene: Scene, state: State, rank: int) -> None:
+    """The program goes on until it takes time or must wait."""
+    ours = state.ranks[rank]
+    if not scene.trains[rank]:
+        return
+    # What happens here may open gates of this rank; it does not come in here twice.
+    ours.until = 0.0
+    num_parts, num_ranks = len(scene.parts), len(scene.trains)
+    while ours.iteration < state.num_iterations:
+        place, iteration = ours.at, ours.iteration
+        step, argument, seconds = scene.program[place], scene.program_argument[place], scene.program_seconds[place]
+        if step == WAIT and state.unmet[iteration, num_parts + argument * num_ranks + rank] > 0:
+            break
+        ours.at = (place + 1) % len(scene.program)
+        state.passed[iteration, rank, place] = state.now[0]
+        if step == EVENT:
+            _tell(scene, state, iteration, argument, rank)
+        elif step == STEP_ENDS:
+            state.step_ends[iteration, rank] = state.now[0]
+            ours.iteration += 1
+        elif step in (COMPUTE, WORK):
+            if step == WORK:
+                ours.until = work(scene, state, rank, seconds)
+            else:
+                # Time lost to others is made good, if it is little.
+                if state.now[0] - ours.pace > scene.times.slack:
+                    ours.pace = state.now[0]
+                ours.pace += seconds
+                ours.until = max(state.now[0], ours.pace)
+            state.passed[iteration, rank, place] = ours.until
+            push(state, ours.until, COMPUTED, rank)
+            return
+    ours.until = np.inf
+
+
+@inner
+def _tell(scene: Scene, state: State, iteration: int, event: int, rank: int) -> None:
+    """Something has happened on a rank; to servers the first rank's steps happen as well."""
+    num_ranks, is_step = len(scene.trains), event >= scene.num_events - 2
+    for position in range(scene.first_on_event[event], scene.first_on_event[event + 1]):
+        for other in range(num_ranks):
+            if other == rank or (rank == 0 and is_step and not scene.trains[other]):
+                item = item_of(scene, scene.on_event[position], other, num_ranks)
+                if item >= 0:
+                    _count_down(scene, state, iteration, item)
+
+
+# Transfers.
+
+
+@inner
+def _advance(scene: Scene, state: State, queue: int) -> None:
+    """A lane goes on to what it can begin."""
+    begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
+    while (
+        begin < end
+        and state.lanes[queue].num_under_way < scene.lane_width
+        and state.lanes[queue].iteration < state.num_iterations
+    ):
+        if state.lanes[queue].head == end:
+            state.lanes[queue].head = begin
+            state.lanes[queue].iteration += 1
+            continue
+        iteration, part = state.lanes[queue].iteration, scene.queued[state.lanes[queue].head]
+        operation = scene.parts[part].operation
+        if not is_due(scene, iteration, operation):
+            state.lanes[queue].head += 1
+            continue
+        if state.unmet[iteration, part] > 0:
+            return
+        state.lanes[queue].head += 1
+        state.lanes[queue].num_under_way += 1
+        state.begun[iteration, part] = state.now[0]
+        state.parts[part].iteration = iteration
+        push(state, work(scene, state, scene.parts[part].rank, scene.parts[part].work), BEGUN, part)
+
+
+@inner
+def _begin(scene: Scene, state: State, part: int) -> None:
+    operation, rank = scene.parts[part].operation, scene.parts[part].rank
+    state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
+    ours = state.parts[part]
+    ours.step = ours.asked = ours.num_sent = 0
+    ours.is_open = True
+
+
+@inner
+def _go(scene: Scene, state: State, part: int) -> None:
+    """A lane asks and posts, one thing after another, then looks whether what it takes next is there."""
+    ours, rank = state.parts[part], scene.parts[part].rank
+    row = scene.parts[part].first_take + part + ours.step
+    ours.is_busy = True
+    while True:
+        if ours.asked < _window(scene, state, part):
+            native = _ask(scene, state, part)
+            seconds = scene.times.ask[native]
+        elif ours.post < scene.first_post[row + 1]:
+            channel = scene.post_channel[ours.post]
+            ours.post += 1
+            state.channels[channel].posted += 1
+            push(state, state.now[0], SENDS, channel)
+            native = scene.channels[channel].is_native
+            seconds = scene.times.post[native]
+        else:
+            break
+        if seconds > 0.0:
+            push(state, work(scene, state, rank, seconds), GOES_ON, part)
+            return
+    ours.is_busy = False
+    push(state, state.now[0], LOOKS, part)
+
+
+@inner
+def _window(scene: Scene, state: State, part: int) -> int:
+    """Up to which take a part asks now."""
+    facts, step = scene.parts[part], state.parts[part].step
+    if facts.num_summed > 0:
+        return int(min(facts.num_summed if step < facts.num_summed else facts.num_takes, step + 2))
+    priority = scene.priority[facts.operation]
+    lowest, highest = priority, priority
+    for lane in range(scene.num_lanes):
+        other = state.lanes[facts.rank * scene.num_lanes + lane].priority
+        if other >= 0:
+            lowest, highest = min(lowest, other), max(highest, other)
+    window = max(1, facts.breadth) if lowest < priority else facts.breadth + _WINDOW_AHEAD
+    if lowest >= priority and highest > priority:
+        window += _WINDOW_FAVOURED
+    return int(min(facts.num_takes, step + window))
+
+
+@inner
+def _ask(scene: Scene, state: State, part: int) -> int:
+    """Ask for one more message; whether the backend itself does it."""
+    channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
+    state.parts[part].asked += 1
+    back = scene.channels[channel].back
+    if state.lines[back].first < 0:
+        push(state, state.now[0] + way_of_request(scene, state, back), REQUEST_CAME, channel)
+    else:
+        stand(state, back, channel, 0.0)
+    return int(scene.channels[channel].is_native)
+
+
+@inner
+def _send(scene: Scene, state: State, channel: int) -> None:
+    facts, ours = scene.channels[channel], state.channels[channel]
+    line = facts.line
+    while ours.sent < min(ours.posted, ours.credit):
+        num_bytes = scene.message_bytes[facts.first_message + ours.sent % facts.num_messages]
+        ours.sent += 1
+        burn(scene, state, channel, ours.sent - 1)
+        is_ahead = state.lines[line].num_bytes + num_bytes <= scene.times.bytes_ahead
+        entry = stand(state, line, channel, num_bytes)
+        state.entries[entry].is_counted = not is_ahead
+        state.lines[line].num_bytes += num_bytes
+        if state.lines[line].first == entry:
+            join(scene, state, line, num_bytes)
+        if is_ahead:
+            state.parts[facts.source].num_sent += 1
+            push(state, state.now[0], LOOKS, facts.source)
+
+
+@inner
+def _look(scene: Scene, state: State, part: int) -> None:
+    """Whether what a part takes next is there, or it is done."""
+    facts, ours = scene.parts[part], state.parts[part]
+    if not ours.is_open or ours.is_busy:
+        return
+    if ours.step < facts.num_takes:
+        take = scene.takes[facts.first_take + ours.step]
+        channel = scene.channels[take.channel]
+        if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
+            ours.is_busy = True
+            seconds = scene.times.taken[channel.is_native] + take.added_bytes / scene.times.rate_added
+            push(state, work(scene, state, -1 if channel.is_native else facts.rank, seconds), TAKEN, part)
+        return
+    if ours.num_sent < facts.num_posts:
+        return
+    ours.is_open = False
+    ours.runs += 1
+    state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
+    push(state, state.now[0], ENDS, part)

@@ -1,0 +1,252 @@
+"""Why a simulated step takes as long as it does: what it waited for, back from its end, and how busy links were."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from autosync.plan.types import Edge, Operation, Plan, Transfer
+from autosync.simulators.timeline.network import Played, Scene
+from autosync.simulators.timeline.problem import COMPUTE, EVENT, WAIT
+from autosync.specs.cluster import ClusterSpec
+
+_ROUNDING_SECONDS = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Critical:
+    """One stretch of what a step waited for, on one rank.
+
+    `operation` is a position in the plan, None for compute. What held it up before it began was the entry before it:
+    the gradient, another operation that it needs, its lane, or another member that came later.
+    """
+
+    kind: Literal["compute", "transfer", "local"]
+    name: str
+    rank: int
+    operation: int | None
+    start_seconds: float
+    end_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyLink:
+    """The share of a step in which a link (of a node or a rack, one direction of it) carries bytes."""
+
+    link: str
+    busy_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A step: how long, how much of that is compute and how much is waiting for communication.
+
+    `critical_path` goes from the step's begin to its end, on whichever rank; `links` come busiest first.
+    """
+
+    seconds: float
+    compute_seconds: float
+    exposed_seconds: float
+    critical_path: tuple[Critical, ...]
+    links: tuple[BusyLink, ...]
+
+
+def name_of(plan: Plan, index: int) -> str:
+    """An operation in words, as the engine has it in its timelines."""
+    operation = plan.operations[index]
+    what = operation.collective if isinstance(operation, Transfer) else operation.kind
+    parts = plan.messages[operation.message]
+    more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+    return f"{what} of {parts[0]}{more} (operation {index})"
+
+
+def explanation_of(plan: Plan, cluster: ClusterSpec, scene: Scene, played: Played, *, seconds: float) -> Explanation:
+    """What the last step that was played shows."""
+    path = _Path(plan, scene, played)
+    compute = float(scene.program_seconds[scene.program == COMPUTE].sum())
+    return Explanation(
+        seconds=seconds,
+        compute_seconds=compute,
+        exposed_seconds=max(0.0, seconds - compute),
+        critical_path=path.back_from_the_end(),
+        links=_busy_links(cluster, scene, seconds),
+    )
+
+
+class _Path:
+    """Walks back from the end of the last step."""
+
+    def __init__(self, plan: Plan, scene: Scene, played: Played) -> None:
+        self._plan = plan
+        self._scene = scene
+        self._played = played
+        self._iteration = len(played.step_ends) - 1
+        self._begin = float(played.step_ends[-2]) if len(played.step_ends) > 1 else 0.0
+        self._lane_before = self._lanes()
+
+    def back_from_the_end(self) -> tuple[Critical, ...]:
+        ends = self._played.passed[self._iteration, :, -1]
+        rank = int(np.nanargmax(ends))
+        found: list[Critical] = []
+        now, place = float(ends[rank]), len(self._scene.program) - 1
+        while now > self._begin + _ROUNDING_SECONDS:
+            waited = self._waited(rank, place)
+            if waited is None:
+                start = max(self._begin, self._compute_from(rank, place, now))
+                found.append(self._compute(rank, start, now))
+                if start <= self._begin + _ROUNDING_SECONDS:
+                    break
+                place, now = self._place_at(rank, start), start
+                if self._waited(rank, place) is None:
+                    break
+                continue
+            now, rank, place = self._through(waited, rank, found)
+        return tuple(reversed(found))
+
+    def _through(self, waited: tuple[int, int], rank: int, found: list[Critical]) -> tuple[float, int, int]:
+        """Back through operations to the compute that they waited for: when, on which rank, where in its program."""
+        index, iteration = waited
+        while True:
+            part = int(self._scene.part_of[index, rank])
+            rank, part = self._last_to_come(index, rank, part, iteration)
+            begun, ended = float(self._played.begun[iteration, part]), float(self._played.ended[iteration, part])
+            operation = self._plan.operations[index]
+            found.append(
+                Critical(
+                    kind="transfer" if isinstance(operation, Transfer) else "local",
+                    name=name_of(self._plan, index),
+                    rank=rank,
+                    operation=index,
+                    start_seconds=begun,
+                    end_seconds=ended,
+                )
+            )
+            before = self._before(index, rank, part, iteration)
+            if before is None or begun <= self._begin:
+                return begun, rank, self._place_at(rank, begun)
+            index, iteration = before
+
+    def _last_to_come(self, index: int, rank: int, part: int, iteration: int) -> tuple[int, int]:
+        """The member of the rank's group that began last."""
+        operation = self._plan.operations[index]
+        group = next(group for group in operation.groups if rank in group)
+        if not isinstance(operation, Transfer) or len(group) == 1:
+            return rank, part
+        parts = [int(self._scene.part_of[index, member]) for member in group]
+        latest = int(np.nanargmax([self._played.begun[iteration, one] for one in parts]))
+        if self._played.begun[iteration, parts[latest]] <= self._played.begun[iteration, part] + _ROUNDING_SECONDS:
+            return rank, part
+        return group[latest], parts[latest]
+
+    def _before(self, index: int, rank: int, part: int, iteration: int) -> tuple[int, int] | None:
+        """What ended as an operation began on a rank; None: its begin was for training to say."""
+        operation: Operation = self._plan.operations[index]
+        candidates = [(edge.target, iteration - edge.lag) for edge in operation.after if edge.event == "operation"]
+        if part in self._lane_before:
+            candidates.append((self._lane_before[part], iteration))
+        best, latest = None, -np.inf
+        for target, at in candidates:
+            other = int(self._scene.part_of[target, rank])
+            if at >= 0 and other >= 0 and self._played.ended[at, other] > latest:
+                best, latest = (target, at), float(self._played.ended[at, other])
+        told = self._told(operation.after, rank, iteration)
+        return best if latest >= told - _ROUNDING_SECONDS and best is not None else None
+
+    def _told(self, edges: tuple[Edge, ...], rank: int, iteration: int) -> float:
+        """When training had told the last of these edges."""
+        latest = -np.inf
+        for edge in edges:
+            if edge.event == "operation" or not self._scene.trains[rank]:
+                continue
+            number = edge.target if edge.event == "grad_ready" else self._scene.num_events - 2
+            places = np.flatnonzero((self._scene.program == EVENT) & (self._scene.program_argument == number))
+            latest = max([latest, *self._played.passed[iteration, rank, places].tolist()])
+        return latest
+
+    def _lanes(self) -> dict[int, int]:
+        """For each part the operation before it in its lane."""
+        scene, found = self._scene, dict[int, int]()
+        for queue in range(len(scene.first_queued) - 1):
+            queued = scene.queued[scene.first_queued[queue] : scene.first_queued[queue + 1]].tolist()
+            for before, part in itertools.pairwise(queued):
+                found[part] = int(scene.parts[before]["operation"])
+        return found
+
+    def _waited(self, rank: int, place: int) -> tuple[int, int] | None:
+        """What training stood for at the last step that took time, up to a place in its program.
+
+        It is an operation and its iteration; None: it computed.
+        """
+        scene = self._scene
+        while place >= 0 and not self._took_time(rank, place):
+            place -= 1
+        if place < 0 or scene.program[place] != WAIT:
+            return None
+        ends = {}
+        for edge in self._plan.gates[int(scene.program_argument[place])].after:
+            part = int(scene.part_of[edge.target, rank]) if edge.event == "operation" else -1
+            iteration = self._iteration - edge.lag
+            if part >= 0 and iteration >= 0:
+                ends[edge.target, iteration] = float(self._played.ended[iteration, part])
+        return max(ends, key=lambda which: ends[which]) if ends else None
+
+    def _took_time(self, rank: int, place: int) -> bool:
+        passed = self._played.passed[self._iteration, rank]
+        if place > 0:
+            before = float(passed[place - 1])
+        else:
+            before = float(self._played.passed[self._iteration - 1, rank, -1]) if self._iteration else 0.0
+        return bool(passed[place] > before + _ROUNDING_SECONDS)
+
+    def _compute_from(self, rank: int, place: int, now: float) -> float:
+        """Since when training computed without waiting."""
+        passed = self._played.passed[self._iteration, rank]
+        for at in range(place, -1, -1):
+            if self._scene.program[at] == WAIT and passed[at] < now - _ROUNDING_SECONDS and self._took_time(rank, at):
+                return float(passed[at])
+        return self._begin
+
+    def _place_at(self, rank: int, now: float) -> int:
+        """The last step of the program that was passed by then."""
+        passed = self._played.passed[self._iteration, rank]
+        return max(0, int(np.searchsorted(passed, now + _ROUNDING_SECONDS, side="right")) - 1)
+
+    def _compute(self, rank: int, start: float, end: float) -> Critical:
+        return Critical(
+            kind="compute", name="training", rank=rank, operation=None, start_seconds=start, end_seconds=end
+        )
+
+
+def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[BusyLink, ...]:
+    """What messages of a step load each link with, over its rate; loopback is no link."""
+    network, num_nodes = scene.network, len(cluster.nodes)
+    out = np.zeros(len(network.link_rate))
+    into = np.zeros(len(network.queue_rate))
+    every = scene.every[scene.parts["operation"][scene.channels["source"]]]
+    first = scene.channels["first_message"]
+    totals = np.add.reduceat(np.append(scene.message_bytes, 0.0), first) if len(first) else np.zeros(0)
+    lines = scene.lines[scene.channels["line"]]
+    totals = np.where(scene.channels["num_messages"] > 0, totals, 0.0) / every
+    np.add.at(out, lines["link"], totals)
+    for field in ("queue", "rack_out", "rack_in"):
+        on = lines[field] >= 0
+        np.add.at(into, lines[field][on], totals[on])
+    names = [f"{node.name} in" for node in cluster.nodes]
+    names += [f"rack {rack.name} out" for rack in cluster.racks] + [f"rack {rack.name} in" for rack in cluster.racks]
+    found = [
+        BusyLink(link=f"{node.name} out", busy_share=float(out[number] / network.link_rate[number] / seconds))
+        for number, node in enumerate(cluster.nodes)
+    ]
+    found += [
+        BusyLink(link=name, busy_share=float(into[number] / network.queue_rate[number] / seconds))
+        for number, name in enumerate(names)
+    ]
+    assert len(into) == num_nodes + 2 * len(cluster.racks), "queues are into nodes, then out of and into racks"
+    return tuple(sorted(found, key=lambda link: -link.busy_share))

@@ -1,0 +1,62 @@
+"""The links of a cluster as the timeline has them: rates of payload, and what passes at once after a pause."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autosync.simulators.costs import Costs, link_rate
+from autosync.simulators.timeline.network import Network
+from autosync.specs.calibration import Estimate
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.testbed.shaping import bucket
+
+_LOOPBACK_RATE = 1.5e9
+
+
+def network_of(cluster: ClusterSpec, costs: Costs) -> Network:
+    """Links at the rates that a probe found, else at those that the cluster's file claims."""
+    racks = {rack.name: number for number, rack in enumerate(cluster.racks)}
+    probed = [_probed(cluster, node) for node in cluster.nodes]
+    uplinks = {one.name: one for one in cluster.calibration.racks} if cluster.calibration else {}
+
+    def rate(claimed: float, measured: Estimate | None) -> float:
+        return link_rate(claimed, measured, costs.payload_share)
+
+    def burst(claimed: float, measured: Estimate | None = None) -> float:
+        if measured is not None:
+            return measured.value
+        return float(bucket(claimed).burst_bytes) if cluster.launcher == "testbed" else 0.0
+
+    pairs = list(zip(cluster.nodes, probed, strict=True))
+    within = [rate(node.intra_bandwidth or _LOOPBACK_RATE, one.get("within")) for node, one in pairs]
+    up = [(rack, uplinks.get(rack.name)) for rack in cluster.racks]
+    into = [rate(node.bandwidth_in, one.get("in")) for node, one in pairs]
+    out_of_racks = [rate(rack.uplink_out, one.rate_out if one else None) for rack, one in up]
+    into_racks = [rate(rack.uplink_in, one.rate_in if one else None) for rack, one in up]
+    uplink_bursts = [burst(rack.uplink_out) for rack in cluster.racks] + [
+        burst(rack.uplink_in) for rack in cluster.racks
+    ]
+    return Network(
+        node=np.array([rank.node for rank in cluster.ranks], dtype=np.int64),
+        rack=np.array([-1 if node.rack is None else racks[node.rack] for node in cluster.nodes], dtype=np.int64),
+        num_racks=len(cluster.racks),
+        link_rate=np.array([*(rate(node.bandwidth_out, one.get("out")) for node, one in pairs), *within]),
+        link_burst=np.array(
+            [*(burst(node.bandwidth_out, one.get("burst_out")) for node, one in pairs), *(0.0 for _ in within)]
+        ),
+        queue_rate=np.array([*into, *out_of_racks, *into_racks]),
+        queue_burst=np.array([*(burst(node.bandwidth_in, one.get("burst_in")) for node, one in pairs), *uplink_bursts]),
+    )
+
+
+def _probed(cluster: ClusterSpec, node: Node) -> dict[str, Estimate | None]:
+    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    if found is None:
+        return {}
+    return {
+        "out": found.rate_out,
+        "in": found.rate_in,
+        "within": found.rate_within,
+        "burst_out": found.burst_out_bytes,
+        "burst_in": found.burst_in_bytes,
+    }

@@ -1,0 +1,374 @@
+"""The messages of a plan's transfers: what each member receives, in which order, and what it may send when.
+
+It is the engine's own rule (`runtime.pieces`), compiled for whole plans: a move of `plan.expansion` is cut into pieces,
+a member takes what it receives in the order of rounds, and each piece of its own goes when everything that earlier
+rounds bring to its range is there. gloo's own all-reduce is a ring whose segments go two at a time (NATIVE RING).
+
+A *part* is what one rank does in a transfer. A *channel* carries the messages of a transfer from one member to another.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from autosync.simulators.timeline.book import NATIVE_RING, Book
+from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.problem import Flags, Floats, Integers
+
+PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16
+"""As `runtime.pieces` has them; a test holds them equal."""
+SEGMENT_BYTES = 2**20
+"""Of gloo's own all-reduce."""
+
+
+class Messages(NamedTuple):
+    """All messages of a plan in one iteration.
+
+    By part: the messages that it takes, in order (`take_*` from `first_take[part]` on: the channel, the how manieth of
+    it, the bytes that are added up), and the channels of which it posts one more message each after so many takes
+    (`post_channel` from `first_post[first_take[part] + part + takes]` on). `breadth` is how many sources it takes from
+    at a time; 0 where gloo itself does it, which asks for two segments at a time, of `num_summed` first.
+    By channel: its parts, and its messages' bytes from `first_message[channel]` on.
+    """
+
+    first_take: Integers
+    take_channel: Integers
+    take_ordinal: Integers
+    take_added_bytes: Floats
+    first_post: Integers
+    post_channel: Integers
+    num_posts: Integers
+    breadth: Integers
+    num_summed: Integers
+    channel_source: Integers
+    channel_destination: Integers
+    first_message: Integers
+    message_bytes: Floats
+
+
+class Sizes(NamedTuple):
+    """Of each operation: its shape in the book, the elements of its buffer, their bytes, whether pieces are short."""
+
+    shape: Integers
+    num_elements: Integers
+    item_bytes: Integers
+    is_short: Flags
+    first_part: Integers
+
+
+class _Group(NamedTuple):
+    """One group of an operation (`number`): its first part and its first channel."""
+
+    book: Book
+    sizes: Sizes
+    number: int
+    template: int
+    part: int
+    channel: int
+
+
+class _Cuts(NamedTuple):
+    """Of each move of a template in how many pieces it is cut, and which message of its channel the first one is."""
+
+    pieces: Integers
+    offset: Integers
+
+
+class _Arriving(NamedTuple):
+    """Moves that arrive at a member, in the order of rounds; where in its takes the pieces of each begin, and end."""
+
+    moves: Integers
+    base: Integers
+
+
+@inner
+def messages_of(book: Book, sizes: Sizes) -> Messages:
+    """The messages of operations; local work has parts without any."""
+    num_parts, num_channels, num_messages = _count(book, sizes)
+    found = Messages(
+        first_take=np.zeros(num_parts + 1, np.int64),
+        take_channel=np.empty(num_messages, np.int64),
+        take_ordinal=np.empty(num_messages, np.int64),
+        take_added_bytes=np.zeros(num_messages),
+        first_post=np.zeros(num_messages + num_parts + 1, np.int64),
+        post_channel=np.empty(num_messages, np.int64),
+        num_posts=np.zeros(num_parts, np.int64),
+        breadth=np.zeros(num_parts, np.int64),
+        num_summed=np.zeros(num_parts, np.int64),
+        channel_source=np.empty(num_channels, np.int64),
+        channel_destination=np.empty(num_channels, np.int64),
+        first_message=np.zeros(num_channels + 1, np.int64),
+        message_bytes=np.empty(num_messages),
+    )
+    channel = 0
+    for number, shape in enumerate(sizes.shape):
+        template = book.template[shape]
+        part = sizes.first_part[number]
+        for group in range(book.first_group[shape], book.first_group[shape + 1]):
+            size = book.group_first[group + 1] - book.group_first[group]
+            if template < 0 or book.first_move[template] == book.first_move[template + 1]:
+                for one in range(part, part + size):
+                    found.first_take[one + 1] = found.first_take[one]
+                    found.first_post[found.first_take[one] + one + 1] = found.first_post[found.first_take[one] + one]
+            elif book.kind[template] == NATIVE_RING:
+                _fill_ring(_Group(book, sizes, number, template, part, channel), found)
+            else:
+                _fill(_Group(book, sizes, number, template, part, channel), found)
+            part += size
+            if template >= 0:
+                channel += book.first_channel[template + 1] - book.first_channel[template]
+    return found
+
+
+@inner
+def _count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
+    num_parts, num_channels, num_messages = 0, 0, 0
+    for number, shape in enumerate(sizes.shape):
+        template = book.template[shape]
+        first, last = book.first_group[shape], book.first_group[shape + 1]
+        num_parts += book.group_first[last] - book.group_first[first]
+        if template < 0:
+            continue
+        num_channels += (last - first) * (book.first_channel[template + 1] - book.first_channel[template])
+        in_group = 0
+        for move in range(book.first_move[template], book.first_move[template + 1]):
+            if book.kind[template] == NATIVE_RING:
+                in_group += 2 * _num_received(_num_bytes(book, sizes, number), _num_members(book, template))
+            else:
+                in_group += _num_pieces(book, sizes, number, template, move)
+        num_messages += (last - first) * in_group
+    return num_parts, num_channels, num_messages
+
+
+@inner
+def _num_members(book: Book, template: int) -> int:
+    return int(book.first_member[template + 1] - book.first_member[template])
+
+
+@inner
+def _num_elements(book: Book, sizes: Sizes, number: int) -> int:
+    """Of a buffer, or of the chunk of it that an outer split has left."""
+    return int(-(-sizes.num_elements[number] // book.outer[sizes.shape[number]]))
+
+
+@inner
+def _num_bytes(book: Book, sizes: Sizes, number: int) -> int:
+    return int(_num_elements(book, sizes, number) * sizes.item_bytes[number])
+
+
+@inner
+def _bound(num_elements: int, num_chunks: int, chunk: int) -> int:
+    """Where a chunk begins, as `expansion.chunk_bounds` has it."""
+    size, extra = num_elements // num_chunks, num_elements % num_chunks
+    return int(chunk * size + min(chunk, extra))
+
+
+@inner
+def _range(book: Book, sizes: Sizes, number: int, template: int, move: int) -> tuple[int, int]:
+    """The elements of a move. A gather's chunks are whole contributions."""
+    num_elements = _num_elements(book, sizes, number)
+    first, last = book.move_first[move], book.move_last[move]
+    if book.is_gather[template]:
+        return first * num_elements, last * num_elements
+    chunks = book.num_chunks[template]
+    return _bound(num_elements, chunks, first), _bound(num_elements, chunks, last)
+
+
+@inner
+def _num_pieces(book: Book, sizes: Sizes, number: int, template: int, move: int) -> int:
+    start, stop = _range(book, sizes, number, template, move)
+    num_bytes = (stop - start) * sizes.item_bytes[number]
+    if num_bytes == 0:
+        return 0
+    if book.is_whole[template]:
+        return 1
+    longest = SHORT_PIECE_BYTES if sizes.is_short[number] else PIECE_BYTES
+    return int(max(-(-num_bytes // longest), 2 if num_bytes > WHOLE_BYTES else 1))
+
+
+@inner
+def _extent(group: _Group, move: int) -> tuple[int, int]:
+    return _range(group.book, group.sizes, group.number, group.template, move)
+
+
+@inner
+def _fill(group: _Group, found: Messages) -> None:
+    """The messages of one group."""
+    book, template = group.book, group.template
+    first_move, begins = book.first_move[template], book.first_channel[template]
+    num_moves, num_channels = book.first_move[template + 1] - first_move, book.first_channel[template + 1] - begins
+    cuts, counts = _Cuts(np.empty(num_moves, np.int64), np.empty(num_moves, np.int64)), np.zeros(num_channels, np.int64)
+    for move in range(num_moves):
+        cuts.pieces[move] = _num_pieces(book, group.sizes, group.number, template, first_move + move)
+        cuts.offset[move] = counts[book.move_channel[first_move + move]]
+        counts[book.move_channel[first_move + move]] += cuts.pieces[move]
+    for one in range(num_channels):
+        channel = group.channel + one
+        found.channel_source[channel] = group.part + book.channel_source[begins + one]
+        found.channel_destination[channel] = group.part + book.channel_destination[begins + one]
+        found.first_message[channel + 1] = found.first_message[channel] + counts[one]
+    for member in range(_num_members(book, template)):
+        slot = book.first_member[template] + member
+        moves = book.arriving[book.first_arriving[slot] : book.first_arriving[slot + 1]]
+        part = group.part + member
+        arriving = _take(group, moves, cuts, found.first_take[part], found)
+        found.first_take[part + 1] = found.first_take[part] + arriving.base[-1]
+        found.breadth[part] = _breadth(book, moves)
+        leaving = book.leaving[book.first_leaving[slot] : book.first_leaving[slot + 1]]
+        _post(group, arriving, leaving, cuts, found, part)
+
+
+@inner
+def _breadth(book: Book, arriving: Integers) -> int:
+    broadest, width, number = 1, 0, -1
+    for move in arriving:
+        width = width + 1 if book.move_round[move] == number else 1
+        number = book.move_round[move]
+        broadest = max(broadest, width)
+    return broadest
+
+
+@inner
+def _take(group: _Group, arriving: Integers, cuts: _Cuts, first: int, found: Messages) -> _Arriving:
+    """What a member takes, round by round, piece by piece, several sources in turns."""
+    book, place, at = group.book, 0, 0
+    first_move, item_bytes = book.first_move[group.template], group.sizes.item_bytes[group.number]
+    base = np.zeros(len(arriving) + 1, np.int64)
+    while at < len(arriving):
+        until, longest = at, 0
+        while until < len(arriving) and book.move_round[arriving[until]] == book.move_round[arriving[at]]:
+            base[until] = place
+            longest = max(longest, cuts.pieces[arriving[until] - first_move])
+            until += 1
+        for piece in range(longest):
+            for position in range(at, until):
+                move = arriving[position]
+                count = cuts.pieces[move - first_move]
+                if piece >= count:
+                    continue
+                start, stop = _extent(group, move)
+                size = (stop - start) * item_bytes / count
+                channel, ordinal = group.channel + book.move_channel[move], cuts.offset[move - first_move] + piece
+                found.take_channel[first + place], found.take_ordinal[first + place] = channel, ordinal
+                found.take_added_bytes[first + place] = size if book.move_adds[move] else 0.0
+                found.message_bytes[found.first_message[channel] + ordinal] = size
+                place += 1
+        at = until
+    base[len(arriving)] = place
+    return _Arriving(arriving, base)
+
+
+@inner
+def _post(group: _Group, arriving: _Arriving, leaving: Integers, cuts: _Cuts, found: Messages, part: int) -> None:  # noqa: PLR0917 - numba has no other
+    """After how many takes a member posts what; for each destination in their order."""
+    book, num_takes, total, at = group.book, arriving.base[-1], 0, 0
+    first_move = book.first_move[group.template]
+    for move in leaving:
+        total += cuts.pieces[move - first_move]
+    after, of = np.empty(total, np.int64), np.empty(total, np.int64)
+    latest = np.zeros(book.first_channel[group.template + 1] - book.first_channel[group.template], np.int64)
+    for move in leaving:
+        start, stop = _extent(group, move)
+        count, to = cuts.pieces[move - first_move], book.move_channel[move]
+        for piece in range(count):
+            begin, end = start + _bound(stop - start, count, piece), start + _bound(stop - start, count, piece + 1)
+            latest[to] = max(latest[to], _last_before(group, arriving, cuts, move, (begin, end)))
+            after[at], of[at] = latest[to], group.channel + to
+            at += 1
+    row = found.first_take[part] + part
+    counts, place = np.zeros(num_takes + 1, np.int64), np.empty(num_takes + 1, np.int64)
+    for one in range(total):
+        counts[after[one]] += 1
+    begins = found.first_post[row]
+    for step in range(num_takes + 1):
+        place[step] = begins
+        begins += counts[step]
+        found.first_post[row + step + 1] = begins
+    for one in range(total):
+        found.post_channel[place[after[one]]] = of[one]
+        place[after[one]] += 1
+    found.num_posts[part] = total
+
+
+@inner
+def _last_before(group: _Group, arriving: _Arriving, cuts: _Cuts, leaves: int, elements: tuple[int, int]) -> int:
+    """The last take, counted from 1, that brings something to these elements in an earlier round; 0: none."""
+    book, last, in_round = group.book, 0, -1
+    begin, end = elements
+    for position in range(len(arriving.moves) - 1, -1, -1):
+        move = arriving.moves[position]
+        number = book.move_round[move]
+        if number >= book.move_round[leaves]:
+            continue
+        if last > 0 and number != in_round:
+            return last
+        start, stop = _extent(group, move)
+        if start >= end or begin >= stop:
+            continue
+        count = cuts.pieces[move - book.first_move[group.template]]
+        element = min(end, stop) - 1 - start
+        size, extra = (stop - start) // count, (stop - start) % count
+        piece = element // (size + 1)
+        if element >= extra * (size + 1):
+            piece = extra + (element - extra * (size + 1)) // max(1, size)
+        width, place = _among(book, arriving.moves, position)
+        last = max(last, arriving.base[position] + piece * width + place + 1)
+        in_round = number
+    return last
+
+
+@inner
+def _among(book: Book, moves: Integers, position: int) -> tuple[int, int]:
+    """How many moves its round brings, and which of them it is."""
+    first, last = position, position + 1
+    while first > 0 and book.move_round[moves[first - 1]] == book.move_round[moves[position]]:
+        first -= 1
+    while last < len(moves) and book.move_round[moves[last]] == book.move_round[moves[position]]:
+        last += 1
+    return last - first, position - first
+
+
+# NATIVE RING. gloo cuts the buffer into segments of at most 1 MiB, as many for each member and two at least. Each of
+# its two phases sends and receives all segments but one member's; of each phase two are on their way at a time, and the
+# second phase begins when the first has ended.
+
+
+@inner
+def _num_received(num_bytes: int, num_members: int) -> int:
+    """Segments that a member receives in each phase."""
+    segments = max(-(-num_bytes // SEGMENT_BYTES), 2 * num_members)
+    per_member = -(-segments // num_members)
+    return int(per_member * (num_members - 1))
+
+
+@inner
+def _fill_ring(group: _Group, found: Messages) -> None:
+    num_members = _num_members(group.book, group.template)
+    num_bytes = _num_bytes(group.book, group.sizes, group.number)
+    received = _num_received(num_bytes, num_members)
+    size = num_bytes * (num_members - 1) / num_members / received
+    for member in range(num_members):
+        channel = group.channel + member
+        found.channel_source[channel] = group.part + member
+        found.channel_destination[channel] = group.part + (member + 1) % num_members
+        found.first_message[channel + 1] = found.first_message[channel] + 2 * received
+        found.message_bytes[found.first_message[channel] : found.first_message[channel + 1]] = size
+    for member in range(num_members):
+        part = group.part + member
+        first = found.first_take[part]
+        source = group.channel + (member - 1) % num_members
+        found.first_take[part + 1] = first + 2 * received
+        found.num_posts[part], found.num_summed[part] = 2 * received, received
+        row = first + part
+        posted = found.first_post[row]
+        for step in range(2 * received + 1):
+            if step < 2 * received:
+                found.take_channel[first + step], found.take_ordinal[first + step] = source, step
+                found.take_added_bytes[first + step] = size if step < received else 0.0
+            until = min(received, step + 2) if step < received else min(2 * received, step + 2)
+            while posted - found.first_post[row] < until:
+                found.post_channel[posted] = group.channel + member
+                posted += 1
+            found.first_post[row + step + 1] = posted

@@ -1,0 +1,111 @@
+"""The timeline's kernel before anything has happened. Compiled; `events` calls it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.network import (
+    CHANNEL_STATE,
+    ENTRY,
+    LANE_STATE,
+    LINE_STATE,
+    LINK_STATE,
+    PART_STATE,
+    QUEUE_STATE,
+    RANK_STATE,
+    Scene,
+    State,
+)
+
+
+@inner
+def at_rest(scene: Scene, num_iterations: int) -> State:
+    num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
+    num_items = num_parts + num_ranks * scene.num_gates
+    # What may stand in lines at a time, and what may be about to happen.
+    num_entries = 4 * len(scene.message_bytes) + 4 * len(scene.channels) + 64
+    num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 2 * scene.num_lanes) + 64
+    state = State(
+        num_iterations=num_iterations,
+        num_items=num_items,
+        now=np.zeros(1),
+        heap_time=np.empty(num_events),
+        heap_what=np.empty(num_events, np.int64),
+        num_heap=np.zeros(1, np.int64),
+        unmet=np.zeros((num_iterations, num_items), np.int64),
+        begun=np.full((num_iterations, num_parts), np.nan),
+        ended=np.full((num_iterations, num_parts), np.nan),
+        step_ends=np.full((num_iterations, num_ranks), np.nan),
+        ready=np.empty((num_ranks, num_iterations * len(scene.is_transfer) + 1), np.int64),
+        parts=np.zeros(num_parts, PART_STATE),
+        channels=np.zeros(len(scene.channels), CHANNEL_STATE),
+        lines=np.zeros(num_lines, LINE_STATE),
+        links=np.zeros(len(scene.network.link_rate), LINK_STATE),
+        queues=np.zeros(len(scene.network.queue_rate), QUEUE_STATE),
+        lanes=np.zeros(num_ranks * scene.num_lanes, LANE_STATE),
+        ranks=np.zeros(num_ranks, RANK_STATE),
+        entries=np.zeros(num_entries, ENTRY),
+        free_entry=np.zeros(1, np.int64),
+        active=np.empty((len(scene.network.link_rate), num_lines + 1), np.int64),
+        processor_free=np.zeros(max(1, scene.times.num_processors)),
+        passed=np.full((num_iterations, num_ranks, len(scene.program)), np.nan),
+    )
+    _lay_out(scene, state)
+    _count_waits(scene, state)
+    for iteration in range(num_iterations):
+        for part in range(num_parts):
+            if state.unmet[iteration, part] == 0 and not scene.is_transfer[scene.parts[part].operation]:
+                rank = scene.parts[part].rank
+                state.ready[rank, state.ranks[rank].num_ready] = iteration * num_items + part
+                state.ranks[rank].num_ready += 1
+    return state
+
+
+@inner
+def _lay_out(scene: Scene, state: State) -> None:
+    for line in range(len(state.lines)):
+        state.lines[line].first = state.lines[line].last = -1
+    for link in range(len(state.links)):
+        state.links[link].due = np.inf
+    for queue in range(len(state.queues)):
+        state.queues[queue].backlog = -scene.network.queue_burst[queue]
+    for lane in range(len(state.lanes)):
+        state.lanes[lane].head, state.lanes[lane].priority = scene.first_queued[lane], -1
+    for rank in range(len(state.ranks)):
+        state.ranks[rank].works_on, state.ranks[rank].until = -1, np.inf
+    for entry in range(len(state.entries)):
+        state.entries[entry].next = entry + 1
+
+
+@inner
+def _count_waits(scene: Scene, state: State) -> None:
+    for iteration in range(state.num_iterations):
+        state.unmet[iteration] = scene.num_waits
+    num_ranks = len(scene.trains)
+    for part in range(len(scene.parts)):
+        operation, rank = scene.parts[part].operation, scene.parts[part].rank
+        for position in range(scene.first_follower[operation], scene.first_follower[operation + 1]):
+            item = item_of(scene, scene.follower[position], rank, num_ranks)
+            if item < 0:
+                continue
+            lag = scene.follower_lag[position]
+            for iteration in range(state.num_iterations - lag):
+                if is_due(scene, iteration, operation):
+                    state.unmet[iteration + lag, item] += 1
+
+
+@inner
+def item_of(scene: Scene, what: int, rank: int, num_ranks: int) -> int:
+    """The item of an operation, or behind all operations of a gate, on a rank; -1: it has no part."""
+    num_operations = len(scene.is_transfer)
+    if what < num_operations:
+        return int(scene.part_of[what, rank])
+    if not scene.trains[rank]:
+        return -1
+    return int(len(scene.parts) + (what - num_operations) * num_ranks + rank)
+
+
+@inner
+def is_due(scene: Scene, iteration: int, operation: int) -> bool:
+    return bool((iteration + 1) % scene.every[operation] == 0)

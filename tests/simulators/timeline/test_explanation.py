@@ -1,0 +1,82 @@
+"""Explanations and traces of simulated steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosync.pictures.trace_file import choose_steps, read_trace
+from autosync.simulators.costs import Costs
+from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.representation import AllReduce, Message, ParameterServer, Strategy
+from autosync.testing.plans import cluster_of
+
+
+def two_layers() -> ModelSpec:
+    """Two variables of 10 MB each; the second one's gradient is ready first."""
+    variables = tuple(
+        Variable(name=name, shape=(2_500_000,), use=use, ready=1 - use) for use, name in enumerate(("first", "second"))
+    )
+    timeline = Timeline(
+        device="none",
+        source="computed",
+        forward=tuple(Segment(module=v.name, seconds=0.01, variables=(v.name,)) for v in variables),
+        backward=tuple(Segment(module=v.name, seconds=0.02, variables=(v.name,)) for v in reversed(variables)),
+    )
+    return ModelSpec(name="two", optimizer=OptimizerSpec(name="SGD"), variables=variables, timeline=timeline)
+
+
+RING = Strategy(
+    messages=tuple(
+        Message(parts=(name,), synchroniser=AllReduce(topology="ring"), lane=lane)
+        for lane, name in enumerate(("second", "first"))
+    )
+)
+SERVER = Strategy(
+    overlap="forward", messages=(Message(parts=("second", "first"), synchroniser=ParameterServer(server="n0")),)
+)
+
+
+@pytest.mark.parametrize("strategy", [RING, SERVER], ids=["ring", "server"])
+def test_the_critical_path_leads_through_the_step(strategy: Strategy) -> None:
+    cluster = cluster_of(1, 1, 1)
+    found = TimelineSimulator(two_layers(), cluster, costs=Costs()).explain(strategy)
+    assert found.compute_seconds == pytest.approx(0.06)
+    assert found.exposed_seconds == pytest.approx(found.seconds - 0.06)
+    assert found.critical_path
+    assert any(one.kind == "transfer" for one in found.critical_path)
+    starts = [one.start_seconds for one in found.critical_path]
+    assert starts == sorted(starts)
+    assert all(one.seconds >= 0 for one in found.critical_path)
+
+
+def test_links_are_as_busy_as_their_bytes_make_them() -> None:
+    """Of three in a ring each sends and receives 4/3 of 20 MB over 100 MB/s; the busiest link comes first."""
+    found = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=Costs(payload_share=1.0)).explain(RING)
+    shares = [link.busy_share for link in found.links]
+    assert shares == pytest.approx([4 / 3 * 0.2 / found.seconds] * 6, rel=1e-3)
+    with_server = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=Costs()).explain(SERVER)
+    assert {link.link for link in with_server.links[:2]} == {"n0 in", "n0 out"}
+
+
+@pytest.mark.parametrize("strategy", [RING, SERVER], ids=["ring", "server"])
+def test_a_trace_is_read_as_the_runtimes_is(strategy: Strategy, tmp_path: Path) -> None:
+    cluster = cluster_of(1, 1, 1)
+    simulator = TimelineSimulator(two_layers(), cluster, costs=Costs())
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(simulator.trace(strategy)), encoding="utf-8")
+    ranks = read_trace(path)
+    assert [rank.name for rank in ranks] == [f"rank {number} on n{number}" for number in range(3)]
+    (predicted,) = simulator.predict([strategy])
+    step = choose_steps(ranks[0], 1)[0]
+    assert step.end - step.start == pytest.approx(predicted.seconds, rel=0.02)
+    for rank in ranks:
+        kinds = {span.kind for span in rank.spans}
+        assert {"compute", "wait", "transfer"} <= kinds
+        names = [span.name for span in rank.spans if span.kind == "compute" and span.iteration == 1]
+        assert names[:2] == ["forward", "backward"]
+        assert np.all([span.end >= span.start for span in rank.spans])

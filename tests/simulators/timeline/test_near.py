@@ -1,0 +1,229 @@
+"""Plans played message by message: what can be reckoned by hand, and what holds for all of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from autosync.errors import InputError
+from autosync.plan.bound import bound
+from autosync.plan.lowering import lower
+from autosync.plan.tables import LOCAL_KINDS, tables_of
+from autosync.runtime import pieces
+from autosync.runtime.stock import why_not_stock
+from autosync.runtime.updates import engine_updates
+from autosync.simulators.costs import Costs, ProcessorCosts
+from autosync.simulators.timeline import messages as made
+from autosync.simulators.timeline.network import Scene
+from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.simulators.timeline.stock import is_stock
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import AllReduce, Message, ParameterServer, Strategy
+from autosync.strategy.space import Space
+from autosync.testing.generate import random_cluster, random_model
+from autosync.testing.plans import cluster_of
+
+RATE = 1e8
+NOTHING = (0.0, 0.0)
+FREE = Costs(
+    rate_added=1e15,
+    local_rates=dict.fromkeys(LOCAL_KINDS, 1e18),
+    payload_share=1.0,
+    hop_seconds=0.0,
+    processor=ProcessorCosts(
+        ask=NOTHING,
+        post=NOTHING,
+        asked=NOTHING,
+        arrived=NOTHING,
+        taken=NOTHING,
+        per_byte=0.0,
+        transfer=0.0,
+        stock_transfer=0.0,
+        local=0.0,
+    ),
+)
+"""Nothing but bytes on links takes time."""
+
+
+def two_layers(*, forward: float = 0.01, backward: float = 0.02) -> ModelSpec:
+    """Two variables of 10 MB each; the second one's gradient is ready first."""
+    variables = tuple(
+        Variable(name=name, shape=(2_500_000,), use=use, ready=1 - use) for use, name in enumerate(("first", "second"))
+    )
+    timeline = Timeline(
+        device="none",
+        source="computed",
+        forward=tuple(Segment(module=v.name, seconds=forward, variables=(v.name,)) for v in variables),
+        backward=tuple(Segment(module=v.name, seconds=backward, variables=(v.name,)) for v in reversed(variables)),
+    )
+    return ModelSpec(name="two", optimizer=OptimizerSpec(name="SGD"), variables=variables, timeline=timeline)
+
+
+def seconds_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs = FREE) -> float:
+    (found,) = TimelineSimulator(model, cluster, costs=costs).predict([strategy])
+    return found.seconds
+
+
+def one_message(synchroniser: AllReduce | ParameterServer) -> Strategy:
+    return Strategy(messages=(Message(parts=("second", "first"), synchroniser=synchroniser),))
+
+
+@pytest.mark.parametrize("topology", ["native", "ring"])
+def test_a_message_after_all_compute_takes_its_time_on_the_wire(topology: str) -> None:
+    """20 MB among two hosts: each sends half of it twice. Requests stand behind what goes the same way."""
+    strategy = one_message(AllReduce(topology="ring" if topology == "ring" else "native"))
+    found = seconds_of(strategy, two_layers(), cluster_of(1, 1))
+    assert 0.06 + 20e6 / RATE <= found * (1 + 1e-9) <= (0.06 + 20e6 / RATE) * 1.05
+
+
+def test_what_is_ready_first_hides_behind_the_rest_of_backward() -> None:
+    strategy = Strategy(messages=(Message(parts=("second",)), Message(parts=("first",))))
+    found = seconds_of(strategy, two_layers(), cluster_of(1, 1))
+    assert found == pytest.approx(0.04 + 2 * 10e6 / RATE, rel=1e-4)
+
+
+def test_a_server_with_many_workers_is_slowed_by_its_own_link() -> None:
+    """Four workers beside a server: its link carries 4 times the gradients in, and 4 times the parameters out.
+
+    Whoever has its parameters first begins its next step a piece's time earlier.
+    """
+    cluster = cluster_of(1, 1, 1, 1, 0)
+    found = seconds_of(one_message(ParameterServer(server="n4")), two_layers(), cluster)
+    assert found == pytest.approx(0.06 + 2 * 4 * 20e6 / RATE, rel=5e-3)
+
+
+def test_the_slowest_link_decides_a_ring() -> None:
+    cluster = cluster_of(1, 1, 1)
+    slow = replace(cluster.nodes[1], bandwidth_out=RATE / 4)
+    nodes = (cluster.nodes[0], slow, cluster.nodes[2])
+    found = seconds_of(one_message(AllReduce(topology="ring")), two_layers(), replace(cluster, nodes=nodes))
+    assert found == pytest.approx(0.06 + 4 / 3 * 20e6 / (RATE / 4), rel=0.02)
+
+
+def test_a_tree_waits_where_its_links_stand_idle() -> None:
+    """Four members: the root's link takes in two whole buffers and gives out two, one pair after the other at most."""
+    found = seconds_of(one_message(AllReduce(topology="tree")), two_layers(), cluster_of(1, 1, 1, 1))
+    assert 0.06 + 2 * 20e6 / RATE < found < 0.06 + 4 * 20e6 / RATE + 0.02
+
+
+def test_requests_are_late_on_a_busy_way_back() -> None:
+    """Into the slow node comes what one server sends; so what the other one asks of it is asked late."""
+    cluster = cluster_of(1, 1, 1)
+    slow = replace(cluster.nodes[2], bandwidth_out=RATE / 2, bandwidth_in=RATE / 2)
+    cluster = replace(cluster, nodes=(*cluster.nodes[:2], slow))
+    messages = tuple(
+        Message(
+            parts=(name,),
+            lane=lane,
+            synchroniser=ParameterServer(server=f"n{lane}", update="worker"),
+            slice_bytes=500_000,
+        )
+        for lane, name in enumerate(("second", "first"))
+    )
+    at_once, in_line = (
+        seconds_of(Strategy(messages=messages), two_layers(), cluster, replace(FREE, bytes_queued=num_bytes))
+        for num_bytes in (0.0, 1e9)
+    )
+    assert in_line > at_once * 1.005
+
+
+def test_work_on_shared_processors_takes_turns() -> None:
+    """The same plan where all ranks' work is done by two processors, or by each one's own."""
+    model, cluster = two_layers(), cluster_of(1, 1, 1, 1)
+    costs = Costs()
+    apart = seconds_of(one_message(AllReduce(topology="ring")), model, cluster, costs)
+    shared = seconds_of(one_message(AllReduce(topology="ring")), model, cluster, replace(costs, num_processors=2))
+    assert shared > apart
+
+
+def drawn(seed: int) -> tuple[Strategy, ModelSpec, ClusterSpec]:
+    rng = random.Random(seed)
+    model, cluster = random_model(rng), random_cluster(rng)
+    return Space(model=model, cluster=cluster).sample(rng), model, cluster
+
+
+def scene_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Scene:
+    scene: Scene = TimelineSimulator(model, cluster, costs=Costs()).scene(strategy)
+    return scene
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32))
+def test_no_exact_plan_beats_the_bound(seed: int) -> None:
+    strategy, model, cluster = drawn(seed)
+    if strategy.is_exact:
+        assert seconds_of(strategy, model, cluster) >= bound(model, cluster).seconds * (1 - 1e-3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32))
+def test_every_operation_of_a_step_takes_place(seed: int) -> None:
+    """However lanes and gates hang together, every step ends, and everything that is due in it."""
+    strategy, model, cluster = drawn(seed)
+    simulator = TimelineSimulator(model, cluster, costs=Costs())
+    scene, outcome = simulator.scene(strategy), simulator.play(strategy, num_iterations=3)
+    assert len(outcome.step_ends) == 3
+    due = scene.every[scene.parts["operation"]] == 1
+    assert np.isfinite(outcome.ended[0][due]).all()
+    assert (outcome.begun[0][due] <= outcome.ended[0][due]).all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32))
+def test_messages_are_the_engines(seed: int) -> None:
+    """Every member of every transfer by rounds of ours takes and sends what the engine compiles."""
+    strategy, model, cluster = drawn(seed)
+    plan, scene = lower(strategy, model, cluster), scene_of(strategy, model, cluster)
+    most_urgent = min((one.priority for one in plan.operations if hasattr(one, "priority")), default=0)
+    place = 0
+    for operation in plan.operations:
+        for group in operation.groups:
+            for position in range(len(group)):
+                part = scene.parts[place]
+                place += 1
+                if not hasattr(operation, "collective") or len(group) == 1 or operation.within:
+                    continue
+                if operation.algorithm == "native" or operation.collective.endswith("_v"):
+                    continue
+                length = made.SHORT_PIECE_BYTES if operation.priority > most_urgent else made.PIECE_BYTES
+                expected = pieces.compile_pieces(
+                    operation.collective,
+                    operation.algorithm,
+                    num_members=len(group),
+                    position=position,
+                    num_elements=operation.num_elements,
+                    item_bytes=operation.item_bytes,
+                    piece_bytes=length,
+                )
+                assert part["num_takes"] == len(expected.receives)
+                assert part["num_posts"] == sum(map(len, expected.sends))
+                row = int(part["first_take"]) + place - 1
+                posts = np.diff(scene.first_post[row : row + len(expected.sends) + 1])
+                assert posts.tolist() == [len(sends) for sends in expected.sends]
+
+
+def test_pieces_are_as_long_as_the_engines() -> None:
+    ours = (made.PIECE_BYTES, made.SHORT_PIECE_BYTES, made.WHOLE_BYTES)
+    assert ours == (pieces.PIECE_BYTES, pieces.SHORT_PIECE_BYTES, pieces.WHOLE_BYTES)
+
+
+@settings(deadline=None, max_examples=100)
+@given(seed=st.integers(0, 2**32), preset=st.sampled_from(["ddp", "horovod_fusion", "all_reduce_chunks", "p3", None]))
+def test_stock_plans_are_those_of_the_engine(seed: int, preset: str | None) -> None:
+    strategy, model, cluster = drawn(seed)
+    if preset is not None:
+        try:
+            strategy = build_preset(preset, model, cluster)
+        except InputError:
+            reject()
+    plan = lower(strategy, model, cluster)
+    if len({variable.dtype for variable in model.variables}) == 1:
+        assert is_stock(tables_of(plan), plan.overlap, model) == (not why_not_stock(plan))
+    assert engine_updates(plan).operations is not None
