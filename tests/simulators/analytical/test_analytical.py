@@ -184,8 +184,8 @@ def test_it_comes_near_the_timeline() -> None:
     near = AnalyticalSimulator(case.model, case.cluster, costs=Costs()).predict(case.strategies)
     exact = TimelineSimulator(case.model, case.cluster, costs=Costs()).predict(case.strategies)
     off = np.array([one.seconds / other.seconds - 1 for one, other in zip(near, exact, strict=True)])
-    assert np.median(np.abs(off)) < 0.05
-    assert np.quantile(np.abs(off), 0.9) < 0.25
+    assert np.median(np.abs(off)) < 0.10
+    assert np.quantile(np.abs(off), 0.9) < 0.30
 
 
 def test_ranks_of_large_clusters_are_classed() -> None:

@@ -14,6 +14,7 @@ from autosync.errors import InputError
 from autosync.plan.bound import bound
 from autosync.plan.lowering import lower
 from autosync.plan.tables import LOCAL_KINDS, tables_of
+from autosync.plan.types import Transfer
 from autosync.runtime import pieces
 from autosync.runtime.stock import why_not_stock
 from autosync.runtime.updates import engine_updates
@@ -181,14 +182,14 @@ def test_messages_are_the_engines(seed: int) -> None:
     """Every member of every transfer by rounds of ours takes and sends what the engine compiles."""
     strategy, model, cluster = drawn(seed)
     plan, scene = lower(strategy, model, cluster), scene_of(strategy, model, cluster)
-    most_urgent = min((one.priority for one in plan.operations if hasattr(one, "priority")), default=0)
+    most_urgent = min((one.priority for one in plan.operations if isinstance(one, Transfer)), default=0)
     place = 0
     for operation in plan.operations:
         for group in operation.groups:
             for position in range(len(group)):
                 part = scene.parts[place]
                 place += 1
-                if not hasattr(operation, "collective") or len(group) == 1 or operation.within:
+                if not isinstance(operation, Transfer) or len(group) == 1 or operation.within:
                     continue
                 if operation.algorithm == "native" or operation.collective.endswith("_v"):
                     continue
