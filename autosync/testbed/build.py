@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosync.errors import OperationError
+from autosync.specs.shaping import bucket
 from autosync.testbed import holder, processes, records
 from autosync.testbed.commands import Runner
 from autosync.testbed.layout import INTERFACE, Host, Layout, build_steps, link_step, remove_steps
 from autosync.testbed.places import Places
 from autosync.testbed.records import Lease, Record
-from autosync.testbed.shaping import bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from autosync import jsonio
 from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
+from autosync.specs.shaping import MTU_BYTES, bucket, packet_bytes
 from autosync.testbed.commands import Step
-from autosync.testbed.shaping import MTU_BYTES, bucket, packet_bytes
 
 PREFIX = "autosync-"
 INTERFACE = "eth0"

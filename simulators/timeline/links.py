@@ -8,7 +8,7 @@ from autosync.simulators.costs import Costs, link_rate
 from autosync.simulators.timeline.network import Network
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec, Node
-from autosync.testbed.shaping import bucket
+from autosync.specs.shaping import bucket
 
 _LOOPBACK_RATE = 1.5e9
 

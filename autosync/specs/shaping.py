@@ -1,4 +1,4 @@
-"""Token buckets that hold a rate: what `tc tbf` and the sender's interface are told for a link.
+"""Token buckets that hold the rate of an emulated link: what `tc tbf` and the sender's interface are told for it.
 
 Two things make a rate hold within a percent. Frames are large, so headers cost little: of 9014 bytes on the wire 8948
 are payload. And a bucket takes the largest packet that a sender hands over: segmentation is left to the interface, so

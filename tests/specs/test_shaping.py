@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.testbed.shaping import MTU_BYTES, QUEUE_BYTES, bucket, packet_bytes
+from autosync.specs.shaping import MTU_BYTES, QUEUE_BYTES, bucket, packet_bytes
 
 
 @pytest.mark.parametrize(
