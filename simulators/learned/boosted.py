@@ -24,6 +24,10 @@ MIN_BLOCKS = 4
 """With fewer nothing can be held back, and nothing is learned but what all are off by."""
 
 
+MIN_NOISE = 0.01
+"""Nothing is surer than that: another trial of the same strategy may come out differently by as much."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boosting:
     """How an ensemble is trained. `seeds`: so many members of each loss; `seen`: the share of blocks a member sees."""
@@ -152,7 +156,7 @@ def _centred(values: Floats, group: Positions, weight: Floats) -> Floats:
 
 def _spread(errors: Floats) -> float:
     """A standard deviation that a few wild rows do not decide."""
-    return float(1.4826 * np.median(np.abs(errors))) if len(errors) else 0.0
+    return max(MIN_NOISE, float(1.4826 * np.median(np.abs(errors)))) if len(errors) else 0.0
 
 
 def _weighted_median(values: Floats, weight: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Trials that were never made: what the timeline would measure if operations cost something else than it thinks.
+"""Trials that were never made: as the timeline predicts them, and off by something that strategies tell.
 
 They are for tests of learning alone. Of how good predictions are on a real cluster they say nothing.
 """
@@ -6,6 +6,7 @@ They are for tests of learning alone. Of how good predictions are on a real clus
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,16 +16,22 @@ import pytest
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Record
 from autosync.datasets.store import Store
-from autosync.simulators.costs import Costs
-from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.simulators.timeline.simulator import open_timeline
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Space
 from autosync.testing.simulators import record_of
 
 MakeTrials = Callable[..., list[Record]]
 
-_TRUTH = Costs(native_round_seconds=3e-3, round_seconds=4e-4, transfer_seconds=5e-4, link_share=0.8)
+
+def _fault(strategy: Strategy) -> float:
+    """How many times as long as the timeline says a strategy is said to take."""
+    native = [getattr(message.synchroniser, "topology", None) == "native" for message in strategy.messages]
+    forward = strategy.overlap == "forward"
+    # Always longer: a step that is faster than its bound is no trial that could be made.
+    return math.exp(0.3 * forward + 0.25 * (1 - sum(native) / len(native)) + 0.1 * math.log2(len(native)))
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +79,9 @@ def make_trials() -> MakeTrials:
         rng = random.Random(seed)
         space = Space(model=model, cluster=cluster)
         strategies = [space.sample(rng) for _ in range(count)]
-        truth = TimelineSimulator(model, cluster, costs=_TRUTH).predict(strategies)
+        truth = open_timeline(model, cluster).predict(strategies)
         return [
-            record_of(strategy, model, cluster, seconds=one.seconds, trial=trial, noise=0.005)
+            record_of(strategy, model, cluster, seconds=one.seconds * _fault(strategy), trial=trial, noise=0.005)
             for trial, (strategy, one) in enumerate(zip(strategies, truth, strict=True))
         ]
 

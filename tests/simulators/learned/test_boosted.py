@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosync.simulators.learned.boosted import MIN_BLOCKS, Boosting, Floats, boost
+from autosync.simulators.learned.boosted import MIN_BLOCKS, MIN_NOISE, Boosting, Floats, boost
 from autosync.simulators.learned.losses import Targets
 
 _QUICK = Boosting(seeds=1, rounds=40, depth=2)
@@ -58,6 +58,7 @@ def test_with_too_few_blocks_only_the_offset_is_learned() -> None:
     found = boost(values, begin, _targets(truth), np.arange(MIN_BLOCKS - 1), _QUICK)
     assert not found.members
     assert found.correct(values)[0] == pytest.approx(0.2)
+    assert found.correct(values)[1] == pytest.approx(MIN_NOISE), "not even a perfect fit makes it sure"
     empty = boost(values[:0], begin[:0], _targets(truth[:0]), np.arange(0), _QUICK)
     assert empty.correct(values)[0] == pytest.approx(0.0)
 

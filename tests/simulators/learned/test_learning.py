@@ -51,7 +51,7 @@ def test_trials_of_the_target_teach(make_model: MakeModel, make_cluster: MakeClu
     ranking = {name: one.pair_ranking or 0.0 for name, one in found.items()}
     assert ranking["learned"] > ranking["timeline"]
     assert ranking["learned"] > max(ranking["linear"], ranking["sequence"])
-    assert (found["learned"].median_error or 1.0) < 0.5 * (found["timeline"].median_error or 0.0)
+    assert (found["learned"].median_error or 1.0) < 0.7 * (found["timeline"].median_error or 0.0)
 
 
 @pytest.mark.slow
