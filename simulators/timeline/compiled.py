@@ -9,9 +9,20 @@ import numba
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER: dict[str, Any] = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_BORROWS: dict[str, Any] = {"cache": True, "_nrt": False}
+
+
+def borrows(function: FunctionT) -> FunctionT:
+    """For what makes no arrays. Nobody counts then who has those it is given, which takes most of the time else."""
+    return cast("FunctionT", numba.njit(**_BORROWS)(function))
+
+
+def borrows_inner(function: FunctionT) -> FunctionT:
+    """The same for what compiled functions alone call."""
+    return cast("FunctionT", numba.njit(**{**_INNER, **_BORROWS})(function))
 
 
 def inner(function: FunctionT) -> FunctionT:
     """For what compiled functions alone call. What Python needs to call it is not made, which is half of the work."""
-    return cast("FunctionT", numba.njit(**_OPTIONS)(function))
+    return cast("FunctionT", numba.njit(**_INNER)(function))

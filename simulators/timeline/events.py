@@ -10,10 +10,9 @@ comes in faster than the receiver's link stands in its queue, requests as well: 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.compiled import borrows, borrows_inner
 from autosync.simulators.timeline.network import Played, Scene, State
 from autosync.simulators.timeline.problem import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK, Floats
 from autosync.simulators.timeline.rest import at_rest, is_due, item_of
@@ -48,32 +47,37 @@ _STEADY = 2e-3
 _MIN_STEADY_STEPS = 4
 _WINDOW_AHEAD, _WINDOW_FAVOURED = 3, 2
 
-_called = numba.njit(cache=True)
 
-
-@_called
 def play(scene: Scene, num_iterations: int) -> Played:
     """So many iterations from rest, or fewer where steps have become steady."""
-    state = at_rest(scene, num_iterations)
-    can_be_steady = scene.every.max() == 1
-    step_ends = np.full(num_iterations, np.nan)
-    num_steps = 0
+    state, step_ends = at_rest(scene, num_iterations), np.full(num_iterations, np.nan)
+    num_steps = _play(scene, state, step_ends)
+    return Played(step_ends[:num_steps], state.begun, state.ended, state.passed)
+
+
+@borrows
+def _play(scene: Scene, state: State, step_ends: Floats) -> int:
+    """Until the end, or until steps are steady; how many there were."""
+    num_iterations, num_steps = len(step_ends), 0
+    # What is not done in every step has no steady ones.
+    can_be_steady = True
+    for every in scene.every:
+        can_be_steady &= every == 1
     for rank in range(len(scene.trains)):
         push(state, 0.0, COMPUTED, rank)
         push(state, 0.0, WORKS, rank)
     for lane in range(len(state.lanes)):
         push(state, 0.0, ADVANCES, lane)
     while state.num_heap[0] > 0:
-        what = pop(state)
-        _happen(scene, state, what)
+        _happen(scene, state, pop(state))
         while num_steps < num_iterations and _end_step(scene, state, num_steps, step_ends):
             num_steps += 1
         if num_steps == num_iterations or (can_be_steady and _is_steady(step_ends, num_steps)):
             break
-    return Played(step_ends[:num_steps], state.begun, state.ended, state.passed)
+    return num_steps
 
 
-@inner
+@borrows_inner
 def _end_step(scene: Scene, state: State, step: int, step_ends: Floats) -> bool:
     latest = 0.0
     for rank in range(len(scene.trains)):
@@ -85,7 +89,7 @@ def _end_step(scene: Scene, state: State, step: int, step_ends: Floats) -> bool:
     return True
 
 
-@inner
+@borrows_inner
 def _is_steady(step_ends: Floats, num_steps: int) -> bool:
     if num_steps < _MIN_STEADY_STEPS:
         return False
@@ -94,7 +98,7 @@ def _is_steady(step_ends: Floats, num_steps: int) -> bool:
     return bool(abs(newest - before) <= _STEADY * newest)
 
 
-@inner
+@borrows_inner
 def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0912 - the list of all that may happen
     """Every function below is called from one place, for the compiler puts each into its callers."""
     kind, what = value % NUM_KINDS, value // NUM_KINDS
@@ -140,7 +144,7 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
 # What is over, and who waits for it.
 
 
-@inner
+@borrows_inner
 def _end(scene: Scene, state: State, part: int) -> None:
     """A part is over: whoever waits for it has one thing less to wait for, and its thread goes on."""
     facts, iteration = scene.parts[part], state.parts[part].iteration
@@ -160,7 +164,7 @@ def _end(scene: Scene, state: State, part: int) -> None:
         push(state, state.now[0], WORKS, rank)
 
 
-@inner
+@borrows_inner
 def _count_down(scene: Scene, state: State, iteration: int, item: int) -> None:
     state.unmet[iteration, item] -= 1
     if state.unmet[iteration, item] > 0:
@@ -184,7 +188,7 @@ def _count_down(scene: Scene, state: State, iteration: int, item: int) -> None:
     push(state, now, WORKS, rank)
 
 
-@inner
+@borrows_inner
 def _take_work(scene: Scene, state: State, rank: int) -> None:
     """Of what is ready the oldest, and of that the first message's first."""
     if state.ranks[rank].works_on >= 0 or state.ranks[rank].num_ready == 0:
@@ -208,7 +212,7 @@ def _take_work(scene: Scene, state: State, rank: int) -> None:
     )
 
 
-@inner
+@borrows_inner
 def _is_before(scene: Scene, state: State, one: int, other: int) -> bool:
     ours, theirs = one // state.num_items, other // state.num_items
     if ours != theirs:
@@ -220,7 +224,7 @@ def _is_before(scene: Scene, state: State, one: int, other: int) -> bool:
     return ours < theirs
 
 
-@inner
+@borrows_inner
 def _train(scene: Scene, state: State, rank: int) -> None:
     """The program goes on until it takes time or must wait."""
     ours = state.ranks[rank]
@@ -256,7 +260,7 @@ def _train(scene: Scene, state: State, rank: int) -> None:
     ours.until = np.inf
 
 
-@inner
+@borrows_inner
 def _tell(scene: Scene, state: State, iteration: int, event: int, rank: int) -> None:
     """Something has happened on a rank; to servers the first rank's steps happen as well."""
     num_ranks, is_step = len(scene.trains), event >= scene.num_events - 2
@@ -271,7 +275,7 @@ def _tell(scene: Scene, state: State, iteration: int, event: int, rank: int) -> 
 # Transfers.
 
 
-@inner
+@borrows_inner
 def _advance(scene: Scene, state: State, queue: int) -> None:
     """A lane goes on to what it can begin."""
     begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
@@ -298,7 +302,7 @@ def _advance(scene: Scene, state: State, queue: int) -> None:
         push(state, work(scene, state, scene.parts[part].rank, scene.parts[part].work), BEGUN, part)
 
 
-@inner
+@borrows_inner
 def _begin(scene: Scene, state: State, part: int) -> None:
     operation, rank = scene.parts[part].operation, scene.parts[part].rank
     state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
@@ -307,7 +311,7 @@ def _begin(scene: Scene, state: State, part: int) -> None:
     ours.is_open = True
 
 
-@inner
+@borrows_inner
 def _go(scene: Scene, state: State, part: int) -> None:
     """A lane asks and posts, one thing after another, then looks whether what it takes next is there."""
     ours, rank = state.parts[part], scene.parts[part].rank
@@ -333,7 +337,7 @@ def _go(scene: Scene, state: State, part: int) -> None:
     push(state, state.now[0], LOOKS, part)
 
 
-@inner
+@borrows_inner
 def _window(scene: Scene, state: State, part: int) -> int:
     """Up to which take a part asks now."""
     facts, step = scene.parts[part], state.parts[part].step
@@ -351,7 +355,7 @@ def _window(scene: Scene, state: State, part: int) -> int:
     return int(min(facts.num_takes, step + window))
 
 
-@inner
+@borrows_inner
 def _ask(scene: Scene, state: State, part: int) -> int:
     """Ask for one more message; whether the backend itself does it."""
     channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
@@ -364,7 +368,7 @@ def _ask(scene: Scene, state: State, part: int) -> int:
     return int(scene.channels[channel].is_native)
 
 
-@inner
+@borrows_inner
 def _send(scene: Scene, state: State, channel: int) -> None:
     facts, ours = scene.channels[channel], state.channels[channel]
     line = facts.line
@@ -383,7 +387,7 @@ def _send(scene: Scene, state: State, channel: int) -> None:
             push(state, state.now[0], LOOKS, facts.source)
 
 
-@inner
+@borrows_inner
 def _look(scene: Scene, state: State, part: int) -> None:
     """Whether what a part takes next is there, or it is done."""
     facts, ours = scene.parts[part], state.parts[part]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
-from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.compiled import borrows_inner, inner
 from autosync.simulators.timeline.network import (
     CHANNEL_STATE,
     ENTRY,
@@ -19,7 +20,7 @@ from autosync.simulators.timeline.network import (
 )
 
 
-@inner
+@numba.njit(cache=True)
 def at_rest(scene: Scene, num_iterations: int) -> State:
     num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
     num_items = num_parts + num_ranks * scene.num_gates
@@ -95,7 +96,7 @@ def _count_waits(scene: Scene, state: State) -> None:
                     state.unmet[iteration + lag, item] += 1
 
 
-@inner
+@borrows_inner
 def item_of(scene: Scene, what: int, rank: int, num_ranks: int) -> int:
     """The item of an operation, or behind all operations of a gate, on a rank; -1: it has no part."""
     num_operations = len(scene.is_transfer)
@@ -106,6 +107,6 @@ def item_of(scene: Scene, what: int, rank: int, num_ranks: int) -> int:
     return int(len(scene.parts) + (what - num_operations) * num_ranks + rank)
 
 
-@inner
+@borrows_inner
 def is_due(scene: Scene, iteration: int, operation: int) -> bool:
     return bool((iteration + 1) % scene.every[operation] == 0)

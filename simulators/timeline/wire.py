@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.compiled import borrows_inner
 from autosync.simulators.timeline.network import Scene, State
 
 (
@@ -36,7 +36,7 @@ _ROUNDING_BYTES = 1e-6
 # What is about to happen, a heap by time.
 
 
-@inner
+@borrows_inner
 def push(state: State, time: float, kind: int, what: int) -> None:
     place = state.num_heap[0]
     state.num_heap[0] += 1
@@ -50,7 +50,7 @@ def push(state: State, time: float, kind: int, what: int) -> None:
     state.heap_time[place], state.heap_what[place] = time, value
 
 
-@inner
+@borrows_inner
 def pop(state: State) -> int:
     found = state.heap_what[0]
     state.now[0] = state.heap_time[0]
@@ -75,7 +75,7 @@ def pop(state: State) -> int:
 # Processors.
 
 
-@inner
+@borrows_inner
 def work(scene: Scene, state: State, rank: int, seconds: float) -> float:
     """When work is done that is wanted now: by the processor that is free first. Of a rank's Python one thing at a time
     is done; -1: it is no Python.
@@ -95,7 +95,7 @@ def work(scene: Scene, state: State, rank: int, seconds: float) -> float:
     return float(start + seconds)
 
 
-@inner
+@borrows_inner
 def burn(scene: Scene, state: State, channel: int, number: int) -> None:
     """The bytes of a message are copied, at one of its ends: nobody waits for that but who wants the processor."""
     one = scene.channels[channel]
@@ -106,7 +106,7 @@ def burn(scene: Scene, state: State, channel: int, number: int) -> None:
 # Connections and links.
 
 
-@inner
+@borrows_inner
 def stand(state: State, line: int, channel: int, num_bytes: float) -> int:
     """Stand in line behind what is there."""
     entry, ours = state.free_entry[0], state.lines[line]
@@ -121,7 +121,7 @@ def stand(state: State, line: int, channel: int, num_bytes: float) -> int:
     return int(entry)
 
 
-@inner
+@borrows_inner
 def way(scene: Scene, state: State, line: int) -> float:
     """Seconds from the last byte's leaving the link to its arrival: behind what stands in queues."""
     facts, seconds = scene.lines[line], scene.times.latency
@@ -132,7 +132,7 @@ def way(scene: Scene, state: State, line: int) -> float:
     return seconds
 
 
-@inner
+@borrows_inner
 def way_of_request(scene: Scene, state: State, line: int) -> float:
     """The same for a request that finds its connection idle: it comes after what went before it.
 
@@ -147,7 +147,7 @@ def way_of_request(scene: Scene, state: State, line: int) -> float:
     return float(max(seconds, state.lines[line].arrives - state.now[0]))
 
 
-@inner
+@borrows_inner
 def _settle_queue(scene: Scene, state: State, queue: int) -> None:
     ours = state.queues[queue]
     elapsed = state.now[0] - ours.since
@@ -157,7 +157,7 @@ def _settle_queue(scene: Scene, state: State, queue: int) -> None:
         ours.since = state.now[0]
 
 
-@inner
+@borrows_inner
 def _flow(scene: Scene, state: State, line: int, rate: float) -> None:
     """A connection brings so much more, or less, into the queues on its way."""
     facts = scene.lines[line]
@@ -167,7 +167,7 @@ def _flow(scene: Scene, state: State, line: int, rate: float) -> None:
             state.queues[queue].inflow += rate
 
 
-@inner
+@borrows_inner
 def _settle_link(scene: Scene, state: State, link: int) -> None:
     """What each connection of a link has been served until now."""
     ours = state.links[link]
@@ -176,7 +176,7 @@ def _settle_link(scene: Scene, state: State, link: int) -> None:
         ours.since = state.now[0]
 
 
-@inner
+@borrows_inner
 def join(scene: Scene, state: State, line: int, num_bytes: float) -> None:
     """A connection has something to send again; after a pause of the link a burst passes at once."""
     link = scene.lines[line].link
@@ -195,7 +195,7 @@ def join(scene: Scene, state: State, line: int, num_bytes: float) -> None:
     _plan_link(scene, state, link)
 
 
-@inner
+@borrows_inner
 def _plan_link(scene: Scene, state: State, link: int) -> None:
     """When the link has served the next message to its end."""
     ours = state.links[link]
@@ -211,7 +211,7 @@ def _plan_link(scene: Scene, state: State, link: int) -> None:
         push(state, due, LINK, link)
 
 
-@inner
+@borrows_inner
 def serve(scene: Scene, state: State, link: int) -> None:
     """Messages have left the link; what stands behind them comes next."""
     ours, rate, place = state.links[link], scene.network.link_rate[link], 0
@@ -240,7 +240,7 @@ def serve(scene: Scene, state: State, link: int) -> None:
     _plan_link(scene, state, link)
 
 
-@inner
+@borrows_inner
 def _leave(scene: Scene, state: State, line: int, seconds: float) -> None:
     """The first in line is on its way."""
     entry = state.lines[line].first
