@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autosync.cli.output import json_option, note, print_json
+from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
 from autosync.errors import InputError, Problem
 from autosync.units import format_time
 
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
     from autosync.plan.bound import Bound
     from autosync.simulators.interface import Prediction
+    from autosync.simulators.timeline.explanation import Explanation
     from autosync.specs.cluster import ClusterSpec
     from autosync.specs.model import ModelSpec
     from autosync.strategy.representation import Strategy
 
 DEFAULT_SIMULATOR = "timeline"
+_NUM_REASONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,8 @@ class Simulation:
 Examples:
   autosync simulate best.yaml
   autosync simulate ddp ddp_cap ps_load_balanced --model resnet50 --cluster 8-hosts
-  autosync simulate best.yaml --simulator analytical --json"""
+  autosync simulate best.yaml --simulator analytical --json
+  autosync simulate best.yaml --trace step.json"""
 )
 @click.argument("names", metavar="S ...", nargs=-1, required=True)
 @click.option("--model", "model_target", metavar="MODEL", help="A model spec, a shipped one, or a task (FILE.py).")
@@ -57,6 +61,13 @@ Examples:
     metavar="RECORDS",
     help="Records of other models and clusters, for simulators that learn from them.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="OUT.json",
+    help="Write the steps that the timeline played as a Chrome trace (of one strategy).",
+)
+@force_option
 @json_option
 def simulate(
     *,
@@ -65,6 +76,8 @@ def simulate(
     cluster_target: str | None,
     simulator: str,
     prior: Path | None,
+    trace: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Predict how long a step takes by each strategy S, the fastest first.
@@ -75,6 +88,9 @@ def simulate(
     from autosync.plan.bound import bound, rates_of
     from autosync.simulators.catalogue import SIMULATORS, open_simulator
 
+    refuse_overwrite(trace, force=force)
+    if trace is not None and len(names) > 1:
+        raise InputError(f"one trace of {len(names)} strategies", rule="--trace is of one strategy")
     SIMULATORS.get(simulator)  # a misspelt name is told before a task is profiled
     strategies, model, cluster = _strategies(names, model_target, cluster_target)
     predictor = open_simulator(simulator, model, cluster, prior=prior)
@@ -83,10 +99,13 @@ def simulate(
     found = Simulation(
         model=model, cluster=cluster, simulator=simulator, strategies=strategies, predictions=predictions, limit=limit
     )
+    explanation = None
+    if trace is not None or (len(strategies) == 1 and simulator == DEFAULT_SIMULATOR):
+        explanation = _explanation(next(iter(strategies.values())), model, cluster, trace)
     if as_json:
-        print_json(fields(found))
+        print_json(fields(found, explanation))
     else:
-        print(describe(found))
+        print(describe(found, explanation))
 
 
 def _strategies(
@@ -159,8 +178,26 @@ def _strategy(name: str, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     return load_strategy_for(name, model, cluster) if _is_file(name) else build_preset(name, model, cluster)
 
 
-def fields(found: Simulation) -> dict[str, Any]:
+def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, trace: Path | None) -> Explanation | None:
+    """What the timeline says that a step waits for; where asked for, all that it played as a trace."""
+    from autosync import jsonio
+    from autosync.simulators.timeline.simulator import MOST_RANKS, open_timeline
+
+    if len(cluster.ranks) > MOST_RANKS:
+        if trace is not None:
+            rule = f"messages are played on clusters of up to {MOST_RANKS} ranks"
+            raise InputError(f"no trace of {len(cluster.ranks)} ranks", rule=rule)
+        return None
+    timeline = open_timeline(model, cluster)
+    if trace is not None:
+        jsonio.write_json(trace, {"traceEvents": timeline.trace(strategy)})
+        note(f"wrote {trace}: chrome://tracing and ui.perfetto.dev open it")
+    return timeline.explain(strategy)
+
+
+def fields(found: Simulation, explanation: Explanation | None = None) -> dict[str, Any]:
     """The predictions for programs."""
+    from autosync.documents import to_plain
     from autosync.strategy.canonical import strategy_id
 
     model, cluster = found.model, found.cluster
@@ -183,10 +220,11 @@ def fields(found: Simulation) -> dict[str, Any]:
             }
             for name, prediction in found.ranked()
         ],
+        "explanation": to_plain(explanation) if explanation is not None else None,
     }
 
 
-def describe(found: Simulation) -> str:
+def describe(found: Simulation, explanation: Explanation | None = None) -> str:
     """The predictions for people: a table, and what no strategy can beat."""
     from autosync.strategy.describe import in_words
     from autosync.strategy.wording import format_table
@@ -207,11 +245,25 @@ def describe(found: Simulation) -> str:
     header = ("", "ms a step", "give or take", "of the fastest", "exposed", "what it does")
     table = format_table(rows, header=header, right=("ms a step", "give or take", "of the fastest", "exposed"))
     lines = [f"{found.model.name} on {found.cluster.name}, predicted by {found.simulator}:", "", table, ""]
+    if explanation is not None:
+        lines += [*_in_words(explanation), ""]
     lines.append(f"Compute alone takes {format_time(found.model.step_seconds)} a step.")
     lines.append(f"No exact strategy can be faster than {found.limit.largest}.")
     if found.cluster.calibration is None:
         lines.append("The cluster was not probed: its links are taken to be as fast as its file says.")
     return "\n".join(lines)
+
+
+def _in_words(explanation: Explanation) -> list[str]:
+    """What the step waits for, longest first, and how busy links are."""
+    waits: dict[str, float] = defaultdict(float)
+    for one in explanation.critical_path:
+        waits[one.name] += one.seconds
+    longest = sorted(waits.items(), key=lambda wait: -wait[1])[:_NUM_REASONS]
+    lines = [f"{format_time(explanation.seconds)} from one step's end to the next one's, of which"]
+    lines += [f"  {seconds / explanation.seconds:4.0%} {name}" for name, seconds in longest]
+    busiest = [f"{one.link} {one.busy_share:.0%}" for one in explanation.links[:_NUM_REASONS]]
+    return [*lines, *([f"Busiest links: {', '.join(busiest)} of the time."] if busiest else [])]
 
 
 def exposed_seconds(prediction: Prediction, model: ModelSpec) -> float:

@@ -35,6 +35,9 @@ Predict = Callable[[Costs, Sequence[Strategy]], Floats]
 MIN_TRIALS = 8
 """With fewer there is nothing to be held out."""
 
+MAX_TRIALS = 64
+"""With more the newest are enough: each is predicted again for every parameter."""
+
 _NUM_FOLDS = 4
 _STEP = 0.1
 _MAX_MOVE = 1.5
@@ -45,6 +48,8 @@ _FLOOR = 0.03
 _ROBUST = 1.5
 # Held-out errors must fall to this share, those beyond the limit counting as much as that.
 _GAIN = 0.95
+# A simulator that knows the model's times and the links' rates is seldom further off in all.
+_SCALE_SPREAD = 0.05
 _LIMIT = 0.15
 _DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early", "not_steady"})
 _NORMAL = 1.4826
@@ -76,6 +81,7 @@ class Trial:
     """A strategy, how long its steps took, and how unsure that is (a standard deviation of the logarithm)."""
 
     strategy: Strategy
+    strategy_id: str
     seconds: float
     spread: float
 
@@ -98,14 +104,23 @@ def trials_of(records: Sequence[Record], model: ModelSpec, cluster: ClusterSpec)
     found: list[Trial] = []
     for record in records:
         measurement = record.measurement
-        if measurement is None or record.strategy is None or _DOUBTFUL & set(measurement.flags):
+        if measurement is None or record.strategy is None or record.strategy_id is None:
+            continue
+        if _DOUBTFUL & set(measurement.flags):
             continue
         try:
             strategy = parse_strategy(Document(file="", value=dict(record.strategy), lines={}))
             legality.check(strategy, model, cluster)
         except InputError:
             continue
-        found.append(Trial(strategy=strategy, seconds=measurement.median_seconds, spread=_spread(measurement)))
+        found.append(
+            Trial(
+                strategy=strategy,
+                strategy_id=record.strategy_id,
+                seconds=measurement.median_seconds,
+                spread=_spread(measurement),
+            )
+        )
     return found
 
 
@@ -115,6 +130,7 @@ def calibrate(
     """The costs that explain the trials best, or `costs` as they are where these explain unseen ones as well."""
     if len(trials) < MIN_TRIALS:
         return Calibrated(costs=costs)
+    trials = trials[-MAX_TRIALS:]
     fit = _Fit(predict, costs, trials, parameters)
     folds = np.arange(len(trials)) % _NUM_FOLDS
     before, after = fit.errors, np.empty(len(trials))
@@ -125,6 +141,46 @@ def calibrate(
         return Calibrated(costs=costs, spread=_deviation(before))
     found = fit.solve(np.ones(len(trials), dtype=np.bool_))
     return Calibrated(costs=fit.costs_at(found), spread=_deviation(after), num_trials=len(trials))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """By which factor measured steps are longer than predicted ones, and the error of predictions that know it.
+
+    `spread` and `num_trials` are as in `Calibrated`.
+    """
+
+    factor: float = 1.0
+    spread: float = 0.0
+    num_trials: int = 0
+
+
+def scale(predicted: Floats, trials: Sequence[Trial]) -> Scale:
+    """The factor for who takes long to predict: all that is off in the same way, and nothing else, is put right.
+
+    As with costs, it is kept only if it helps where it was not fitted.
+    """
+    if len(trials) < MIN_TRIALS:
+        return Scale()
+    before = np.log(predicted) - np.log([trial.seconds for trial in trials])
+    weight = 1.0 / np.hypot(_FLOOR, [trial.spread for trial in trials])
+    folds = np.arange(len(trials)) % _NUM_FOLDS
+    after = np.empty(len(trials))
+    for fold in range(_NUM_FOLDS):
+        known = folds != fold
+        after[~known] = before[~known] - _middle(before[known], weight[known])
+    if _off(after) > _GAIN * _off(before):
+        return Scale(spread=_deviation(before))
+    return Scale(factor=math.exp(-_middle(before, weight)), spread=_deviation(after), num_trials=len(trials))
+
+
+def _middle(errors: Floats, weight: Floats) -> float:
+    """By how much errors are off in the same way; none of them counts for much that is far from the others."""
+    middle = 0.0
+    for _ in range(_NUM_ROUNDS):
+        pull = weight**2 / (1.0 + (weight * (errors - middle) / _ROBUST) ** 2)
+        middle = float((pull * errors).sum() / (pull.sum() + _SCALE_SPREAD**-2))
+    return middle
 
 
 class _Fit:

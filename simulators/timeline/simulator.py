@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autosync.datasets.schema import Record
 from autosync.plan.compiled.lowering import Lowering
 from autosync.plan.compiled.tables import tables_at
+from autosync.simulators.calibration import MAX_TRIALS, Scale, scale, trials_of
 from autosync.simulators.costs import Costs, costs_of, local_processors
 from autosync.simulators.interface import Prediction
 from autosync.simulators.lowered import lowered
@@ -49,19 +52,29 @@ class TimelineSimulator:
         self._is_large = len(cluster.ranks) > MOST_RANKS
         self._near = Near(model, cluster, self._costs)
         self._lowering = Lowering(model, cluster)
+        self._scale = Scale()
+        self._learned: dict[str, float] = {}
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """One prediction a strategy, in their order."""
-        if self._is_large:
-            flows = Flows(self._model, self._cluster, costs=self._costs)
-            return [Prediction(seconds=flows.seconds(lowered(one, self._model, self._cluster))) for one in strategies]
-        found: list[Prediction] = []
-        for begin in range(0, len(strategies), _BATCH):
-            found += [Prediction(seconds=_seconds(scene)) for scene in self._scenes(strategies[begin : begin + _BATCH])]
-        return found
+        factor, spread = self._scale.factor, self._scale.spread
+        return [Prediction(seconds=factor * seconds, spread=spread) for seconds in self._played(strategies)]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """What it knows is what the probe found."""
+        """By which factor steps are longer than played, and how unsure the rest is."""
+        trials = trials_of(records, self._model, self._cluster)[-MAX_TRIALS:]
+        new = {one.strategy_id: one.strategy for one in trials if one.strategy_id not in self._learned}
+        self._learned.update(zip(new, self._played(list(new.values())), strict=True))
+        self._scale = scale(np.array([self._learned[one.strategy_id] for one in trials]), trials)
+
+    def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:
+        """The seconds of a step by each strategy, as it is played."""
+        if self._is_large:
+            flows = Flows(self._model, self._cluster, costs=self._costs)
+            yield from (flows.seconds(lowered(one, self._model, self._cluster)) for one in strategies)
+            return
+        for begin in range(0, len(strategies), _BATCH):
+            yield from map(_seconds, self._scenes(strategies[begin : begin + _BATCH]))
 
     def scene(self, strategy: Strategy) -> Scene:
         """What the kernel is given."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,12 +83,35 @@ def test_a_bundle_knows_what_it_is_for(shell: Shell, build: Build) -> None:
         (("simulate", "ddp", *CONTEXT, "--simulator", "timelin"), "unknown simulator 'timelin'"),
         (("simulate", "ddp", "ddp", *CONTEXT), "ddp is named twice"),
         (("simulate", "nowhere.yaml", *CONTEXT), "nowhere.yaml"),
+        (("simulate", "ddp", "ps", *CONTEXT, "--trace", "out.json"), "--trace is of one strategy"),
+        (("simulate", "ddp", *CONTEXT, "--trace", "model.yaml"), "model.yaml exists"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(shell: Shell, arguments: tuple[str, ...], complaint: str) -> None:
     assert shell.run(*arguments) == 2
     assert complaint in shell.err
     assert not shell.out
+
+
+def test_a_trace_is_written(shell: Shell) -> None:
+    assert shell.run("simulate", "ddp", *CONTEXT, "--trace", "out.json") == 0, shell.err
+    assert "wrote out.json" in shell.err
+    events = json.loads(Path("out.json").read_text(encoding="utf-8"))["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in spans} == {0, 1, 2}
+    assert any("all_reduce" in event["name"] for event in spans)
+
+
+def test_one_strategy_is_explained(shell: Shell) -> None:
+    found = shell.json("simulate", "ddp", *CONTEXT)
+    explained = found["explanation"]
+    assert explained["seconds"] == pytest.approx(found["predictions"][0]["seconds"])
+    path = explained["critical_path"]
+    assert sum(one["end_seconds"] - one["start_seconds"] for one in path) <= explained["seconds"] * 1.01
+    assert shell.run("simulate", "ddp", *CONTEXT) == 0
+    assert "from one step's end to the next one's, of which" in shell.out
+    assert "Busiest links:" in shell.out
+    assert shell.json("simulate", "ddp", "ps", *CONTEXT)["explanation"] is None
 
 
 def test_nothing_is_simulated_for_a_strategy_of_another_model(shell: Shell, build: Build) -> None:

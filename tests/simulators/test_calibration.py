@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from autosync.datasets.schema import Measurement
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
-from autosync.simulators.calibration import MIN_TRIALS, Floats, Parameter, Trial, calibrate, trials_of
+from autosync.simulators.calibration import MIN_TRIALS, Floats, Parameter, Trial, calibrate, scale, trials_of
 from autosync.simulators.costs import Costs
+from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.strategy.representation import Message, Strategy
 from autosync.testing.plans import WEIGHT, model_with
 from autosync.testing.simulators import small_case
@@ -31,7 +33,8 @@ def trials(truth: Costs, *, noise: float = 0.0, seed: int = 0) -> list[Trial]:
     rng = np.random.default_rng(seed)
     seconds = predict(truth, STRATEGIES) * np.exp(noise * rng.standard_normal(len(STRATEGIES)))
     return [
-        Trial(strategy=one, seconds=float(took), spread=0.01) for one, took in zip(STRATEGIES, seconds, strict=True)
+        Trial(strategy=one, strategy_id=str(number), seconds=float(took), spread=0.01)
+        for number, (one, took) in enumerate(zip(STRATEGIES, seconds, strict=True))
     ]
 
 
@@ -99,18 +102,8 @@ def test_a_simulator_learns_the_costs_of_a_cluster_from_its_trials() -> None:
     truth = AnalyticalSimulator(case.model, case.cluster, costs=Costs(native_round_seconds=9e-4, round_seconds=4e-4))
     seconds = [one.seconds for one in truth.predict(case.strategies)]
     records = [
-        dataclasses.replace(
-            record,
-            measurement=dataclasses.replace(
-                record.measurement,
-                step_seconds=((took,),) * case.cluster.num_workers,
-                median_seconds=took,
-                low_seconds=took,
-                high_seconds=took,
-            ),
-        )
+        dataclasses.replace(record, measurement=_steady(took, case.cluster.num_workers))
         for record, took in zip(case.records, seconds, strict=False)
-        if record.measurement is not None
     ]
     simulator = AnalyticalSimulator(case.model, case.cluster, costs=Costs())
 
@@ -122,6 +115,51 @@ def test_a_simulator_learns_the_costs_of_a_cluster_from_its_trials() -> None:
     simulator.learn(records[:24])
     assert error() < 0.5 * before
     assert simulator.predict(case.strategies)[0].spread > 0
+
+
+@pytest.mark.slow
+def test_the_timeline_learns_by_how_much_steps_are_longer() -> None:
+    case = small_case()
+    timeline = TimelineSimulator(case.model, case.cluster, costs=Costs())
+    before = [one.seconds for one in timeline.predict(case.strategies)]
+    records = [
+        dataclasses.replace(record, measurement=_steady(1.1 * took, case.cluster.num_workers))
+        for record, took in zip(case.records, before, strict=False)
+    ]
+    timeline.learn(records)
+    after = [one.seconds for one in timeline.predict(case.strategies)]
+    assert after == pytest.approx([1.1 * took for took in before], rel=0.01)
+
+
+def test_a_factor_is_found_and_wild_trials_do_not_move_it() -> None:
+    measured = trials(PRIOR, noise=0.01)
+    predicted = np.array([0.9 * one.seconds for one in measured])
+    predicted[5] /= 3
+    found = scale(predicted, measured)
+    assert found.factor == pytest.approx(1 / 0.9, rel=0.01)
+    assert found.num_trials == len(measured)
+    assert found.spread < 0.03
+
+
+def test_without_a_common_factor_there_is_none() -> None:
+    measured = trials(PRIOR, noise=0.05)
+    predicted = predict(PRIOR, STRATEGIES)
+    found = scale(predicted, measured)
+    assert found.factor == pytest.approx(1.0, abs=0.02)
+    assert found.spread == pytest.approx(0.05, abs=0.03)
+    assert scale(predicted[:5], measured[:5]).factor == 1.0
+
+
+def _steady(seconds: float, num_ranks: int) -> Measurement:
+    """A measurement in which all steps take the same."""
+    return Measurement(
+        step_seconds=((seconds,),) * num_ranks,
+        median_seconds=seconds,
+        low_seconds=seconds,
+        high_seconds=seconds,
+        num_warmup_steps=3,
+        peak_memory_bytes=(0,) * num_ranks,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -178,6 +178,7 @@ def test_every_synchroniser_and_codec_has_a_price(overlap: str) -> None:
         assert found.seconds > 0, name
 
 
+@pytest.mark.slow
 def test_it_comes_near_the_timeline() -> None:
     """On the conformance suite's model and cluster: the same costs, the same strategies."""
     case = small_case()
