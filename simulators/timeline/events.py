@@ -43,8 +43,8 @@ from autosync.simulators.timeline.wire import (
     work,
 )
 
-_STEADY = 2e-3
-_MIN_STEADY_STEPS = 4
+_STEADY = 3e-3
+_MIN_STEADY_STEPS = 3
 _WINDOW_AHEAD, _WINDOW_FAVOURED = 3, 2
 
 

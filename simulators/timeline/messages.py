@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autosync.simulators.timeline.book import NATIVE_RING, Book
-from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.compiled import borrows_inner, inner
 from autosync.simulators.timeline.problem import Flags, Floats, Integers
 
 PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16
@@ -122,7 +122,7 @@ def messages_of(book: Book, sizes: Sizes) -> Messages:
     return found
 
 
-@inner
+@borrows_inner
 def _count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
     num_parts, num_channels, num_messages = 0, 0, 0
     for number, shape in enumerate(sizes.shape):
@@ -142,30 +142,30 @@ def _count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
     return num_parts, num_channels, num_messages
 
 
-@inner
+@borrows_inner
 def _num_members(book: Book, template: int) -> int:
     return int(book.first_member[template + 1] - book.first_member[template])
 
 
-@inner
+@borrows_inner
 def _num_elements(book: Book, sizes: Sizes, number: int) -> int:
     """Of a buffer, or of the chunk of it that an outer split has left."""
     return int(-(-sizes.num_elements[number] // book.outer[sizes.shape[number]]))
 
 
-@inner
+@borrows_inner
 def _num_bytes(book: Book, sizes: Sizes, number: int) -> int:
     return int(_num_elements(book, sizes, number) * sizes.item_bytes[number])
 
 
-@inner
+@borrows_inner
 def _bound(num_elements: int, num_chunks: int, chunk: int) -> int:
     """Where a chunk begins, as `expansion.chunk_bounds` has it."""
     size, extra = num_elements // num_chunks, num_elements % num_chunks
     return int(chunk * size + min(chunk, extra))
 
 
-@inner
+@borrows_inner
 def _range(book: Book, sizes: Sizes, number: int, template: int, move: int) -> tuple[int, int]:
     """The elements of a move. A gather's chunks are whole contributions."""
     num_elements = _num_elements(book, sizes, number)
@@ -176,7 +176,7 @@ def _range(book: Book, sizes: Sizes, number: int, template: int, move: int) -> t
     return _bound(num_elements, chunks, first), _bound(num_elements, chunks, last)
 
 
-@inner
+@borrows_inner
 def _num_pieces(book: Book, sizes: Sizes, number: int, template: int, move: int) -> int:
     start, stop = _range(book, sizes, number, template, move)
     num_bytes = (stop - start) * sizes.item_bytes[number]
@@ -188,7 +188,7 @@ def _num_pieces(book: Book, sizes: Sizes, number: int, template: int, move: int)
     return int(max(-(-num_bytes // longest), 2 if num_bytes > WHOLE_BYTES else 1))
 
 
-@inner
+@borrows_inner
 def _extent(group: _Group, move: int) -> tuple[int, int]:
     return _range(group.book, group.sizes, group.number, group.template, move)
 
@@ -220,7 +220,7 @@ def _fill(group: _Group, found: Messages) -> None:
         _post(group, arriving, leaving, cuts, found, part)
 
 
-@inner
+@borrows_inner
 def _breadth(book: Book, arriving: Integers) -> int:
     broadest, width, number = 1, 0, -1
     for move in arriving:
@@ -292,7 +292,7 @@ def _post(group: _Group, arriving: _Arriving, leaving: Integers, cuts: _Cuts, fo
     found.num_posts[part] = total
 
 
-@inner
+@borrows_inner
 def _last_before(group: _Group, arriving: _Arriving, cuts: _Cuts, leaves: int, elements: tuple[int, int]) -> int:
     """The last take, counted from 1, that brings something to these elements in an earlier round; 0: none."""
     book, last, in_round = group.book, 0, -1
@@ -319,7 +319,7 @@ def _last_before(group: _Group, arriving: _Arriving, cuts: _Cuts, leaves: int, e
     return last
 
 
-@inner
+@borrows_inner
 def _among(book: Book, moves: Integers, position: int) -> tuple[int, int]:
     """How many moves its round brings, and which of them it is."""
     first, last = position, position + 1
@@ -335,7 +335,7 @@ def _among(book: Book, moves: Integers, position: int) -> tuple[int, int]:
 # second phase begins when the first has ended.
 
 
-@inner
+@borrows_inner
 def _num_received(num_bytes: int, num_members: int) -> int:
     """Segments that a member receives in each phase."""
     segments = max(-(-num_bytes // SEGMENT_BYTES), 2 * num_members)
@@ -343,7 +343,7 @@ def _num_received(num_bytes: int, num_members: int) -> int:
     return int(per_member * (num_members - 1))
 
 
-@inner
+@borrows_inner
 def _fill_ring(group: _Group, found: Messages) -> None:
     num_members = _num_members(group.book, group.template)
     num_bytes = _num_bytes(group.book, group.sizes, group.number)

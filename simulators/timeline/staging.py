@@ -9,7 +9,7 @@ import numpy as np
 
 from autosync.plan.tables import EVENTS, Gates, Operations
 from autosync.simulators.timeline.book import Book
-from autosync.simulators.timeline.compiled import inner
+from autosync.simulators.timeline.compiled import borrows_inner, inner
 from autosync.simulators.timeline.messages import Messages, Sizes, messages_of
 from autosync.simulators.timeline.network import CHANNEL, LINE, PART, TAKE, Network, Records, Scene, Times
 from autosync.simulators.timeline.problem import Flags, Floats, Integers, Program
@@ -212,7 +212,7 @@ def _followers(script: Script) -> tuple[Integers, Integers, Integers]:
     return begins, found, lags
 
 
-@inner
+@borrows_inner
 def _event(script: Script, what: int, position: int) -> int:
     """The event of an edge; -1: an operation."""
     operations, gates = script.operations, script.gates
