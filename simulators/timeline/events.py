@@ -383,8 +383,10 @@ def _send(scene: Scene, state: State, channel: int) -> None:
         if state.lines[line].first == entry:
             join(scene, state, line, num_bytes)
         if is_ahead:
-            state.parts[facts.source].num_sent += 1
-            push(state, state.now[0], LOOKS, facts.source)
+            source = state.parts[facts.source]
+            source.num_sent += 1
+            if source.num_sent == scene.parts[facts.source].num_posts:
+                push(state, state.now[0], LOOKS, facts.source)
 
 
 @borrows_inner

@@ -258,4 +258,5 @@ def _leave(scene: Scene, state: State, line: int, seconds: float) -> None:
     if is_counted:
         part = scene.channels[channel].source
         state.parts[part].num_sent += 1
-        push(state, state.now[0], LOOKS, part)
+        if state.parts[part].num_sent == scene.parts[part].num_posts:
+            push(state, state.now[0], LOOKS, part)
