@@ -18,7 +18,7 @@ import numpy as np
 
 from autosync.simulators.analytical.tables import Floats, Given, Integers, Records
 
-_MAX_STEPS = 4
+_MAX_STEPS = 3
 _STEADY = 5e-3
 _ROUNDING = 1e-9
 

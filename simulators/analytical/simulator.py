@@ -31,6 +31,8 @@ from autosync.strategy.representation import Codec, PartName, Strategy
 _BATCH = 128
 """As many strategies at once as have their tables near the processor."""
 
+_MAX_ROWS = 100_000
+
 
 def open_analytical(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> AnalyticalSimulator:  # noqa: ARG001 - it knows nothing of other models
     """The analytical simulator as the catalogue opens it."""
@@ -59,6 +61,7 @@ class AnalyticalSimulator:
         self._variables = _variables(model)
         self._templates: list[Template] = []
         self._measures: list[tuple[int, ...]] = []
+        self._rows: dict[tuple[int, ...], list[float]] = {}
         self._template_of: dict[tuple[int, int], int] = {}
         self._prices: dict[tuple[int, ...], Prices] = {}
         self._training = training_of(model, cluster, self._probed)
@@ -160,17 +163,20 @@ class AnalyticalSimulator:
         ]
         first, rows[asking] = _kinds(described)
         kinds = zip(*[column[first].tolist() for column in described], strict=True)
-        table = [self._row(kind, self._measures[kind[0]]) for kind in kinds]
+        if len(self._rows) > _MAX_ROWS:
+            self._rows.clear()
+        table = [self._rows.get(kind) or self._row(kind) for kind in kinds]
         return rows, np.array(table, dtype=np.float64).reshape(len(table), len(MEASURES))
 
-    def _row(self, kind: Sequence[int], measures: Sequence[int]) -> list[float]:
+    def _row(self, kind: tuple[int, ...]) -> list[float]:
         template, variable, axis, begin, end = kind
         named = self._model.variables[variable]
         part = Part(PartName(named.name), named, axis, begin, end)
         codec: Codec | None = self._templates[template].codec
         row = [0.0] * len(MEASURES)
-        for measure in measures:
+        for measure in self._measures[template]:
             row[measure] = measured(MEASURES[measure], part, part.num_elements, codec, self._cluster.num_workers)
+        self._rows[kind] = row
         return row
 
 
