@@ -40,6 +40,7 @@ from autosync.simulators.timeline.wire import (
     serve,
     stand,
     way_of_request,
+    ways_of,
     work,
 )
 
@@ -64,12 +65,15 @@ def _play(scene: Scene, state: State, step_ends: Floats) -> int:
     for every in scene.every:
         can_be_steady &= every == 1
     for rank in range(len(scene.trains)):
-        push(state, 0.0, COMPUTED, rank)
-        push(state, 0.0, WORKS, rank)
+        push(state.heap, 0.0, COMPUTED, rank)
+        push(state.heap, 0.0, WORKS, rank)
     for lane in range(len(state.lanes)):
-        push(state, 0.0, ADVANCES, lane)
-    while state.num_heap[0] > 0:
-        _happen(scene, state, pop(state))
+        push(state.heap, 0.0, ADVANCES, lane)
+    while state.heap.size[0] > 0:
+        value = pop(state.heap)
+        _happen(scene, state, value)
+        if value % NUM_KINDS != COMPUTED:
+            continue
         while num_steps < num_iterations and _end_step(scene, state, num_steps, step_ends):
             num_steps += 1
         if num_steps == num_iterations or (can_be_steady and _is_steady(step_ends, num_steps)):
@@ -121,14 +125,20 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
         state.channels[what].credit += kind == ASKED
         _send(scene, state, what)
     elif kind == LINK:
-        if state.links[what].due == state.now[0]:
+        if state.links[what].due == state.heap.now[0]:
             serve(scene, state, what)
     elif kind in (REQUEST_CAME, MESSAGE_CAME):
         native, times = scene.channels[what].is_native, scene.times
         if kind == REQUEST_CAME:
-            push(state, work(scene, state, -1, times.asked[native]), ASKED, what)
+            until = work(state.heap, state.ranks, state.processor_free, -1, times.asked[native])
+            push(state.heap, until, ASKED, what)
         else:
-            push(state, work(scene, state, -1, times.arrived[native]), ARRIVED, what)
+            push(
+                state.heap,
+                work(state.heap, state.ranks, state.processor_free, -1, times.arrived[native]),
+                ARRIVED,
+                what,
+            )
             burn(scene, state, what, state.channels[what].arrived)
     elif kind == COMPUTED:
         state.ranks[what].until = np.inf
@@ -149,7 +159,7 @@ def _end(scene: Scene, state: State, part: int) -> None:
     """A part is over: whoever waits for it has one thing less to wait for, and its thread goes on."""
     facts, iteration = scene.parts[part], state.parts[part].iteration
     operation, rank = facts.operation, facts.rank
-    state.ended[iteration, part] = state.now[0]
+    state.ended[iteration, part] = state.heap.now[0]
     for position in range(scene.first_follower[operation], scene.first_follower[operation + 1]):
         later = iteration + scene.follower_lag[position]
         item = item_of(scene, scene.follower[position], rank, len(scene.trains))
@@ -158,10 +168,10 @@ def _end(scene: Scene, state: State, part: int) -> None:
     if scene.is_transfer[operation]:
         lane = rank * scene.num_lanes + scene.lane[operation]
         state.lanes[lane].num_under_way -= 1
-        push(state, state.now[0], ADVANCES, lane)
+        push(state.heap, state.heap.now[0], ADVANCES, lane)
     else:
         state.ranks[rank].works_on = -1
-        push(state, state.now[0], WORKS, rank)
+        push(state.heap, state.heap.now[0], WORKS, rank)
 
 
 @borrows_inner
@@ -169,23 +179,23 @@ def _count_down(scene: Scene, state: State, iteration: int, item: int) -> None:
     state.unmet[iteration, item] -= 1
     if state.unmet[iteration, item] > 0:
         return
-    num_parts, now = len(scene.parts), state.now[0]
+    num_parts, now = len(scene.parts), state.heap.now[0]
     if item >= num_parts:
         rank = (item - num_parts) % len(scene.trains)
         if np.isinf(state.ranks[rank].until):
             # If it does not stand at this gate it goes on standing where it is.
             state.ranks[rank].until = now
-            push(state, now, COMPUTED, rank)
+            push(state.heap, now, COMPUTED, rank)
         return
     operation, rank = scene.parts[item].operation, scene.parts[item].rank
     if not is_due(scene, iteration, operation):
         return
     if scene.is_transfer[operation]:
-        push(state, now, ADVANCES, rank * scene.num_lanes + scene.lane[operation])
+        push(state.heap, now, ADVANCES, rank * scene.num_lanes + scene.lane[operation])
         return
     state.ready[rank, state.ranks[rank].num_ready] = iteration * state.num_items + item
     state.ranks[rank].num_ready += 1
-    push(state, now, WORKS, rank)
+    push(state.heap, now, WORKS, rank)
 
 
 @borrows_inner
@@ -201,12 +211,13 @@ def _take_work(scene: Scene, state: State, rank: int) -> None:
     state.ready[rank, chosen] = state.ready[rank, num_ready - 1]
     state.ranks[rank].num_ready -= 1
     iteration, part = code // state.num_items, code % state.num_items
-    state.begun[iteration, part] = state.now[0]
+    state.begun[iteration, part] = state.heap.now[0]
     state.parts[part].iteration = iteration
     state.ranks[rank].works_on = part
     push(
-        state,
-        work(scene, state, scene.parts[part].rank, scene.parts[part].work) + scene.parts[part].seconds,
+        state.heap,
+        work(state.heap, state.ranks, state.processor_free, scene.parts[part].rank, scene.parts[part].work)
+        + scene.parts[part].seconds,
         WORKED,
         rank,
     )
@@ -239,23 +250,23 @@ def _train(scene: Scene, state: State, rank: int) -> None:
         if step == WAIT and state.unmet[iteration, num_parts + argument * num_ranks + rank] > 0:
             break
         ours.at = (place + 1) % len(scene.program)
-        state.passed[iteration, rank, place] = state.now[0]
+        state.passed[iteration, rank, place] = state.heap.now[0]
         if step == EVENT:
             _tell(scene, state, iteration, argument, rank)
         elif step == STEP_ENDS:
-            state.step_ends[iteration, rank] = state.now[0]
+            state.step_ends[iteration, rank] = state.heap.now[0]
             ours.iteration += 1
         elif step in (COMPUTE, WORK):
             if step == WORK:
-                ours.until = work(scene, state, rank, seconds)
+                ours.until = work(state.heap, state.ranks, state.processor_free, rank, seconds)
             else:
                 # Time lost to others is made good, if it is little.
-                if state.now[0] - ours.pace > scene.times.slack:
-                    ours.pace = state.now[0]
+                if state.heap.now[0] - ours.pace > scene.times.slack:
+                    ours.pace = state.heap.now[0]
                 ours.pace += seconds
-                ours.until = max(state.now[0], ours.pace)
+                ours.until = max(state.heap.now[0], ours.pace)
             state.passed[iteration, rank, place] = ours.until
-            push(state, ours.until, COMPUTED, rank)
+            push(state.heap, ours.until, COMPUTED, rank)
             return
     ours.until = np.inf
 
@@ -297,9 +308,11 @@ def _advance(scene: Scene, state: State, queue: int) -> None:
             return
         state.lanes[queue].head += 1
         state.lanes[queue].num_under_way += 1
-        state.begun[iteration, part] = state.now[0]
+        state.begun[iteration, part] = state.heap.now[0]
         state.parts[part].iteration = iteration
-        push(state, work(scene, state, scene.parts[part].rank, scene.parts[part].work), BEGUN, part)
+        facts = scene.parts[part]
+        until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work)
+        push(state.heap, until, BEGUN, part)
 
 
 @borrows_inner
@@ -325,16 +338,16 @@ def _go(scene: Scene, state: State, part: int) -> None:
             channel = scene.post_channel[ours.post]
             ours.post += 1
             state.channels[channel].posted += 1
-            push(state, state.now[0], SENDS, channel)
+            push(state.heap, state.heap.now[0], SENDS, channel)
             native = scene.channels[channel].is_native
             seconds = scene.times.post[native]
         else:
             break
         if seconds > 0.0:
-            push(state, work(scene, state, rank, seconds), GOES_ON, part)
+            push(state.heap, work(state.heap, state.ranks, state.processor_free, rank, seconds), GOES_ON, part)
             return
     ours.is_busy = False
-    push(state, state.now[0], LOOKS, part)
+    push(state.heap, state.heap.now[0], LOOKS, part)
 
 
 @borrows_inner
@@ -362,7 +375,8 @@ def _ask(scene: Scene, state: State, part: int) -> int:
     state.parts[part].asked += 1
     back = scene.channels[channel].back
     if state.lines[back].first < 0:
-        push(state, state.now[0] + way_of_request(scene, state, back), REQUEST_CAME, channel)
+        seconds = way_of_request(ways_of(scene, state), back, state.lines[back].arrives)
+        push(state.heap, state.heap.now[0] + seconds, REQUEST_CAME, channel)
     else:
         stand(state, back, channel, 0.0)
     return int(scene.channels[channel].is_native)
@@ -386,7 +400,7 @@ def _send(scene: Scene, state: State, channel: int) -> None:
             source = state.parts[facts.source]
             source.num_sent += 1
             if source.num_sent == scene.parts[facts.source].num_posts:
-                push(state, state.now[0], LOOKS, facts.source)
+                push(state.heap, state.heap.now[0], LOOKS, facts.source)
 
 
 @borrows_inner
@@ -401,11 +415,12 @@ def _look(scene: Scene, state: State, part: int) -> None:
         if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
             ours.is_busy = True
             seconds = scene.times.taken[channel.is_native] + take.added_bytes / scene.times.rate_added
-            push(state, work(scene, state, -1 if channel.is_native else facts.rank, seconds), TAKEN, part)
+            rank = -1 if channel.is_native else facts.rank
+            push(state.heap, work(state.heap, state.ranks, state.processor_free, rank, seconds), TAKEN, part)
         return
     if ours.num_sent < facts.num_posts:
         return
     ours.is_open = False
     ours.runs += 1
     state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
-    push(state, state.now[0], ENDS, part)
+    push(state.heap, state.heap.now[0], ENDS, part)

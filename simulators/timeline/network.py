@@ -119,15 +119,21 @@ class Scene(NamedTuple):
     program_seconds: Floats
 
 
+class Heap(NamedTuple):
+    """What is about to happen, by time; arrays of one element are numbers that change."""
+
+    now: Floats
+    time: Floats
+    what: Integers
+    size: Integers
+
+
 class State(NamedTuple):
     """Where a simulation stands; arrays of one element are numbers that change."""
 
     num_iterations: int
     num_items: int
-    now: Floats
-    heap_time: Floats
-    heap_what: Integers
-    num_heap: Integers
+    heap: Heap
     unmet: Integers
     begun: Floats
     ended: Floats

@@ -15,6 +15,7 @@ from autosync.simulators.timeline.network import (
     PART_STATE,
     QUEUE_STATE,
     RANK_STATE,
+    Heap,
     Scene,
     State,
 )
@@ -30,10 +31,7 @@ def at_rest(scene: Scene, num_iterations: int) -> State:
     state = State(
         num_iterations=num_iterations,
         num_items=num_items,
-        now=np.zeros(1),
-        heap_time=np.empty(num_events),
-        heap_what=np.empty(num_events, np.int64),
-        num_heap=np.zeros(1, np.int64),
+        heap=Heap(np.zeros(1), np.empty(num_events), np.empty(num_events, np.int64), np.zeros(1, np.int64)),
         unmet=np.zeros((num_iterations, num_items), np.int64),
         begun=np.full((num_iterations, num_parts), np.nan),
         ended=np.full((num_iterations, num_parts), np.nan),
@@ -49,7 +47,7 @@ def at_rest(scene: Scene, num_iterations: int) -> State:
         entries=np.zeros(num_entries, ENTRY),
         free_entry=np.zeros(1, np.int64),
         active=np.empty((len(scene.network.link_rate), num_lines + 1), np.int64),
-        processor_free=np.zeros(max(1, scene.times.num_processors)),
+        processor_free=np.zeros(scene.times.num_processors),
         passed=np.full((num_iterations, num_ranks, len(scene.program)), np.nan),
     )
     _lay_out(scene, state)

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from autosync.simulators.timeline.compiled import borrows_inner
-from autosync.simulators.timeline.network import Scene, State
+from autosync.simulators.timeline.network import Heap, Records, Scene, State
+from autosync.simulators.timeline.problem import Floats
 
 (
     BEGUN,
@@ -37,38 +40,38 @@ _ROUNDING_BYTES = 1e-6
 
 
 @borrows_inner
-def push(state: State, time: float, kind: int, what: int) -> None:
-    place = state.num_heap[0]
-    state.num_heap[0] += 1
+def push(heap: Heap, time: float, kind: int, what: int) -> None:
+    place = heap.size[0]
+    heap.size[0] += 1
     value = what * NUM_KINDS + kind
     while place > 0:
         above = (place - 1) >> 1
-        if state.heap_time[above] <= time:
+        if heap.time[above] <= time:
             break
-        state.heap_time[place], state.heap_what[place] = state.heap_time[above], state.heap_what[above]
+        heap.time[place], heap.what[place] = heap.time[above], heap.what[above]
         place = above
-    state.heap_time[place], state.heap_what[place] = time, value
+    heap.time[place], heap.what[place] = time, value
 
 
 @borrows_inner
-def pop(state: State) -> int:
-    found = state.heap_what[0]
-    state.now[0] = state.heap_time[0]
-    state.num_heap[0] -= 1
-    count = state.num_heap[0]
-    time, value = state.heap_time[count], state.heap_what[count]
+def pop(heap: Heap) -> int:
+    found = heap.what[0]
+    heap.now[0] = heap.time[0]
+    heap.size[0] -= 1
+    count = heap.size[0]
+    time, value = heap.time[count], heap.what[count]
     place = 0
     while True:
         below = 2 * place + 1
         if below >= count:
             break
-        if below + 1 < count and state.heap_time[below + 1] < state.heap_time[below]:
+        if below + 1 < count and heap.time[below + 1] < heap.time[below]:
             below += 1
-        if state.heap_time[below] >= time:
+        if heap.time[below] >= time:
             break
-        state.heap_time[place], state.heap_what[place] = state.heap_time[below], state.heap_what[below]
+        heap.time[place], heap.what[place] = heap.time[below], heap.what[below]
         place = below
-    state.heap_time[place], state.heap_what[place] = time, value
+    heap.time[place], heap.what[place] = time, value
     return int(found)
 
 
@@ -76,22 +79,22 @@ def pop(state: State) -> int:
 
 
 @borrows_inner
-def work(scene: Scene, state: State, rank: int, seconds: float) -> float:
+def work(heap: Heap, ranks: Records, processor_free: Floats, rank: int, seconds: float) -> float:
     """When work is done that is wanted now: by the processor that is free first. Of a rank's Python one thing at a time
     is done; -1: it is no Python.
     """
-    start = state.now[0]
+    start = heap.now[0]
     if rank >= 0:
-        start = max(start, state.ranks[rank].python_free)
-    if scene.times.num_processors > 0:
+        start = max(start, ranks[rank].python_free)
+    if len(processor_free) > 0:
         first = 0
-        for processor in range(1, len(state.processor_free)):
-            if state.processor_free[processor] < state.processor_free[first]:
+        for processor in range(1, len(processor_free)):
+            if processor_free[processor] < processor_free[first]:
                 first = processor
-        start = max(start, state.processor_free[first])
-        state.processor_free[first] = start + seconds
+        start = max(start, processor_free[first])
+        processor_free[first] = start + seconds
     if rank >= 0:
-        state.ranks[rank].python_free = start + seconds
+        ranks[rank].python_free = start + seconds
     return float(start + seconds)
 
 
@@ -100,7 +103,7 @@ def burn(scene: Scene, state: State, channel: int, number: int) -> None:
     """The bytes of a message are copied, at one of its ends: nobody waits for that but who wants the processor."""
     one = scene.channels[channel]
     num_bytes = scene.message_bytes[one.first_message + number % one.num_messages]
-    work(scene, state, -1, num_bytes * scene.times.per_byte / 2)
+    work(state.heap, state.ranks, state.processor_free, -1, num_bytes * scene.times.per_byte / 2)
 
 
 # Connections and links.
@@ -121,50 +124,75 @@ def stand(state: State, line: int, channel: int, num_bytes: float) -> int:
     return int(entry)
 
 
+class _Ways(NamedTuple):
+    """What connections go through: few arrays, for each that a function is given takes its time."""
+
+    now: Floats
+    lines: Records
+    queues: Records
+    queue_rate: Floats
+    queue_burst: Floats
+    latency: float
+    bytes_queued: float
+
+
 @borrows_inner
-def way(scene: Scene, state: State, line: int) -> float:
+def ways_of(scene: Scene, state: State) -> _Ways:
+    network, times = scene.network, scene.times
+    return _Ways(
+        state.heap.now,
+        scene.lines,
+        state.queues,
+        network.queue_rate,
+        network.queue_burst,
+        times.latency,
+        times.bytes_queued,
+    )
+
+
+@borrows_inner
+def _way(ways: _Ways, line: int) -> float:
     """Seconds from the last byte's leaving the link to its arrival: behind what stands in queues."""
-    facts, seconds = scene.lines[line], scene.times.latency
+    facts, seconds = ways.lines[line], ways.latency
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
         if queue >= 0:
-            _settle_queue(scene, state, queue)
-            seconds += max(0.0, state.queues[queue].backlog) / scene.network.queue_rate[queue]
+            _settle_queue(ways, queue)
+            seconds += max(0.0, ways.queues[queue].backlog) / ways.queue_rate[queue]
     return seconds
 
 
 @borrows_inner
-def way_of_request(scene: Scene, state: State, line: int) -> float:
-    """The same for a request that finds its connection idle: it comes after what went before it.
+def way_of_request(ways: _Ways, line: int, arrives: float) -> float:
+    """The same for a request that finds its connection idle: it comes after what went before it, at `arrives`.
 
     Of others' bytes as many stand in a queue as their senders' windows let; the rest waits with the senders.
     """
-    facts, seconds = scene.lines[line], scene.times.latency
+    facts, seconds = ways.lines[line], ways.latency
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
         if queue >= 0:
-            _settle_queue(scene, state, queue)
-            backlog = min(max(0.0, state.queues[queue].backlog), scene.times.bytes_queued)
-            seconds += backlog / scene.network.queue_rate[queue]
-    return float(max(seconds, state.lines[line].arrives - state.now[0]))
+            _settle_queue(ways, queue)
+            seconds += min(max(0.0, ways.queues[queue].backlog), ways.bytes_queued) / ways.queue_rate[queue]
+    return float(max(seconds, arrives - ways.now[0]))
 
 
 @borrows_inner
-def _settle_queue(scene: Scene, state: State, queue: int) -> None:
-    ours = state.queues[queue]
-    elapsed = state.now[0] - ours.since
+def _settle_queue(ways: _Ways, queue: int) -> None:
+    ours = ways.queues[queue]
+    elapsed = ways.now[0] - ours.since
     if elapsed > 0.0:
-        growth = (ours.inflow - scene.network.queue_rate[queue]) * elapsed
-        ours.backlog = max(-scene.network.queue_burst[queue], ours.backlog + growth)
-        ours.since = state.now[0]
+        growth = (ours.inflow - ways.queue_rate[queue]) * elapsed
+        ours.backlog = max(-ways.queue_burst[queue], ours.backlog + growth)
+        ours.since = ways.now[0]
 
 
 @borrows_inner
-def _flow(scene: Scene, state: State, line: int, rate: float) -> None:
+def _flow(ways: _Ways, line: int, rate: float) -> None:
     """A connection brings so much more, or less, into the queues on its way."""
-    facts = scene.lines[line]
+    facts = ways.lines[line]
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
         if queue >= 0:
-            _settle_queue(scene, state, queue)
-            state.queues[queue].inflow += rate
+            _settle_queue(ways, queue)
+            ways.queues[queue].inflow += rate
 
 
 @borrows_inner
@@ -172,23 +200,23 @@ def _settle_link(scene: Scene, state: State, link: int) -> None:
     """What each connection of a link has been served until now."""
     ours = state.links[link]
     if ours.num_active > 0:
-        ours.served += (state.now[0] - ours.since) * scene.network.link_rate[link] / ours.num_active
-        ours.since = state.now[0]
+        ours.served += (state.heap.now[0] - ours.since) * scene.network.link_rate[link] / ours.num_active
+        ours.since = state.heap.now[0]
 
 
 @borrows_inner
 def join(scene: Scene, state: State, line: int, num_bytes: float) -> None:
     """A connection has something to send again; after a pause of the link a burst passes at once."""
-    link = scene.lines[line].link
+    link, ways = scene.lines[line].link, ways_of(scene, state)
     _settle_link(scene, state, link)
     ours, rate = state.links[link], scene.network.link_rate[link]
     count, burst = ours.num_active, 0.0
     if count == 0:
-        burst = min(scene.network.link_burst[link], (state.now[0] - ours.since) * rate)
-        ours.since = state.now[0]
+        burst = min(scene.network.link_burst[link], (state.heap.now[0] - ours.since) * rate)
+        ours.since = state.heap.now[0]
     for place in range(count):
-        _flow(scene, state, state.active[link, place], rate / (count + 1) - rate / count)
-    _flow(scene, state, line, rate / (count + 1))
+        _flow(ways, state.active[link, place], rate / (count + 1) - rate / count)
+    _flow(ways, line, rate / (count + 1))
     state.active[link, count] = line
     ours.num_active += 1
     state.lines[line].target = ours.served + max(0.0, num_bytes - burst)
@@ -205,16 +233,16 @@ def _plan_link(scene: Scene, state: State, link: int) -> None:
     target = np.inf
     for place in range(ours.num_active):
         target = min(target, state.lines[state.active[link, place]].target)
-    due = state.now[0] + max(0.0, target - ours.served) * ours.num_active / scene.network.link_rate[link]
+    due = state.heap.now[0] + max(0.0, target - ours.served) * ours.num_active / scene.network.link_rate[link]
     if due != ours.due:
         ours.due = due
-        push(state, due, LINK, link)
+        push(state.heap, due, LINK, link)
 
 
 @borrows_inner
 def serve(scene: Scene, state: State, link: int) -> None:
     """Messages have left the link; what stands behind them comes next."""
-    ours, rate, place = state.links[link], scene.network.link_rate[link], 0
+    ours, rate, place, ways = state.links[link], scene.network.link_rate[link], 0, ways_of(scene, state)
     ours.due = np.inf
     _settle_link(scene, state, link)
     while place < ours.num_active:
@@ -223,7 +251,7 @@ def serve(scene: Scene, state: State, link: int) -> None:
         if served.target > ours.served + _ROUNDING_BYTES:
             place += 1
             continue
-        seconds = way(scene, state, line)
+        seconds = _way(ways, line)
         _leave(scene, state, line, seconds)
         while served.first >= 0 and state.entries[served.first].num_bytes == 0.0:
             _leave(scene, state, line, seconds)
@@ -232,11 +260,11 @@ def serve(scene: Scene, state: State, link: int) -> None:
             place += 1
             continue
         count = ours.num_active
-        _flow(scene, state, line, -rate / count)
+        _flow(ways, line, -rate / count)
         ours.num_active -= 1
         state.active[link, place] = state.active[link, count - 1]
         for other in range(count - 1):
-            _flow(scene, state, state.active[link, other], rate / (count - 1) - rate / count)
+            _flow(ways, state.active[link, other], rate / (count - 1) - rate / count)
     _plan_link(scene, state, link)
 
 
@@ -250,13 +278,13 @@ def _leave(scene: Scene, state: State, line: int, seconds: float) -> None:
     one.next = state.free_entry[0]
     state.free_entry[0] = entry
     if num_bytes == 0.0:
-        push(state, state.now[0] + seconds, REQUEST_CAME, channel)
+        push(state.heap, state.heap.now[0] + seconds, REQUEST_CAME, channel)
         return
     state.lines[line].num_bytes -= num_bytes
-    state.lines[line].arrives = state.now[0] + seconds
-    push(state, state.now[0] + seconds, MESSAGE_CAME, channel)
+    state.lines[line].arrives = state.heap.now[0] + seconds
+    push(state.heap, state.heap.now[0] + seconds, MESSAGE_CAME, channel)
     if is_counted:
         part = scene.channels[channel].source
         state.parts[part].num_sent += 1
         if state.parts[part].num_sent == scene.parts[part].num_posts:
-            push(state, state.now[0], LOOKS, part)
+            push(state.heap, state.heap.now[0], LOOKS, part)
