@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from autosync.datasets.schema import Failure, Measurement, Record
+from autosync.datasets.schema import Record
 from autosync.search.candidates import STOCK_DDP, Candidate
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Ground
-from autosync.strategy.files import dump_strategy
+from autosync.testing.proposers import record_of
 
 NEAR = 1.02
 """Who is within this factor of the best known has found it."""
@@ -78,7 +78,7 @@ def _run(race: Race, name: str, seed: int, num_trials: int) -> Run:
     while len(history) < num_trials and proposed:
         for one in proposed:
             measured = race.measure(one, noise)
-            history.append(_record(len(history), one, measured, ground))
+            history.append(record_of(len(history), one, ground, seconds=measured, memory_bytes=ground.model.num_bytes))
             if measured is not None and measured < best:
                 best = measured
                 true = race.truth(one)
@@ -94,37 +94,6 @@ def _run(race: Race, name: str, seed: int, num_trials: int) -> Run:
             first_pick = race.truth(proposed[0])
     shown += [shown[-1]] * (num_trials - len(shown)) if shown else []
     return Run(seconds=tuple(shown[:num_trials]), own_seconds=own_seconds, first_pick_seconds=first_pick)
-
-
-def _record(number: int, candidate: Candidate, seconds: float | None, ground: Ground) -> Record:
-    measurement, strategy = None, candidate.strategy
-    if seconds is not None:
-        measurement = Measurement(
-            step_seconds=((seconds,),),
-            median_seconds=seconds,
-            low_seconds=seconds,
-            high_seconds=seconds,
-            num_warmup_steps=4,
-            peak_memory_bytes=(ground.model.num_bytes,),
-        )
-    return Record(
-        study="race",
-        trial=number,
-        origin=candidate.origin,
-        model_name=ground.model.name,
-        model_fingerprint=ground.model.fingerprint(),
-        cluster_name=ground.cluster.name,
-        cluster_fingerprint=ground.cluster.fingerprint(),
-        strategy=None if strategy is None else dump_strategy(strategy),
-        strategy_id=None if strategy is None else candidate.strategy_id,
-        classes=("exact",),
-        measurement=measurement,
-        failure=None if measurement else Failure(kind="raised", message="failed"),
-        environment={},
-        compute="replayed",
-        network="emulated",
-        started="2026-01-31T12:00:00+00:00",
-    )
 
 
 def _tell(target: str, name: str, seed: int, run: Run) -> None:

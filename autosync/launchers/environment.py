@@ -1,10 +1,12 @@
-"""The environment of ranks: what torch's launchers give theirs, so that scripts see no difference."""
+"""The processes of ranks, with the environment that torch gives theirs, so that scripts see no difference."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
-from autosync.launchers.request import Script
+from autosync.launchers.request import Process, Script
 from autosync.specs.cluster import ClusterSpec, Rank
 
 NODE_VARIABLE = "AUTOSYNC_NODE"
@@ -51,3 +53,19 @@ def script_environment(
 def python_of(cluster: ClusterSpec) -> str:
     """The Python that ranks run in: the one that the cluster file names, or the one that runs this."""
     return cluster.python or sys.executable
+
+
+def process_of(
+    cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
+) -> Process:
+    """A rank's process as it stands in a request, with its log."""
+    node = cluster.nodes[rank.node]
+    return Process(
+        rank=rank.index,
+        role=rank.role,
+        node=node.name,
+        host=node.host,
+        command=command,
+        environment=environment,
+        log=logs / f"rank-{rank.index}.log",
+    )

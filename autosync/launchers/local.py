@@ -15,9 +15,9 @@ from typing import Literal
 
 from autosync.errors import InputError, OperationError
 from autosync.launchers import minded
-from autosync.launchers.environment import rank_environment, script_environment, script_ranks
+from autosync.launchers.environment import process_of, rank_environment, script_environment, script_ranks
 from autosync.launchers.request import Launch, LaunchRequest, Process, Script
-from autosync.specs.cluster import ClusterSpec, Rank
+from autosync.specs.cluster import ClusterSpec
 
 ADDRESS = "127.0.0.1"
 INTERFACE = "lo"
@@ -41,7 +41,7 @@ class LocalLauncher:
         }
         return LaunchRequest(
             processes=tuple(
-                _process(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
+                process_of(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
                 for rank in cluster.ranks
             )
         )
@@ -54,7 +54,7 @@ class LocalLauncher:
         return LaunchRequest(
             minded=True,
             processes=tuple(
-                _process(
+                process_of(
                     cluster,
                     rank,
                     command,
@@ -87,21 +87,6 @@ class LocalLauncher:
                 raise OperationError(f"a rank could not be started: {error}") from error
             raise
         return launch
-
-
-def _process(
-    cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
-) -> Process:
-    node = cluster.nodes[rank.node]
-    return Process(
-        rank=rank.index,
-        role=rank.role,
-        node=node.name,
-        host=node.host,
-        command=command,
-        environment=environment,
-        log=logs / f"rank-{rank.index}.log",
-    )
 
 
 class LocalLaunch:

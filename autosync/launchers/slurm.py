@@ -24,7 +24,7 @@ from typing import Literal
 
 from autosync.errors import InputError, OperationError
 from autosync.launchers import minded
-from autosync.launchers.environment import python_of, rank_environment, script_environment, script_ranks
+from autosync.launchers.environment import process_of, python_of, rank_environment, script_environment, script_ranks
 from autosync.launchers.line import BOOT
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import DEFAULT_PORT, LaunchRequest, Process, Script
@@ -159,18 +159,10 @@ def _hosts(cluster: ClusterSpec) -> str:
 def _process(
     cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
 ) -> Process:
-    node = cluster.nodes[rank.node]
-    step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node.host}", "--unbuffered")
-    return Process(
-        rank=rank.index,
-        role=rank.role,
-        node=node.name,
-        host=node.host,
-        command=command,
-        environment=environment,
-        log=logs / f"rank-{rank.index}.log",
-        reach=(*step, "--cpu-bind=none", "--mpi=none", python_of(cluster), "-I", "-S", "-c", BOOT),
-    )
+    process = process_of(cluster, rank, command, environment, logs)
+    step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={process.host}", "--unbuffered")
+    reach = (*step, "--cpu-bind=none", "--mpi=none", python_of(cluster), "-I", "-S", "-c", BOOT)
+    return replace(process, reach=reach)
 
 
 def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process:

@@ -13,12 +13,13 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from autosync.errors import InputError
 from autosync.launchers import minded
-from autosync.launchers.environment import python_of, rank_environment, script_environment, script_ranks
+from autosync.launchers.environment import process_of, python_of, rank_environment, script_environment, script_ranks
 from autosync.launchers.line import BOOT
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import DEFAULT_PORT, LaunchRequest, Process, Script
@@ -106,17 +107,9 @@ class SshLauncher:
 def _process(
     cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
 ) -> Process:
-    node = cluster.nodes[rank.node]
-    return Process(
-        rank=rank.index,
-        role=rank.role,
-        node=node.name,
-        host=node.host,
-        command=command,
-        environment=environment,
-        log=logs / f"rank-{rank.index}.log",
-        reach=(*_ssh(), *_OPTIONS, "--", node.host, remote_command(python_of(cluster))),
-    )
+    process = process_of(cluster, rank, command, environment, logs)
+    reach = (*_ssh(), *_OPTIONS, "--", process.host, remote_command(python_of(cluster)))
+    return replace(process, reach=reach)
 
 
 def remote_command(python: str) -> str:

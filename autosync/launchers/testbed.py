@@ -10,7 +10,7 @@ from typing import Literal
 from autosync import testbed
 from autosync.errors import OperationError
 from autosync.launchers import minded
-from autosync.launchers.environment import rank_environment, script_environment, script_ranks
+from autosync.launchers.environment import process_of, rank_environment, script_environment, script_ranks
 from autosync.launchers.local import LocalLaunch
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import DEFAULT_PORT, Launch, LaunchRequest, Process, Script
@@ -105,16 +105,8 @@ def _process(
     cluster: ClusterSpec, rank: Rank, command: Sequence[str], environment: Mapping[str, str], logs: Path
 ) -> Process:
     key = cluster_key(cluster)
-    node = cluster.nodes[rank.node]
-    return Process(
-        rank=rank.index,
-        role=rank.role,
-        node=node.name,
-        host=node.host,
-        command=(*find_places().enter(key, host_namespace(key, rank.node)), *_BATCH, *command),
-        environment=environment,
-        log=logs / f"rank-{rank.index}.log",
-    )
+    within = (*find_places().enter(key, host_namespace(key, rank.node)), *_BATCH, *command)
+    return process_of(cluster, rank, within, environment, logs)
 
 
 def _start_minded(request: TestbedRequest) -> MindedProcesses:
