@@ -1,7 +1,8 @@
 """The engine: executes a plan on one rank, beside the training loop.
 
 Each lane of the plan has a thread that carries out its transfers in their order, blocking; one more thread does local
-work. A thread goes on when its next item is ready (see `script`): counters say when, so nothing is searched or polled.
+work. A thread goes on when its next item is ready (see `script`): counters say when (`iterations`), so nothing is
+searched or polled.
 The training thread tells what happened (a gradient, the call of `step()`) and waits at gates. The order of a lane is
 the same on all ranks and lanes never wait for one another but by edges, so nothing deadlocks.
 
@@ -23,6 +24,7 @@ from typing import Literal, Protocol
 from autosync.errors import OperationError
 from autosync.plan.types import GateKind, Plan, Transfer
 from autosync.runtime.device import Streams
+from autosync.runtime.iterations import Iteration, Iterations
 from autosync.runtime.script import Script
 from autosync.runtime.trace import COMPUTE, Trace
 
@@ -45,22 +47,6 @@ class Work(Protocol):
     def transfer(self, operation: int, iteration: int) -> None: ...
     def local(self, operation: int, iteration: int) -> None: ...
     def abort(self) -> None: ...
-
-
-class _Iteration:
-    """What is left to wait for in one iteration."""
-
-    __slots__ = ("done", "num_left", "number", "released", "unmet")
-
-    def __init__(self, number: int, script: Script) -> None:
-        self.number = number
-        self.unmet = list(script.num_waits)
-        self.released = bytearray(script.num_items)
-        self.done = bytearray(script.num_items)
-        # By how many iterations late they may be.
-        self.num_left = [0] * (1 + max(script.lateness, default=0))
-        for lateness in script.lateness:
-            self.num_left[lateness] += 1
 
 
 class _Sleeper:
@@ -106,18 +92,16 @@ class Engine:
         self._trace = trace
         self._streams = streams
         self._lock = threading.Lock()
-        self._iterations: dict[int, _Iteration] = {}
-        self._number = -1
         self._locals: list[tuple[int, int, int]] = []
         self._priorities = [plan.operations[index].message for index in script.operations]
         self._are_transfers = [isinstance(plan.operations[index], Transfer) for index in script.operations]
         self._item_of = {index: item for item, index in enumerate(script.operations)}
-        self._awaited: set[int] = set()
         self._under_way: dict[int, int] = {}
         self._is_closing = False
         self._closed = False
         self._error: BaseException | None = None
         self._main = _Sleeper()
+        self._iterations = Iterations(script, on_ready=self._hand_out, on_progress=self._main.wake)
         self._worker = _Sleeper()
         self._lanes = {lane: _Sleeper() for lane in script.lanes}
         self._reached = dict.fromkeys(script.lanes, 0)
@@ -143,7 +127,7 @@ class Engine:
     @property
     def iteration(self) -> int:
         """The iteration that is open."""
-        return self._number
+        return self._iterations.number
 
     @property
     def has_failed(self) -> bool:
@@ -155,30 +139,9 @@ class Engine:
     def begin(self) -> None:
         """Open the next iteration."""
         with self._lock:
-            self._number += 1
-            script, current = self._script, _Iteration(self._number, self._script)
-            for item, links in enumerate(script.earlier):
-                for link in links:
-                    before = self._iterations.get(self._number - link.lag)
-                    if before is not None and not before.done[link.item]:
-                        current.unmet[item] += 1
-            for number in [n for n, one in self._iterations.items() if not self._is_needed(n, one)]:
-                del self._iterations[number]
-            self._iterations[self._number] = current
-            idle = [item for item, every in enumerate(script.every) if (self._number + 1) % every]
-            for item in idle:
-                current.released[item] = 1
-            for item in idle:
-                self._settle(current, item)
-            for item in range(script.num_items):
-                if current.unmet[item] == 0:
-                    self._release(current, item)
+            self._iterations.open(self._reached.values())
             for sleeper in self._lanes.values():
                 sleeper.wake()
-
-    def _is_needed(self, number: int, iteration: _Iteration) -> bool:
-        is_recent = self._number - number <= max(1, self._script.longest_lag)
-        return any(iteration.num_left) or is_recent or number >= min(self._reached.values(), default=number)
 
     def gradient_ready(self, variable: int) -> None:
         """A variable's gradient of this iteration is complete."""
@@ -196,41 +159,33 @@ class Engine:
         """Wait at a gate of the plan in this iteration; raises what went wrong in any of the engine's threads."""
         gate = self._script.gates.get((kind, variable))
         if gate is not None:
-            current = self._iterations[self._number]
+            current = self._iterations.current
             self._wait(lambda: current.unmet[gate] == 0)
             if self._streams is not None:
-                self._streams.pass_gate(gate, self._number)
+                self._streams.pass_gate(gate, current.number)
 
     def wait_operations(self, operations: Collection[int]) -> None:
         """Wait until operations (by position in the plan) of the open iteration are done: those that the rank has a
         part in."""
-        current = self._iterations[self._number]
+        current = self._iterations.current
         items = [self._item_of[index] for index in operations if index in self._item_of]
         with self._lock:
-            self._awaited.update(items)
+            self._iterations.awaited.update(items)
         self._wait(lambda: all(current.done[item] for item in items))
         self._catch_up()
         with self._lock:
-            self._awaited.clear()
+            self._iterations.awaited.clear()
 
     def wait_done(self, *, iterations_back: int = 0) -> None:
         """Wait until all operations are done up to this iteration, or an earlier one."""
-        last = self._number - iterations_back
-        self._wait(lambda: not any(any(one.num_left) for n, one in self._iterations.items() if n <= last))
+        last = self.iteration - iterations_back
+        self._wait(lambda: self._iterations.are_done(last))
         self._catch_up()
 
     def wait_due(self, *, iterations_back: int = 0) -> None:
         """Wait until all is done that is due in this iteration, or an earlier one: see `Script.lateness`."""
-        last = self._number - iterations_back
-        self._wait(
-            lambda: (
-                not any(
-                    last - number >= lateness and num_left
-                    for number, one in self._iterations.items()
-                    for lateness, num_left in enumerate(one.num_left)
-                )
-            )
-        )
+        last = self.iteration - iterations_back
+        self._wait(lambda: self._iterations.are_due_done(last))
         self._catch_up()
 
     def restart(self, iteration: int) -> None:
@@ -239,8 +194,7 @@ class Engine:
         """
         self._end_threads()
         with self._lock:
-            self._iterations.clear()
-            self._number = iteration - 1
+            self._iterations.restart(iteration)
             self._reached = dict.fromkeys(self._reached, iteration)
             self._closed = False
         self._start_threads()
@@ -295,48 +249,18 @@ class Engine:
         if not items:
             return
         if self._streams is not None:
-            self._streams.tell(items, self._number)
+            self._streams.tell(items, self.iteration)
         with self._lock:
-            current = self._iterations[self._number]
-            for item in items:
-                current.unmet[item] -= 1
-                if current.unmet[item] == 0:
-                    self._release(current, item)
+            self._iterations.happen(items)
 
-    def _release(self, iteration: _Iteration, item: int) -> None:
-        """An item is ready: somebody goes on with it."""
-        if iteration.released[item]:
-            return
-        iteration.released[item] = 1
-        script = self._script
-        if item >= len(script.operations):
-            self._main.wake()
-        elif item in script.instant:
-            self._settle(iteration, item)
-        elif item in self._lane_of:
-            self._lanes[self._lane_of[item]].wake()
+    def _hand_out(self, iteration: Iteration, item: int) -> None:
+        """An operation is ready: whoever does it is woken."""
+        lane = self._lane_of.get(item)
+        if lane is not None:
+            self._lanes[lane].wake()
         else:
             heapq.heappush(self._locals, (iteration.number, self._priorities[item], item))
             self._worker.wake()
-
-    def _settle(self, iteration: _Iteration, item: int) -> None:
-        """An item is done: what waits for it has one thing less to wait for."""
-        if iteration.done[item]:
-            return
-        iteration.done[item] = 1
-        if item in self._awaited:
-            self._main.wake()
-        if item < len(self._script.operations):
-            lateness = self._script.lateness[item]
-            iteration.num_left[lateness] -= 1
-            if iteration.num_left[lateness] == 0:
-                self._main.wake()
-        for follower, lag in self._script.followers[item]:
-            later = iteration if lag == 0 else self._iterations.get(iteration.number + lag)
-            if later is not None:
-                later.unmet[follower] -= 1
-                if later.unmet[follower] == 0:
-                    self._release(later, follower)
 
     def _rest(self, sleeper: _Sleeper) -> None:
         """A thread has nothing to do."""
@@ -365,7 +289,7 @@ class Engine:
             if not self._main.sleep(self._timeout_seconds):
                 raise OperationError(f"rank {self._rank}: {self.where()}: no end within {self._timeout_seconds:g} s")
         if self._trace is not None and has_slept:
-            self._trace.add("wait", "wait", COMPUTE, start_ns, iteration=self._number)
+            self._trace.add("wait", "wait", COMPUTE, start_ns, iteration=self.iteration)
 
     def _raise(self) -> None:
         raise OperationError(f"rank {self._rank}: {self._error}") from self._error
@@ -401,13 +325,13 @@ class Engine:
             number += 1
             self._reached[lane] = number
 
-    def _next_of_lane(self, sleeper: _Sleeper, number: int, item: int) -> _Iteration | None:
+    def _next_of_lane(self, sleeper: _Sleeper, number: int, item: int) -> Iteration | None:
         """Sleep until the item is ready (or is not due in this iteration); None when the engine is at its end."""
         while True:
             with self._lock:
                 if self._closed or self._error is not None:
                     return None
-                iteration = self._iterations.get(number)
+                iteration = self._iterations.find(number)
                 if iteration is not None and (iteration.done[item] or iteration.unmet[item] == 0):
                     return iteration
                 self._rest(sleeper)
@@ -425,9 +349,11 @@ class Engine:
                 self._worker.sleep()
                 continue
             number, _, item = found
-            self._perform(lane, self._iterations[number], item)
+            iteration = self._iterations.find(number)
+            assert iteration is not None, "an iteration is kept while anything of it is not done"
+            self._perform(lane, iteration, item)
 
-    def _perform(self, lane: int, iteration: _Iteration, item: int) -> None:
+    def _perform(self, lane: int, iteration: Iteration, item: int) -> None:
         start_ns = time.perf_counter_ns()
         self._under_way[lane] = item
         operation, is_transfer = self._script.operations[item], self._are_transfers[item]
@@ -444,4 +370,4 @@ class Engine:
             kind: Literal["transfer", "local"] = "transfer" if is_transfer else "local"
             self._trace.add(kind, self.name(item), thread_of(lane), start_ns, iteration=iteration.number)
         with self._lock:
-            self._settle(iteration, item)
+            self._iterations.settle(iteration, item)
