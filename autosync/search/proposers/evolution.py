@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
-from autosync.search.proposers.history import Outcome, Reader, Sourced, fastest, new_ones, samples, seen_ids
+from autosync.search.proposers.history import Outcome, Reader, Sourced, fastest, new_or_sampled, samples, seen_ids
 from autosync.search.proposers.interface import Ground
 
 NUM_FIRST = 8
@@ -41,10 +41,7 @@ class Evolution:
         parents = fastest(outcomes)[:NUM_PARENTS]
         is_first = len(outcomes) + len(taken) < NUM_FIRST or not parents
         stream = self._first(rng) if is_first else self._children(parents, rng)
-        # Where children bring nothing new any more, samples may.
-        return new_ones(self._ground, stream, count, seen) or new_ones(
-            self._ground, samples(self._ground, rng), count, seen
-        )
+        return new_or_sampled(self._ground, stream, count, seen, rng)
 
     def _first(self, rng: random.Random) -> Iterator[Sourced]:
         """Presets in an order by lot, each followed by a sample; then samples."""

@@ -80,6 +80,13 @@ def new_ones(ground: Ground, stream: Iterable[Sourced], count: int, seen: set[st
     return found
 
 
+def new_or_sampled(
+    ground: Ground, stream: Iterable[Sourced], count: int, seen: set[str], rng: random.Random
+) -> list[Candidate]:
+    """The first new strategies of a stream; where it brings none any more, the rest of the domain may have others."""
+    return new_ones(ground, stream, count, seen) or new_ones(ground, samples(ground, rng), count, seen)
+
+
 def samples(ground: Ground, rng: random.Random) -> Iterator[Sourced]:
     """Strategies from anywhere in the domain, without end."""
     return (("sampled", ground.domain.sample(rng)) for _ in itertools.count())

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
-from autosync.search.proposers.history import Outcome, Reader, Sourced, new_ones, samples, seen_ids
+from autosync.search.proposers.history import Outcome, Reader, Sourced, new_or_sampled, samples, seen_ids
 from autosync.search.proposers.interface import Ground
 
 BETA = 30.0
@@ -44,9 +44,7 @@ class Mcmc:
         seen = seen_ids(outcomes, taken)
         here = _walked(outcomes)
         stream = self._changes(here, rng) if here is not None else self._starts(rng)
-        return new_ones(self._ground, stream, count, seen) or new_ones(
-            self._ground, samples(self._ground, rng), count, seen
-        )
+        return new_or_sampled(self._ground, stream, count, seen, rng)
 
     def _starts(self, rng: random.Random) -> Iterator[Sourced]:
         """What people have today; then anything."""

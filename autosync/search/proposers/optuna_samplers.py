@@ -18,7 +18,7 @@ from optuna.trial import TrialState, create_trial
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
-from autosync.search.proposers.history import Outcome, Reader, Sourced, new_ones, samples, seen_ids
+from autosync.search.proposers.history import Outcome, Reader, Sourced, new_or_sampled, seen_ids
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.style import Style, Styles
 from autosync.strategy.space import Space
@@ -61,10 +61,7 @@ class StyleSampler:
     ) -> list[Candidate]:
         outcomes = self._reader.outcomes(history)
         seen = seen_ids(outcomes, taken)
-        stream = self._suggested(outcomes, rng)
-        return new_ones(self._ground, stream, count, seen) or new_ones(
-            self._ground, samples(self._ground, rng), count, seen
-        )
+        return new_or_sampled(self._ground, self._suggested(outcomes, rng), count, seen, rng)
 
     def _suggested(self, outcomes: _Outcomes, rng: random.Random) -> Iterator[Sourced]:
         study = self._study(outcomes, rng.randrange(2**32))
