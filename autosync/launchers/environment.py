@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autosync.launchers.request import Process, Script
+from autosync.launchers.request import DEFAULT_PORT, Process, Script
 from autosync.specs.cluster import ClusterSpec, Rank
 
 NODE_VARIABLE = "AUTOSYNC_NODE"
@@ -69,3 +69,33 @@ def process_of(
         environment=environment,
         log=logs / f"rank-{rank.index}.log",
     )
+
+
+def command_processes(cluster: ClusterSpec, command: Sequence[str], logs: Path) -> tuple[Process, ...]:
+    """A command that every rank runs, on machines elsewhere."""
+    # The working directory must not shadow installed packages.
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    return tuple(
+        process_of(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
+        for rank in cluster.ranks
+    )
+
+
+def script_processes(cluster: ClusterSpec, script: Script, logs: Path, *, address: str) -> tuple[Process, ...]:
+    """A user's training as `torchrun` runs it, on machines elsewhere; the first worker is met at `address`."""
+    port = DEFAULT_PORT if script.port is None else script.port
+    return tuple(
+        process_of(
+            cluster,
+            rank,
+            command,
+            script_environment(cluster, rank, script, address=address, port=port, interface=None),
+            logs,
+        )
+        for rank, command in script_ranks(cluster, script)
+    )
+
+
+def first_node(cluster: ClusterSpec) -> str:
+    """The name of the node where ranks meet: the first worker's."""
+    return cluster.nodes[cluster.ranks[0].node].name

@@ -24,11 +24,12 @@ from typing import Literal
 
 from autosync.errors import InputError, OperationError
 from autosync.launchers import minded
-from autosync.launchers.environment import process_of, python_of, rank_environment, script_environment, script_ranks
+from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
 from autosync.launchers.line import BOOT
 from autosync.launchers.minded import MindedProcesses
-from autosync.launchers.request import DEFAULT_PORT, LaunchRequest, Process, Script
-from autosync.specs.cluster import ClusterSpec, Rank
+from autosync.launchers.request import LaunchRequest, Process, Script
+from autosync.launchers.shared import Shared
+from autosync.specs.cluster import ClusterSpec
 
 OPTIONS_VARIABLE = "AUTOSYNC_SLURM"
 """Options of the allocation beside its nodes: `--partition=gpu --gres=gpu:4 --time=2:00:00`, say."""
@@ -65,37 +66,12 @@ class SlurmLauncher:
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> SlurmRequest:
         """One step a node, and in it one process a rank."""
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-        return SlurmRequest(
-            cluster=cluster,
-            minded=True,
-            batch_script=batch_script(cluster),
-            processes=tuple(
-                _process(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
-                for rank in cluster.ranks
-            ),
-        )
+        return _request(cluster, command_processes(cluster, command, logs), {})
 
     def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> SlurmRequest:
         """The same with what `torchrun` gives its ranks; the first worker is met at its node's address."""
-        address = self.addresses(cluster)[cluster.nodes[cluster.ranks[0].node].name]
-        port = DEFAULT_PORT if script.port is None else script.port
-        return SlurmRequest(
-            cluster=cluster,
-            minded=True,
-            batch_script=batch_script(cluster),
-            files=script.files,
-            processes=tuple(
-                _process(
-                    cluster,
-                    rank,
-                    command,
-                    script_environment(cluster, rank, script, address=address, port=port, interface=None),
-                    logs,
-                )
-                for rank, command in script_ranks(cluster, script)
-            ),
-        )
+        address = self.addresses(cluster)[first_node(cluster)]
+        return _request(cluster, script_processes(cluster, script, logs, address=address), script.files)
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
         """As Slurm has them; the hosts' names where it cannot be asked."""
@@ -156,13 +132,20 @@ def _hosts(cluster: ClusterSpec) -> str:
     return ",".join(node.host for node in cluster.nodes)
 
 
-def _process(
-    cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
-) -> Process:
-    process = process_of(cluster, rank, command, environment, logs)
-    step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={process.host}", "--unbuffered")
-    reach = (*step, "--cpu-bind=none", "--mpi=none", python_of(cluster), "-I", "-S", "-c", BOOT)
-    return replace(process, reach=reach)
+def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[str, Path]) -> SlurmRequest:
+    boot = ("--unbuffered", "--cpu-bind=none", "--mpi=none", python_of(cluster), "-I", "-S", "-c", BOOT)
+    return SlurmRequest(
+        cluster=cluster,
+        minded=True,
+        batch_script=batch_script(cluster),
+        files=files,
+        processes=tuple(
+            replace(
+                process, reach=("srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={process.host}", *boot)
+            )
+            for process in processes
+        ),
+    )
 
 
 def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process:
@@ -241,16 +224,7 @@ class _Allocation:
                 pipe.close()
 
 
-@dataclass(slots=True)
-class _Share:
-    """An allocation and how many hold it."""
-
-    allocation: _Allocation
-    num_holders: int = 0
-
-
-_SHARES: dict[str, _Share] = {}
-_LOCK = threading.Lock()
+_ALLOCATIONS: Shared[_Allocation] = Shared()
 
 
 @contextlib.contextmanager
@@ -260,20 +234,8 @@ def _held(cluster: ClusterSpec) -> Iterator[str]:
     if given:
         yield given
         return
-    key = _hosts(cluster)
-    with _LOCK:
-        share = _SHARES.get(key)
-        if share is None:
-            share = _SHARES[key] = _Share(_Allocation(cluster))
-        share.num_holders += 1
-    try:
-        yield share.allocation.job
-    finally:
-        with _LOCK:
-            share.num_holders -= 1
-            if not share.num_holders:
-                del _SHARES[key]
-                share.allocation.close()
+    with _ALLOCATIONS.held(_hosts(cluster), lambda: _Allocation(cluster)) as allocation:
+        yield allocation.job
 
 
 def _query(*command: str) -> str:

@@ -19,11 +19,11 @@ from typing import Literal
 
 from autosync.errors import InputError
 from autosync.launchers import minded
-from autosync.launchers.environment import process_of, python_of, rank_environment, script_environment, script_ranks
+from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
 from autosync.launchers.line import BOOT
 from autosync.launchers.minded import MindedProcesses
-from autosync.launchers.request import DEFAULT_PORT, LaunchRequest, Process, Script
-from autosync.specs.cluster import ClusterSpec, Rank
+from autosync.launchers.request import LaunchRequest, Process, Script
+from autosync.specs.cluster import ClusterSpec
 
 SSH_VARIABLE = "AUTOSYNC_SSH"
 """The ssh command where it is another than `ssh`, with options of its own: `ssh -F cluster.conf`, say."""
@@ -63,33 +63,12 @@ class SshLauncher:
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
         """One process a rank, on its node's host."""
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-        return LaunchRequest(
-            minded=True,
-            processes=tuple(
-                _process(cluster, rank, tuple(command), {**rank_environment(cluster, rank), **environment}, logs)
-                for rank in cluster.ranks
-            ),
-        )
+        return LaunchRequest(minded=True, processes=_reached(cluster, command_processes(cluster, command, logs)))
 
     def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> LaunchRequest:
         """The same with what `torchrun` gives its ranks; the first worker is met at its host, as the file names it."""
-        address = cluster.nodes[cluster.ranks[0].node].host
-        port = DEFAULT_PORT if script.port is None else script.port
-        return LaunchRequest(
-            minded=True,
-            files=script.files,
-            processes=tuple(
-                _process(
-                    cluster,
-                    rank,
-                    command,
-                    script_environment(cluster, rank, script, address=address, port=port, interface=None),
-                    logs,
-                )
-                for rank, command in script_ranks(cluster, script)
-            ),
-        )
+        processes = script_processes(cluster, script, logs, address=self.addresses(cluster)[first_node(cluster)])
+        return LaunchRequest(minded=True, files=script.files, processes=_reached(cluster, processes))
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
         """The hosts, as the file names them: every node must know them by these names."""
@@ -104,12 +83,9 @@ class SshLauncher:
         return minded.start(request, explain=_explain)
 
 
-def _process(
-    cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
-) -> Process:
-    process = process_of(cluster, rank, command, environment, logs)
-    reach = (*_ssh(), *_OPTIONS, "--", process.host, remote_command(python_of(cluster)))
-    return replace(process, reach=reach)
+def _reached(cluster: ClusterSpec, processes: Sequence[Process]) -> tuple[Process, ...]:
+    way, remote = (*_ssh(), *_OPTIONS, "--"), remote_command(python_of(cluster))
+    return tuple(replace(process, reach=(*way, process.host, remote)) for process in processes)
 
 
 def remote_command(python: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib import util
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,38 +24,15 @@ from autosync.launchers.slurm import SlurmLauncher
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 
-HERE = Path(__file__).parent
-TRAIN = HERE / "train.py"
+TRAIN = Path(__file__).parent / "train.py"
 
-CONTRACT = """
-import sys
-from pathlib import Path
-from autosync.specs.cluster_file import load_cluster
-from autosync.testing.launchers import check_launcher
-check_launcher(load_cluster(sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
-def _module(name: str) -> Any:
-    spec = util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-slurm_hosts = _module("slurm_hosts")
-needs_slurm = pytest.mark.skipif(bool(slurm_hosts.missing()), reason=slurm_hosts.missing() or "-")
-
-
-def _node(name: str, **fields: Any) -> Node:
-    return Node(name=name, host=fields.pop("host", name), bandwidth_out=1e8, bandwidth_in=1e8, **fields)
-
-
+_node = partial(Node, bandwidth_out=1e8, bandwidth_in=1e8)
 PLANNED = ClusterSpec(
     name="my lab",
-    nodes=(_node("a", host="gpu01", devices=2), _node("s", host="cpu01", role="server", devices=0)),
+    nodes=(
+        _node(name="a", host="gpu01", devices=2),
+        _node(name="s", host="cpu01", role="server", devices=0),
+    ),
     launcher="slurm",
     python="/opt/torch/bin/python",
 )
@@ -115,42 +91,29 @@ def test_the_slurm_launcher_is_known_by_name() -> None:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def slurm(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]) -> Iterator[Any]:
     """Two nodes."""
-    with slurm_hosts.slurm_hosts(tmp_path_factory.mktemp("slurm"), (_node("n0"), _node("n1"))) as found:
+    slurm_hosts = helper("slurm_hosts")
+    if why := slurm_hosts.missing():
+        pytest.skip(why)
+    nodes = (_node(name="n0", host="n0"), _node(name="n1", host="n1"))
+    with slurm_hosts.slurm_hosts(tmp_path_factory.mktemp("slurm"), nodes) as found:
         yield found
 
 
 @pytest.fixture
-def start(slurm: Any, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a command line of autosync's where Slurm is used from; kills what is left of it."""
-    started: list[subprocess.Popen[str]] = []
+def start(slurm: Any, start_autosync: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a command line of autosync's where Slurm is used from."""
 
     def command(*arguments: str | Path, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            (*slurm.through, *within, sys.executable, "-P", "-m", "autosync.cli", *map(str, arguments)),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **slurm.environment, "PYTHONSAFEPATH": "1"},
-        )
-        started.append(process)
-        return process
+        return start_autosync(*arguments, through=(*slurm.through, *within), **slurm.environment)
 
-    yield command
-    for process in started:
-        process.kill()
-        process.communicate()
+    return command
 
 
 @pytest.fixture
 def bundle(slurm: Any, make_bundle: Callable[..., Path]) -> Path:
     return make_bundle(slurm.cluster)
-
-
-def _losses(text: str) -> list[str]:
-    return re.findall(r"step \d+: ([0-9.]+)", text)
 
 
 def _await_free(slurm: Any) -> None:
@@ -168,9 +131,12 @@ def _waits(launched: subprocess.Popen[str]) -> None:
         assert "waits as process" in launched.stdout.readline()
 
 
-@needs_slurm
 def test_a_script_trains_as_it_does_here(
-    slurm: Any, bundle: Path, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+    slurm: Any,
+    bundle: Path,
+    make_bundle: Callable[..., Path],
+    start: Callable[..., subprocess.Popen[str]],
+    losses: Callable[[str], list[str]],
 ) -> None:
     launched = start("launch", bundle, "--", TRAIN)
     out, err = launched.communicate(timeout=100)
@@ -180,8 +146,8 @@ def test_a_script_trains_as_it_does_here(
         "launch", make_bundle(replace(slurm.cluster, launcher="local", nodes=nodes), name="l.yaml"), "--", TRAIN
     )
     local_out, _ = local.communicate(timeout=100)
-    assert len(_losses(out)) == 4
-    assert _losses(out) == _losses(local_out)
+    assert len(losses(out)) == 4
+    assert losses(out) == losses(local_out)
     _await_free(slurm)
     options = ("--nodes=2", "--ntasks-per-node=1", "--exclusive", "--quiet")
     inside = start("launch", bundle, "--", TRAIN, "--rank", "1", "--exit", "7", "--wait", within=("salloc", *options))
@@ -191,7 +157,6 @@ def test_a_script_trains_as_it_does_here(
 
 
 @pytest.mark.slow
-@needs_slurm
 def test_tuning_has_one_allocation(slurm: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     save_cluster(tmp_path / "c.yaml", slurm.cluster)
     before = slurm.ask("scontrol", "--oneliner", "show", "jobs").count("JobId=")
@@ -204,7 +169,6 @@ def test_tuning_has_one_allocation(slurm: Any, tmp_path: Path, start: Callable[.
 
 
 @pytest.mark.slow
-@needs_slurm
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "scancel"])
 def test_whatever_ends_it_nothing_is_left(
     slurm: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], how: str
@@ -225,7 +189,6 @@ def test_whatever_ends_it_nothing_is_left(
 
 
 @pytest.mark.slow
-@needs_slurm
 def test_an_allocation_that_slurm_refuses_is_an_error(
     slurm: Any, bundle: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -245,17 +208,6 @@ def test_an_allocation_that_slurm_refuses_is_an_error(
 
 
 @pytest.mark.slow
-@needs_slurm
-def test_it_keeps_the_contract_of_launchers(slurm: Any, tmp_path: Path) -> None:
-    save_cluster(tmp_path / "c.yaml", slurm.cluster)
-    done = subprocess.run(
-        (*slurm.through, sys.executable, "-P", "-c", CONTRACT, tmp_path / "c.yaml", tmp_path / "logs"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-        env={**os.environ, **slurm.environment},
-    )
-    assert done.returncode == 0, done.stderr
+def test_it_keeps_the_contract_of_launchers(slurm: Any, check_contract: Callable[..., None]) -> None:
+    check_contract(slurm.cluster, through=slurm.through, **slurm.environment)
     _await_free(slurm)

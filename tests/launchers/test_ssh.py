@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib import util
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,38 +26,15 @@ from autosync.launchers.ssh import SshLauncher
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, save_cluster
 
-HERE = Path(__file__).parent
-TRAIN = HERE / "train.py"
+TRAIN = Path(__file__).parent / "train.py"
 
-CONTRACT = """
-import sys
-from pathlib import Path
-from autosync.specs.cluster_file import load_cluster
-from autosync.testing.launchers import check_launcher
-check_launcher(load_cluster(sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
-def _module(name: str) -> Any:
-    spec = util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ssh_hosts = _module("ssh_hosts")
-needs_hosts = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing() or "-")
-
-
-def _node(name: str, host: str = "", **fields: Any) -> Node:
-    return Node(name=name, host=host or name, bandwidth_out=1e8, bandwidth_in=1e8, **fields)
-
-
+_node = partial(Node, bandwidth_out=1e8, bandwidth_in=1e8)
 PLANNED = ClusterSpec(
     name="planned",
-    nodes=(_node("n0", "10.0.0.1", devices=2), _node("s0", "store", role="server", devices=0)),
+    nodes=(
+        _node(name="n0", host="10.0.0.1", devices=2),
+        _node(name="s0", host="store", role="server", devices=0),
+    ),
     launcher="ssh",
     python="/opt/torch/bin/python",
 )
@@ -117,34 +93,28 @@ def test_the_python_of_the_nodes_stands_in_the_cluster_file(tmp_path: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def hosts(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]) -> Iterator[Any]:
     """Two workers' hosts with three ranks, and one that serves."""
-    nodes = (_node("n0", devices=2), _node("n1"), _node("s0", role="server", devices=0))
+    ssh_hosts = helper("ssh_hosts")
+    if why := ssh_hosts.missing():
+        pytest.skip(why)
+    nodes = (
+        _node(name="n0", host="n0", devices=2),
+        _node(name="n1", host="n1"),
+        _node(name="s0", host="s0", role="server", devices=0),
+    )
     with ssh_hosts.ssh_hosts(tmp_path_factory.mktemp("ssh"), nodes) as found:
         yield found
 
 
 @pytest.fixture
-def start(hosts: Any, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a command line of autosync's on the host from which others are reached; kills what is left of it."""
-    started: list[subprocess.Popen[str]] = []
+def start(hosts: Any, start_autosync: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a command line of autosync's on the host from which others are reached."""
 
     def command(*arguments: str | Path) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            (*hosts.through, sys.executable, "-P", "-m", "autosync.cli", *map(str, arguments)),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **hosts.environment, "PYTHONSAFEPATH": "1"},
-        )
-        started.append(process)
-        return process
+        return start_autosync(*arguments, through=hosts.through, **hosts.environment)
 
-    yield command
-    for process in started:
-        process.kill()
-        process.communicate()
+    return command
 
 
 @pytest.fixture
@@ -164,10 +134,6 @@ def bundle(hosts: Any, make_bundle: Callable[..., Path]) -> Path:
     return make_bundle(hosts.cluster)
 
 
-def _losses(text: str) -> list[str]:
-    return re.findall(r"step \d+: ([0-9.]+)", text)
-
-
 def _await_empty(hosts: Any, *nodes: str, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while left := [(node, found) for node in nodes if (found := hosts.running(node))]:
@@ -175,9 +141,12 @@ def _await_empty(hosts: Any, *nodes: str, seconds: float = 20.0) -> None:
         time.sleep(0.1)
 
 
-@needs_hosts
 def test_a_script_trains_as_it_does_here(
-    hosts: Any, bundle: Path, make_bundle: Callable[..., Path], run: Callable[..., tuple[int, str, str]]
+    hosts: Any,
+    bundle: Path,
+    make_bundle: Callable[..., Path],
+    run: Callable[..., tuple[int, str, str]],
+    losses: Callable[[str], list[str]],
 ) -> None:
     code, out, err = run("launch", bundle, "--", TRAIN)
     assert code == 0, err
@@ -186,8 +155,8 @@ def test_a_script_trains_as_it_does_here(
     )
     local_code, local_out, local_err = run("launch", make_bundle(here, name="local.yaml"), "--", TRAIN)
     assert local_code == 0, local_err
-    assert len(_losses(out)) == 4
-    assert _losses(out) == _losses(local_out)
+    assert len(losses(out)) == 4
+    assert losses(out) == losses(local_out)
     served = make_bundle(hosts.cluster, "ps_load_balanced", "served.yaml")
     code, out, err = run("launch", served, "--", TRAIN, "--steps", "2")
     assert code == 0, err
@@ -195,14 +164,12 @@ def test_a_script_trains_as_it_does_here(
     _await_empty(hosts, "n0", "n1", "s0", "head")
 
 
-@needs_hosts
 def test_exit_codes_come_back_with_node_and_rank(bundle: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     code, _, err = run("launch", bundle, "--", TRAIN, "--wait", "--rank", "2", "--exit", "7")
     assert (code, "error: rank 2 on n1: exit code 7" in err) == (7, True), err
 
 
 @pytest.mark.slow
-@needs_hosts
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_launch_is_ended_or_killed(
     hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], number: int
@@ -218,7 +185,6 @@ def test_nothing_is_left_when_the_launch_is_ended_or_killed(
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_a_host_that_vanishes_is_named_and_its_ranks_end(
     hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -240,7 +206,6 @@ def test_a_host_that_vanishes_is_named_and_its_ranks_end(
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_what_cannot_be_reached_is_named(
     hosts: Any, bundle: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -276,7 +241,6 @@ def test_what_cannot_be_reached_is_named(
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_trials_run_and_their_token_is_on_no_command_line(
     hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -302,7 +266,6 @@ def test_trials_run_and_their_token_is_on_no_command_line(
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_the_odd_node_is_named(hosts: Any, tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     save_cluster(tmp_path / "c.yaml", hosts.cluster)
     other = tmp_path / "site" / "torch-2.0.0.dist-info"
@@ -341,7 +304,6 @@ def _versions(interface: str, *, torch: str = "") -> list[str]:
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_a_host_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
     hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -371,24 +333,12 @@ def test_a_host_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
 
 
 @pytest.mark.slow
-@needs_hosts
-def test_it_keeps_the_contract_of_launchers(hosts: Any, tmp_path: Path) -> None:
-    save_cluster(tmp_path / "c.yaml", hosts.cluster)
-    done = subprocess.run(
-        (*hosts.through, sys.executable, "-P", "-c", CONTRACT, tmp_path / "c.yaml", tmp_path / "logs"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-        env={**os.environ, **hosts.environment},
-    )
-    assert done.returncode == 0, done.stderr
+def test_it_keeps_the_contract_of_launchers(hosts: Any, check_contract: Callable[..., None]) -> None:
+    check_contract(hosts.cluster, through=hosts.through, **hosts.environment)
     _await_empty(hosts, "n0", "n1", "s0", "head")
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_an_interruption_while_a_host_is_being_reached(
     hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -408,7 +358,6 @@ def test_an_interruption_while_a_host_is_being_reached(
 
 
 @pytest.mark.slow
-@needs_hosts
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_tuning_that_is_interrupted_or_killed(
     hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]], number: int
@@ -426,7 +375,6 @@ def test_nothing_is_left_of_tuning_that_is_interrupted_or_killed(
 
 
 @pytest.mark.slow
-@needs_hosts
 def test_the_cluster_can_be_probed(hosts: Any, tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     save_cluster(tmp_path / "c.yaml", hosts.cluster)
     code, out, err = run("cluster", "probe", "c.yaml", "--json")

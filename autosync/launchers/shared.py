@@ -1,0 +1,53 @@
+"""What several launches have in common for a time (an allocation, a placement group, pods), kept while one needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+
+class _Closable(Protocol):
+    def close(self) -> None:
+        """Give it back."""
+
+
+T = TypeVar("T", bound=_Closable)
+
+
+@dataclass(slots=True)
+class _Share(Generic[T]):
+    thing: T
+    num_holders: int = 0
+
+
+class Shared(Generic[T]):
+    """Things by their key, each made for its first holder and closed after its last one."""
+
+    def __init__(self) -> None:
+        self._shares: dict[Hashable, _Share[T]] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def held(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
+        """The thing of that key, until this is left."""
+        with self._lock:
+            share = self._shares.get(key)
+            if share is None:
+                share = self._shares[key] = _Share(make())
+            share.num_holders += 1
+        try:
+            yield share.thing
+        finally:
+            with self._lock:
+                share.num_holders -= 1
+                if not share.num_holders:
+                    del self._shares[key]
+                    share.thing.close()
+
+    def get(self, key: Hashable) -> T | None:
+        """The thing of that key, if somebody holds it."""
+        share = self._shares.get(key)
+        return None if share is None else share.thing
