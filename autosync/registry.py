@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import cached_property
 from importlib import metadata
 from typing import Any
 
@@ -24,17 +25,18 @@ class Registry:
 
     def names(self) -> tuple[str, ...]:
         """All known names, sorted."""
-        return tuple(sorted(self._table()))
+        return tuple(sorted(self._table))
 
     def get(self, name: str) -> Any:
         """The variant called `name`, imported now; an unknown name lists the known ones."""
-        table = self._table()
-        if name not in table:
-            raise UnknownNameError(self.what, name, table)
-        module, _, attribute = table[name].partition(":")
+        if name not in self._table:
+            raise UnknownNameError(self.what, name, self._table)
+        module, _, attribute = self._table[name].partition(":")
         return getattr(importlib.import_module(module), attribute)
 
+    @cached_property
     def _table(self) -> dict[str, str]:
+        # Read once: it takes milliseconds, and presets are asked for thousands of times.
         table = dict(self._builtin)
         for entry in metadata.entry_points(group=f"autosync.{self.what}s"):
             if entry.name in table and table[entry.name] != entry.value:
