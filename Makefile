@@ -27,7 +27,7 @@ help:
 	@echo 'make demo        tune a shipped example on this machine and print the result'
 	@echo 'make test        lint, type-check and test: what CI runs'
 	@echo 'make fulltest    the same with the slow tests'
-	@echo 'make test-launchers  install what the launchers need (sshd, Slurm) and test each with the real thing'
+	@echo 'make test-launchers  install what the launchers need (sshd, Slurm, Ray) and test each with the real thing'
 	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
 	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
@@ -77,6 +77,8 @@ test-launchers: $(STAMP)
 		&& RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		openssh-server openssh-client slurm-wlm munge; } \
 		|| echo 'sshd and Slurm cannot be installed here: their tests will be skipped'
+	@$(BIN)/python -c 'import ray, kubernetes' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[ray,kubernetes]' \
+		|| echo 'Ray or the Kubernetes client cannot be installed here: their tests will be skipped'
 	$(BIN)/python -m pytest -m '' -n 1 --quiet tests/launchers tests/cli/test_launch.py
 
 wheel-test: $(STAMP)

@@ -9,6 +9,7 @@ LAUNCHERS = Registry(
     "launcher",
     {
         "local": "autosync.launchers.local:LocalLauncher",
+        "ray": "autosync.launchers.ray:RayLauncher",
         "slurm": "autosync.launchers.slurm:SlurmLauncher",
         "ssh": "autosync.launchers.ssh:SshLauncher",
         "testbed": "autosync.launchers.testbed:TestbedLauncher",

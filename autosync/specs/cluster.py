@@ -17,6 +17,7 @@ from autosync import jsonio
 from autosync.errors import InputError
 from autosync.specs import cluster_rules
 from autosync.specs.calibration import Calibration
+from autosync.specs.launch_options import KubernetesOptions, RayOptions
 from autosync.units import format_rate, format_size
 
 Role = Literal["worker", "server"]
@@ -66,7 +67,8 @@ class ClusterSpec:
     """A cluster.
 
     `alike` lists classes of nodes that may be exchanged for one another; a node in no class is like itself alone.
-    `python` is the Python of the nodes, where it is not found at the path of the one that launches.
+    `python` is the Python of the nodes, where it is not found at the path of the one that launches. `ray` and
+    `kubernetes` are for the launcher of that name.
     """
 
     name: str
@@ -76,6 +78,8 @@ class ClusterSpec:
     launcher: str = "local"
     backend: BackendName = "gloo"
     python: str | None = None
+    ray: RayOptions | None = None
+    kubernetes: KubernetesOptions | None = None
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:

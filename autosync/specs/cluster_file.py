@@ -20,6 +20,7 @@ from autosync.errors import Path as ValuePath
 from autosync.specs import cluster_rules, resource_spec
 from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import BackendName, ClusterSpec, Node, Rack, Role
+from autosync.specs.launch_options import KubernetesOptions, RayOptions
 
 SCHEMA_KIND = "cluster"
 SCHEMA_VERSION = 1
@@ -65,6 +66,8 @@ class _ClusterEntry:
     launcher: str = "local"
     backend: BackendName = "gloo"
     python: str | None = None
+    ray: RayOptions | None = None
+    kubernetes: KubernetesOptions | None = None
     racks: tuple[_RackEntry, ...] = ()
     nodes: tuple[_NodeEntry, ...]
     alike: tuple[tuple[str, ...], ...] = ()
@@ -103,6 +106,8 @@ def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
         "launcher": cluster.launcher,
         "backend": cluster.backend,
         **({"python": cluster.python} if cluster.python else {}),
+        **({"ray": documents.to_plain(cluster.ray)} if cluster.ray else {}),
+        **({"kubernetes": documents.to_plain(cluster.kubernetes)} if cluster.kubernetes else {}),
         **({"racks": [_dump_rack(rack) for rack in cluster.racks]} if cluster.racks else {}),
         "nodes": [_dump_node(node) for node in cluster.nodes],
         **({"alike": [list(names) for names in cluster.alike]} if cluster.alike else {}),
@@ -194,6 +199,8 @@ class _Builder:
                     **facts,
                     backend=self.entry.backend,
                     python=self.entry.python,
+                    ray=self.entry.ray,
+                    kubernetes=self.entry.kubernetes,
                     calibration=self.entry.calibration,
                 )
             found = tuple(cluster_rules.mistakes(**facts))

@@ -1,0 +1,124 @@
+"""The launching side of a holder: a process that holds machines by a library's means and carries lines to them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autosync.errors import OperationError
+from autosync.launchers import minded, relay
+from autosync.launchers.minded import MindedProcesses
+from autosync.launchers.request import LaunchRequest, Process
+from autosync.specs.cluster import ClusterSpec
+
+END_SECONDS = 20.0
+"""How long a holder may take to give back what it holds."""
+_MAX_SAID = 4000
+_LOG = logging.getLogger(__name__)
+
+
+class Holder:
+    """Machines that are ours until this is closed, or this process ends.
+
+    `module` is the holder's own side, run as a program; `request` is what it is asked to hold; `package` is what it
+    imports, by the name that it has among the extras too.
+    """
+
+    def __init__(self, module: str, request: Mapping[str, Any], *, package: str) -> None:
+        if importlib.util.find_spec(package) is None:
+            raise OperationError(
+                f"the package {package} is not installed here: the {package} launcher takes it:"
+                f" pip install 'autosync-torch[{package}]'"
+            )
+        self._package = package
+        self._process = subprocess.Popen(
+            (sys.executable, "-P", "-m", module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C is ours to pass on.
+            start_new_session=True,
+        )
+        self._said = bytearray()
+        self._listener = threading.Thread(target=self._listen, name="autosync-holder", daemon=True)
+        self._listener.start()
+        try:
+            self._socket, self.addresses = self._await_machines(request)
+        except BaseException:
+            self.close()
+            raise
+
+    def reach(self, position: int) -> tuple[str, ...]:
+        """The command that leads to the node at that position."""
+        return (sys.executable, "-I", "-S", str(Path(relay.__file__)), self._socket, str(position))
+
+    def _await_machines(self, request: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+        """Wait until the machines are there: as long as that takes."""
+        assert self._process.stdin is not None, "it was asked for"
+        assert self._process.stdout is not None, "it was asked for"
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        for line in self._process.stdout:
+            told = json.loads(line)
+            if "error" in told:
+                raise OperationError(told["error"])
+            if "note" in told:
+                _LOG.warning("%s", told["note"])
+            else:
+                return told["socket"], told["addresses"]
+        self._process.wait(END_SECONDS)
+        self._listener.join(1.0)
+        said = self._said.decode("utf-8", "replace").strip().splitlines()
+        why = said[-1] if said else f"exit code {self._process.returncode}"
+        raise OperationError(f"the {self._package} launcher's holder has ended: {why}")
+
+    def _listen(self) -> None:
+        """What the library says is only of interest where the holder ends by it."""
+        assert self._process.stderr is not None, "it was asked for"
+        for line in self._process.stderr:
+            self._said = (self._said + line)[-_MAX_SAID:]
+
+    def close(self) -> None:
+        """Give the machines back."""
+        assert self._process.stdin is not None, "it was asked for"
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._listener.join(1.0)
+            for pipe in (self._process.stdout, self._process.stderr):
+                assert pipe is not None, "it was asked for"
+                pipe.close()
+
+
+def start_held(
+    request: LaunchRequest,
+    cluster: ClusterSpec,
+    held: AbstractContextManager[Holder],
+    explain: Callable[[Process, str], str],
+) -> MindedProcesses:
+    """Start a launch on machines that a holder has, which it keeps until the launch is stopped."""
+    with ExitStack() as stack:
+        holder = stack.enter_context(held)
+        processes = tuple(
+            replace(process, host=holder.addresses[process.node], reach=holder.reach(cluster.node_index(process.node)))
+            for process in request.processes
+        )
+        # From here on stopping the launch, which a start that fails does too, gives the machines back.
+        then = stack.pop_all().close
+    return minded.start(replace(request, processes=processes), explain=explain, then=then)

@@ -1,0 +1,263 @@
+"""Ranks in a placement group of a real Ray cluster: trained and tried, wrong in every way, and gone afterwards."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autosync.errors import InputError, OperationError
+from autosync.launchers import LAUNCHERS
+from autosync.launchers.line import BOOT
+from autosync.launchers.ray import RayLauncher
+from autosync.launchers.request import Script
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.specs.launch_options import RayOptions
+
+TRAIN = Path(__file__).parent / "train.py"
+NODES = ("n0", "n1", "head")
+# Ray's own services take most of a minute to start, and the first test waits for them.
+pytestmark = pytest.mark.timeout(240)
+
+_node = partial(Node, bandwidth_out=1e8, bandwidth_in=1e8)
+PLANNED = ClusterSpec(
+    name="lab",
+    nodes=(
+        _node(name="a", host="10.0.0.1", devices=2),
+        _node(name="s", host="cpu-1", role="server", devices=0),
+    ),
+    launcher="ray",
+    python="/opt/torch/bin/python",
+    ray=RayOptions(address="10.0.0.9:6379", resources={"CPU": 8, "GPU": 2}),
+)
+
+
+def test_the_request_is_printed_to_the_letter() -> None:
+    script = Script(
+        command=("python", "train it.py"), server_command=("serve",), files={"AUTOSYNC_BUNDLE": Path("best.yaml")}
+    )
+    request = RayLauncher().plan_script(PLANNED, script, Path("logs"))
+    actor = f"an-actor --bundle={{}} -- /opt/torch/bin/python -I -S -c '{BOOT}'"
+    common = "OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1"
+    quiet = "TORCH_CPP_LOG_LEVEL=ERROR"
+    worker = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 GROUP_WORLD_SIZE=1 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
+    server = "WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
+    assert str(request).splitlines() == [
+        "placement group on the Ray cluster at 10.0.0.9:6379: STRICT_SPREAD",
+        'bundle 0 (a): {"CPU": 8, "GPU": 2, "node:10.0.0.1": 0.001}',
+        'bundle 1 (s): {"CPU": 1, "node:cpu-1": 0.001}',
+        f"10.0.0.1: reached by {actor.format(0)}",
+        "10.0.0.1: AUTOSYNC_BUNDLE names a copy of best.yaml",
+        *(
+            f"10.0.0.1: RANK={rank} LOCAL_RANK={rank} {worker} AUTOSYNC_NODE=a {common} python 'train it.py'"
+            f" > logs/rank-{rank}.log 2>&1"
+            for rank in (0, 1)
+        ),
+        f"cpu-1: reached by {actor.format(1)}",
+        "cpu-1: AUTOSYNC_BUNDLE names a copy of best.yaml",
+        f"cpu-1: RANK=2 LOCAL_RANK=0 {server} AUTOSYNC_NODE=s {common} {quiet} serve > logs/rank-2.log 2>&1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "bundle"), [("gloo", '{"CPU": 2, "node:10.0.0.1": 0.001}'), ("nccl", '{"CPU": 2, "GPU": 2, "node:')]
+)
+def test_a_bundle_has_what_the_devices_need_unless_the_file_says_more(backend: Any, bundle: str) -> None:
+    cluster = replace(PLANNED, ray=None, backend=backend)
+    assert f"bundle 0 (a): {bundle}" in str(RayLauncher().plan(cluster, ("x",), Path()))
+
+
+def test_nodes_of_any_host_are_not_pinned() -> None:
+    cluster = replace(PLANNED, ray=RayOptions(pinned=False, strategy="PACK"))
+    assert 'bundle 1 (s): {"CPU": 1}\n' in str(RayLauncher().plan(cluster, ("x",), Path()))
+    with pytest.raises(InputError, match="strategy PACK for 2 nodes, each of which has a host"):
+        RayLauncher().plan(replace(PLANNED, ray=RayOptions(strategy="PACK")), ("x",), Path())
+
+
+def test_what_ray_is_told_stands_in_the_cluster_file(tmp_path: Path) -> None:
+    save_cluster(tmp_path / "c.yaml", PLANNED)
+    assert load_cluster(tmp_path / "c.yaml") == PLANNED
+    text = (tmp_path / "c.yaml").read_text().replace("GPU: 2", "GPU: two").replace("address:", "adress:")
+    (tmp_path / "wrong.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"ray\.resources\.GPU") as error:
+        load_cluster(tmp_path / "wrong.yaml")
+    assert "ray.adress" in str(error.value)
+
+
+def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    launcher = RayLauncher()
+    with pytest.raises(OperationError, match=r"ray is not installed here: .* pip install 'autosync-torch\[ray\]'"):
+        launcher.start(launcher.plan(PLANNED, ("x",), tmp_path))
+
+
+def test_the_ray_launcher_is_known_by_name() -> None:
+    assert LAUNCHERS.get("ray") is RayLauncher
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]) -> Iterator[Any]:
+    """Two nodes of a Ray cluster."""
+    ray_hosts = helper("ray_hosts")
+    if why := ray_hosts.missing():
+        pytest.skip(why)
+    with ray_hosts.ray_hosts((_node(name="n0", host="n0"), _node(name="n1", host="n1"))) as found:
+        yield found
+
+
+@pytest.fixture
+def start(hosts: Any, start_autosync: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a command line of autosync's where Ray is used from."""
+
+    def command(*arguments: str | Path) -> subprocess.Popen[str]:
+        return start_autosync(*arguments, through=hosts.through, **hosts.environment)
+
+    return command
+
+
+@pytest.fixture
+def bundle(hosts: Any, make_bundle: Callable[..., Path]) -> Path:
+    return make_bundle(hosts.cluster)
+
+
+def _await_free(hosts: Any, *, nodes: tuple[str, ...] = NODES, seconds: float = 30.0) -> None:
+    """Until nothing but Ray itself runs."""
+    deadline = time.monotonic() + seconds
+    while left := [(node, found) for node in nodes if (found := hosts.running(node))]:
+        assert time.monotonic() < deadline, f"left: {left}"
+        time.sleep(0.2)
+
+
+def _waits(launched: subprocess.Popen[str]) -> None:
+    assert launched.stdout is not None
+    for _ in range(2):
+        line = launched.stdout.readline()
+        assert "waits as process" in line, line + launched.communicate(timeout=30)[1]
+
+
+@pytest.mark.slow
+def test_a_script_trains_as_it_does_here(
+    hosts: Any,
+    make_bundle: Callable[..., Path],
+    start: Callable[..., subprocess.Popen[str]],
+    losses: Callable[[str], list[str]],
+) -> None:
+    launched = start("launch", make_bundle(hosts.cluster), "--", TRAIN)
+    out, err = launched.communicate(timeout=100)
+    assert launched.returncode == 0, err + hosts.told()
+    nodes = tuple(replace(node, host="localhost") for node in hosts.cluster.nodes)
+    here = make_bundle(replace(hosts.cluster, launcher="local", nodes=nodes), name="local.yaml")
+    local_out, _ = start("launch", here, "--", TRAIN).communicate(timeout=100)
+    assert len(losses(out)) == 4
+    assert losses(out) == losses(local_out)
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_nodes_that_only_serve_run_the_server(
+    hosts: Any, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    first, second = hosts.cluster.nodes
+    # Anywhere: which of Ray's nodes serves is Ray's affair.
+    served = replace(
+        hosts.cluster,
+        nodes=(replace(first, devices=2), replace(second, role="server", devices=0)),
+        ray=replace(hosts.cluster.ray, pinned=False),
+    )
+    launched = start("launch", make_bundle(served, "ps_load_balanced"), "--", TRAIN, "--steps", "2")
+    out, err = launched.communicate(timeout=100)
+    assert launched.returncode == 0, err
+    assert "n1 rank 2 | training has ended after 2 steps" in out
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_exit_codes_come_back_with_node_and_rank(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN, "--wait", "--rank", "1", "--exit", "7")
+    _, err = launched.communicate(timeout=100)
+    assert (launched.returncode, "error: rank 1 on n1: exit code 7" in err) == (7, True), err
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_trials_run(hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+    save_cluster(tmp_path / "c.yaml", hosts.cluster)
+    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "3", "--effort", "quick", "--json")
+    out, err = tuned.communicate(timeout=115)
+    assert tuned.returncode == 0, err
+    assert json.loads(out)["schema"].startswith("autosync.")
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_when_the_launch_is_ended_or_killed(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], number: int
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN, "--wait")
+    _waits(launched)
+    launched.send_signal(number)
+    out, _ = launched.communicate(timeout=60)
+    assert launched.returncode == (130 if number == signal.SIGINT else -9), out
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_had_is_named(
+    hosts: Any, bundle: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    def attempt(cluster: ClusterSpec) -> str:
+        save_cluster(tmp_path / "c.yaml", cluster)
+        launched = start("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
+        out, err = launched.communicate(timeout=60)
+        assert (launched.returncode, out) == (1, ""), err
+        return err
+
+    first, second = hosts.cluster.nodes
+    strange = replace(hosts.cluster, nodes=(first, replace(second, host="10.99.0.1")))
+    assert "error: n1: no node of the Ray cluster is called 10.99.0.1 (there are 10." in attempt(strange)
+    greedy = replace(hosts.cluster, ray=replace(hosts.cluster.ray, resources={"CPU": 64}))
+    assert re.search(r"error: n0 \(10\.\S+\) has 2 CPU, and 64 would be reserved there", attempt(greedy))
+    no_python = attempt(replace(hosts.cluster, python="/no/such/python"))
+    assert re.search(r"error: n\d \(\S+\): no Python at /no/such/python: say `python: PATH`", no_python), no_python
+    nobody = attempt(replace(hosts.cluster, ray=replace(hosts.cluster.ray, address="127.0.0.1:1")))
+    assert "error: no Ray cluster can be had at 127.0.0.1:1: " in nobody
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_it_keeps_the_contract_of_launchers(hosts: Any, check_contract: Callable[..., None]) -> None:
+    check_contract(hosts.cluster, through=hosts.through, **hosts.environment)
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_a_node_that_vanishes_is_named_and_its_ranks_end(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN, "--wait")
+    _waits(launched)
+    began = time.monotonic()
+    hosts.bed.set_link("n1", up=False)
+    try:
+        _, err = launched.communicate(timeout=80)
+        assert time.monotonic() - began < 30, err
+        assert launched.returncode == 255
+        assert f"error: n1 ({hosts.bed.address('n1')}): " in err
+        _await_free(hosts, nodes=("n0", "head"))
+        _await_free(hosts, nodes=("n1",), seconds=60)
+    finally:
+        hosts.bed.set_link("n1", up=True)
