@@ -3,7 +3,8 @@
 A ring keeps every link busy from its beginning to its end. In a tree links stand idle: who has the sum of two cannot
 send it on before both are there. So a transfer is played here move by move: a member's interface sends, and receives,
 one move after another in the order of rounds, and what a move passes on streams behind what brought it. Of a ring that
-is not needed, nor possible among thousands: its slowest link is busy in every round, and nobody is later.
+is not needed, nor possible among thousands: its slowest link is busy in every round, and nobody is later. Nor
+is it of a star, in which nothing is passed on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Place(NamedTuple):
 @functools.lru_cache(maxsize=16384)
 def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[Place, ...]) -> float:
     """Seconds for a buffer of one byte (of a gather: for a contribution of one byte)."""
+    if algorithm == "star":
+        return _of_star(collective, places)
     seconds = _of_ring(collective, places) if is_ring(collective, algorithm) else None
     return _played(collective, algorithm, places) if seconds is None else seconds
 
@@ -43,6 +46,18 @@ def _of_ring(collective: Collective, places: tuple[Place, ...]) -> float | None:
         return None
     count = 1 if collective == "all_gather_v" else len(places)
     return outline(collective, "ring", len(places)).num_rounds / count / slowest
+
+
+def _of_star(collective: Collective, places: tuple[Place, ...]) -> float:
+    """One after the other through the root's interface; beside it, each of those on the root's node."""
+    root, *others = places
+    away = [one for one in others if one.node != root.node]
+    if collective == "broadcast":
+        rates = [min(root.rate_out, one.rate_in) for one in away]
+    else:
+        rates = [min(one.rate_out, root.rate_in) for one in away]
+    within = [1.0 / one.rate_within for one in others if one.node == root.node]
+    return max([sum([1.0 / rate for rate in rates]), *within])
 
 
 def _played(collective: Collective, algorithm: Algorithm, places: tuple[Place, ...]) -> float:

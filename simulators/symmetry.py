@@ -64,13 +64,16 @@ def _refined(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
     while True:
         on_nodes = _ranks_of(cluster, of_rank)
         of_node = _numbered([(kind, on_nodes[node]) for node, kind in enumerate(nodes)])
+        meetings: dict[tuple[int, ...], int] = {}
         seen: list[list[Hashable]] = [[of_rank[rank.index], of_node[rank.node]] for rank in ranks]
         for number, shape in enumerate(ordered):
             for group in shape.groups:
                 classes = [of_rank[rank] for rank in group]
                 met = tuple(sorted(classes)) if _is_symmetric(shape) else tuple(classes)
+                # By a number, for a thousand ranks that met a thousand are slow to compare.
+                meeting = meetings.setdefault(met, len(meetings))
                 for place, rank in enumerate(group):
-                    seen[rank].append((number, _place(shape, place), met))
+                    seen[rank].append((number, _place(shape, place), meeting))
         finer = _numbered([tuple(one) for one in seen])
         if max(finer) == max(of_rank):
             return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))

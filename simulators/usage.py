@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from autosync.plan.flows import flow
-from autosync.plan.outline import outline
+import numpy as np
+import numpy.typing as npt
+
+from autosync.plan.flows import Integers, flow
+from autosync.plan.outline import Outline, outline
+from autosync.plan.places import Places, places_of
 from autosync.plan.tables import Shape
+from autosync.plan.types import Algorithm, Collective
 from autosync.simulators.symmetry import Classes
 from autosync.specs.cluster import ClusterSpec
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +90,9 @@ def instances_of(cluster: ClusterSpec, classes: Classes, shape: Shape) -> tuple[
                 alike[classes.members(shape, part)].append(part)
         else:
             alike[classes.members(shape, group)].append(group)
-    return tuple([_instance(cluster, classes, shape, groups) for groups in alike.values()])
+    found = [(groups, _sending(shape, groups[0])) for groups in alike.values()]
+    uses = _uses(_roads(cluster, classes), found)
+    return tuple([_instance(classes, *one, used) for one, used in zip(found, uses, strict=True)])
 
 
 def _rays(classes: Classes, group: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -98,48 +109,99 @@ def _of_local_work(classes: Classes, shape: Shape) -> tuple[Instance, ...]:
     return tuple([_idle(group=(), members=(member,), num_members=size) for member, size in found])
 
 
-def _instance(cluster: ClusterSpec, classes: Classes, shape: Shape, groups: list[tuple[int, ...]]) -> Instance:
-    members = tuple(sorted({classes.of_rank[rank] for rank in groups[0]}))
-    size = len(groups[0])
+class _Sending(NamedTuple):
+    """What each member of a group of some size sends to whom, and what else there is to say of all such groups."""
+
+    source: Integers
+    destination: Integers
+    share: Floats
+    num_shares: int
+    outline: Outline
+    added: float
+    sent: float
+
+
+def _sending(shape: Shape, group: tuple[int, ...]) -> _Sending:
     assert shape.collective is not None
     assert shape.algorithm is not None
+    outer = next((len(others) for others in shape.within if group[0] in others), 1)
+    return _sending_of(shape.collective, shape.algorithm, len(group), outer)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sending_of(collective: Collective, algorithm: Algorithm, size: int, outer: int) -> _Sending:
+    # A gather's elements are one member's contribution; others' are the whole buffer, of which each has a chunk.
+    terms, moves = flow(collective, algorithm, size), outline(collective, algorithm, size)
+    whole = outer * (1 if collective in ("gather_v", "all_gather_v") else terms.num_chunks)
+    share = terms.weight * (terms.last - terms.first) / whole
+    sent = np.bincount(terms.source, weights=share, minlength=1)
+    return _Sending(terms.source, terms.destination, share, outer, moves, moves.most_added / whole, float(sent.max()))
+
+
+def _instance(classes: Classes, groups: list[tuple[int, ...]], sending: _Sending, uses: tuple[Use, ...]) -> Instance:
+    members = tuple(sorted({classes.of_rank[rank] for rank in groups[0]}))
+    size = len(groups[0])
     if size == 1:
         return _idle(group=groups[0], members=members, num_members=size)
-    moves = outline(shape.collective, shape.algorithm, size)
-    outer = next((len(group) for group in shape.within if groups[0][0] in group), 1)
-    # A gather's elements are one member's contribution; others' are the whole buffer, of which each has a chunk.
-    terms = flow(shape.collective, shape.algorithm, size)
-    whole = 1 if shape.collective in ("gather_v", "all_gather_v") else terms.num_chunks
-    amounts = (terms.weight * (terms.last - terms.first) / (whole * outer)).tolist()
-    shares: dict[int, float] = defaultdict(float)
-    pairs: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    places = _Places(cluster, classes)
-    for group in groups:
-        for source, destination, amount in zip(terms.source.tolist(), terms.destination.tolist(), amounts, strict=True):
-            for link, weight in places.between(group[source], group[destination]):
-                shares[link] += amount * weight
-                pairs[link].add((group[source], group[destination]))
-    receivers = {classes.of_rank[group[member]] for member in moves.receivers for group in groups}
-    sent = [0.0] * size
-    for source, amount in zip(terms.source.tolist(), amounts, strict=True):
-        sent[source] += amount
+    receivers = {classes.of_rank[group[member]] for member in sending.outline.receivers for group in groups}
     return Instance(
         group=groups[0],
-        num_shares=outer,
+        num_shares=sending.num_shares,
         members=members,
         senders=tuple([member for member in members if member not in receivers]),
-        sent=max(sent),
+        sent=sending.sent,
         num_members=size,
-        uses=tuple(
-            [
-                Use(link=link, share=share, num_connections=len(pairs[link]) * places.weight(link))
-                for link, share in sorted(shares.items())
-            ]
-        ),
-        num_rounds=moves.num_rounds,
-        added=moves.most_added / (whole * outer),
-        moved=sum(amounts) * len(groups),
+        uses=uses,
+        num_rounds=sending.outline.num_rounds,
+        added=sending.added,
+        moved=float(sending.share.sum()) * len(groups),
     )
+
+
+class _Roads(NamedTuple):
+    """Where ranks are; of each of the cluster's links, which one of classes it is; and what a connection of a class is
+    on the average for one of its nodes, by link of classes.
+    """
+
+    places: Places
+    link: Integers
+    weight: Floats
+
+
+@functools.lru_cache(maxsize=64)
+def _roads(cluster: ClusterSpec, classes: Classes) -> _Roads:
+    places, of_node, num_classes = places_of(cluster), np.array(classes.of_node), len(classes.num_nodes)
+    of_racks = np.arange(2 * places.num_racks)
+    return _Roads(
+        places,
+        np.concatenate([*(kind * num_classes + of_node for kind in range(3)), 3 * num_classes + of_racks]),
+        np.concatenate([np.tile(1.0 / np.array(classes.num_nodes), 3), np.ones(len(of_racks))]),
+    )
+
+
+def _uses(roads: _Roads, found: Sequence[tuple[list[tuple[int, ...]], _Sending]]) -> list[tuple[Use, ...]]:
+    """What groups put on links, for each of some instances."""
+    ranks = [np.array(groups) for groups, _ in found]
+    source = np.concatenate([some[:, one.source].ravel() for some, (_, one) in zip(ranks, found, strict=True)])
+    destination = np.concatenate(
+        [some[:, one.destination].ravel() for some, (_, one) in zip(ranks, found, strict=True)]
+    )
+    share = np.concatenate([np.tile(one.share, len(groups)) for groups, one in found])
+    instance = np.repeat(np.arange(len(found)), [len(groups) * len(one.share) for groups, one in found])
+    pairs, links = roads.places.links(source, destination)
+    num_links, num_ranks = len(roads.weight), len(roads.places.node_of_rank)
+    used, place = np.unique(instance[pairs] * num_links + roads.link[links], return_inverse=True)
+    shares = np.bincount(place, weights=share[pairs])
+    # Terms between the same two are one connection.
+    met = np.unique((place * num_ranks + source[pairs]) * num_ranks + destination[pairs])
+    num_connections = np.bincount(met // num_ranks**2)
+    weight = roads.weight[used % num_links]
+    uses: list[list[Use]] = [[] for _ in found]
+    columns = (used.tolist(), (shares * weight).tolist(), (num_connections * weight).tolist())
+    for key, on_link, connections in zip(*columns, strict=True):
+        number, link = divmod(key, num_links)
+        uses[number].append(Use(link=link, share=on_link, num_connections=connections))
+    return [tuple(some) for some in uses]
 
 
 def _idle(*, group: tuple[int, ...], members: tuple[int, ...], num_members: int) -> Instance:
@@ -156,34 +218,3 @@ def _idle(*, group: tuple[int, ...], members: tuple[int, ...], num_members: int)
         added=0.0,
         moved=0.0,
     )
-
-
-class _Places:
-    """Where ranks are, and which links lie between two of them, a class of nodes counting as one of its nodes."""
-
-    def __init__(self, cluster: ClusterSpec, classes: Classes) -> None:
-        self._node = [rank.node for rank in cluster.ranks]
-        self._class = classes.of_node
-        self._num = classes.num_nodes
-        names = {rack.name: position for position, rack in enumerate(cluster.racks)}
-        self._rack = [None if node.rack is None else names[node.rack] for node in cluster.nodes]
-        self._num_racks = len(cluster.racks)
-
-    def weight(self, link: int) -> float:
-        """What one connection of a class of nodes is on the average for one of them."""
-        kinds = len(self._num)
-        return 1.0 / self._num[link % kinds] if link < 3 * kinds else 1.0
-
-    def between(self, source: int, destination: int) -> list[tuple[int, float]]:
-        """The links, each with its weight."""
-        start, end, kinds = self._node[source], self._node[destination], len(self._num)
-        if start == end:
-            links = [2 * kinds + self._class[start]]
-        else:
-            links = [self._class[start], kinds + self._class[end]]
-            racks = self._rack[start], self._rack[end]
-            if racks[0] != racks[1]:
-                first = 3 * kinds
-                links += [first + racks[0]] if racks[0] is not None else []
-                links += [first + self._num_racks + racks[1]] if racks[1] is not None else []
-        return [(link, self.weight(link)) for link in links]

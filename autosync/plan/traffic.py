@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from autosync.plan.expansion import chunk_bounds, expand
 from autosync.plan.flows import Flow, Integers, flow
+from autosync.plan.places import Places, places_of
 from autosync.plan.types import Algorithm, Collective, Groups, Plan, Transfer
 from autosync.specs.cluster import ClusterSpec
 
@@ -82,54 +83,6 @@ def amortised_traffic(plan: Plan, cluster: ClusterSpec) -> Traffic:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places:
-    """Where ranks are. Links are numbered: nodes' out, nodes' in, within nodes, racks' out, racks' in."""
-
-    node_of_rank: Integers
-    rack_of_node: Integers
-    num_nodes: int
-    num_racks: int
-
-    @property
-    def num_links(self) -> int:
-        return 3 * self.num_nodes + 2 * self.num_racks
-
-    def links(self, source: Integers, destination: Integers) -> tuple[Integers, Integers]:
-        """The links between pairs of ranks, as pairs (position of the pair, link)."""
-        start, end = self.node_of_rank[source], self.node_of_rank[destination]
-        leaves = start != end
-        start_rack, end_rack = self.rack_of_node[start], self.rack_of_node[end]
-        crosses = start_rack != end_rack
-        racks_out, racks_in = crosses & (start_rack >= 0), crosses & (end_rack >= 0)
-        after_nodes = 3 * self.num_nodes
-        found = (
-            (leaves, start),
-            (leaves, self.num_nodes + end),
-            (~leaves, 2 * self.num_nodes + start),
-            (racks_out, after_nodes + start_rack),
-            (racks_in, after_nodes + self.num_racks + end_rack),
-        )
-        pairs = np.concatenate([np.flatnonzero(where) for where, _ in found])
-        return pairs, np.concatenate([link[where] for where, link in found])
-
-    def traffic(self, link_bytes: Vector) -> Traffic:
-        cuts = np.cumsum([self.num_nodes, self.num_nodes, self.num_nodes, self.num_racks])
-        node_out, node_in, node_within, rack_out, rack_in = np.split(link_bytes, cuts)
-        return Traffic(node_out=node_out, node_in=node_in, node_within=node_within, rack_out=rack_out, rack_in=rack_in)
-
-
-@functools.lru_cache(maxsize=64)
-def _places(cluster: ClusterSpec) -> _Places:
-    rack_index = {rack.name: index for index, rack in enumerate(cluster.racks)}
-    return _Places(
-        np.array([rank.node for rank in cluster.ranks]),
-        np.array([-1 if node.rack is None else rack_index[node.rack] for node in cluster.nodes]),
-        len(cluster.nodes),
-        len(cluster.racks),
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Arrangement:
     """Groups of one length on their places, each of which moves chunk `outer_index` of `outer_count` of the buffer."""
 
@@ -162,6 +115,12 @@ class _Arrangement:
         return _count(self.flow.num_elements(bounds), self.pairs, self.links, self.num_links)
 
 
+def _traffic(places: Places, link_bytes: Vector) -> Traffic:
+    cuts = np.cumsum([places.num_nodes, places.num_nodes, places.num_nodes, places.num_racks])
+    node_out, node_in, node_within, rack_out, rack_in = np.split(link_bytes, cuts)
+    return Traffic(node_out=node_out, node_in=node_in, node_within=node_within, rack_out=rack_out, rack_in=rack_in)
+
+
 def _count(amounts: Integers, pairs: Integers, links: Integers, num_links: int) -> Vector:
     """Sums by link; one amount a term, and as many times the terms as there are groups."""
     weights = amounts[pairs % max(1, len(amounts))].astype(np.float64)
@@ -176,7 +135,7 @@ def _chunk(num_elements: int, count: int, index: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _arrangements(
-    collective: Collective, algorithm: Algorithm, groups: Groups, within: Groups, places: _Places
+    collective: Collective, algorithm: Algorithm, groups: Groups, within: Groups, places: Places
 ) -> tuple[_Arrangement, ...]:
     alike: dict[tuple[int, int, int], list[tuple[int, ...]]] = defaultdict(list)
     outer = {rank: (len(group), index) for group in within for index, rank in enumerate(group)}
@@ -191,7 +150,7 @@ def _arrangements(
     )
 
 
-def _arrange(terms: Flow, groups: Sequence[tuple[int, ...]], count: int, index: int, places: _Places) -> _Arrangement:
+def _arrange(terms: Flow, groups: Sequence[tuple[int, ...]], count: int, index: int, places: Places) -> _Arrangement:
     ranks = np.array(groups)
     pairs, links = places.links(ranks[:, terms.source].ravel(), ranks[:, terms.destination].ravel())
     amounts = terms.num_elements(np.arange(terms.num_chunks + 1))
@@ -201,7 +160,7 @@ def _arrange(terms: Flow, groups: Sequence[tuple[int, ...]], count: int, index: 
 
 def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contributions | None]]) -> Traffic:
     """The traffic of transfers, each with a weight, that are in use until this returns."""
-    places = _places(cluster)
+    places = places_of(cluster)
     total = np.zeros(places.num_links)
     lengths: dict[_Arrangement, float] = defaultdict(float)
     long_ones: dict[tuple[_Arrangement, int], float] = defaultdict(float)
@@ -226,10 +185,10 @@ def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contri
         total += num_bytes * arrangement.chunks
     for (arrangement, rest), num_bytes in long_ones.items():
         total += num_bytes * arrangement.num_long(rest)
-    return places.traffic(total)
+    return _traffic(places, total)
 
 
-def _contributed(transfer: Transfer, contributions: Contributions, places: _Places) -> Vector:
+def _contributed(transfer: Transfer, contributions: Contributions, places: Places) -> Vector:
     """The traffic of a transfer with the sizes it had at run time: each member's, or the root's if only that sends."""
     assert not transfer.within, "what is split has a size that is known"
     total = np.zeros(places.num_links)
@@ -253,7 +212,7 @@ def expanded_traffic(
     transfer: Transfer, cluster: ClusterSpec, *, contributions: Contributions | None = None
 ) -> Traffic:
     """The same as `transfer_traffic`, by summing over the moves of every group."""
-    places = _places(cluster)
+    places = places_of(cluster)
     link_bytes = np.zeros(places.num_links)
     for group in transfer.groups:
         bounds = _bounds(transfer, group, contributions)
@@ -262,7 +221,7 @@ def expanded_traffic(
             ends = np.array([[group[move.source]], [group[move.destination]]])
             _, links = places.links(*ends)
             link_bytes[links] += num_bytes
-    return places.traffic(link_bytes)
+    return _traffic(places, link_bytes)
 
 
 def _bounds(transfer: Transfer, group: tuple[int, ...], contributions: Contributions | None) -> Sequence[int]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.plan.expansion import expand
+from autosync.plan.outline import outline
 from autosync.plan.steps import LocalStep, Step, Template, TransferStep
 from autosync.plan.tables import Shape
 from autosync.simulators.analytical.tables import (
@@ -129,7 +129,7 @@ class PriceList:
         if self._costs.num_processors is None:
             return
         costs = self._costs.processor
-        num_messages = sum([len(expand(step.collective, step.algorithm, len(group))) for group in step.groups])
+        num_messages = sum([outline(step.collective, step.algorithm, len(group)).num_moves for group in step.groups])
         num_ranks = sum([len(group) for group in step.groups if len(group) > 1])
         fixed = num_messages * costs.of_message(native=step.algorithm == "native") + num_ranks * costs.transfer
         share = 1.0 / self._costs.num_processors

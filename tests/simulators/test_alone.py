@@ -35,6 +35,18 @@ def test_a_ring_takes_what_it_takes_played(seed: int, ranks: list[int], collecti
     assert seconds_alone(collective, "ring", places) == pytest.approx(played, rel=1e-9, abs=0)
 
 
+@given(
+    seed=st.integers(0, 2**32),
+    ranks=st.lists(st.integers(1, 3), min_size=1, max_size=6),
+    collective=st.sampled_from(("reduce", "broadcast", "gather_v")),
+)
+def test_a_star_takes_what_it_takes_played(seed: int, ranks: list[int], collective: Collective) -> None:
+    rng = random.Random(seed)
+    places = rng.sample(found := places_of(rng, ranks), len(found))
+    played = alone._played(collective, "star", tuple(places))
+    assert seconds_alone(collective, "star", tuple(places)) == pytest.approx(played, rel=1e-9, abs=0)
+
+
 def test_thousands_in_a_ring_are_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> float:
         raise AssertionError("a million moves")
