@@ -77,7 +77,8 @@ test-launchers: $(STAMP)
 		&& RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		openssh-server openssh-client slurm-wlm munge; } \
 		|| echo 'sshd and Slurm cannot be installed here: their tests will be skipped'
-	@$(BIN)/python -c 'import ray, kubernetes' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[ray,kubernetes]' \
+	@$(BIN)/python -c 'import ray, kubernetes, kubeflow_trainer_api' 2>/dev/null \
+		|| $(PIP_INSTALL) --no-build-isolation --editable '.[ray,kubernetes]' kubeflow-trainer-api \
 		|| echo 'Ray or the Kubernetes client cannot be installed here: their tests will be skipped'
 	$(BIN)/python -m pytest -m '' -n 1 --quiet tests/launchers tests/cli/test_launch.py
 

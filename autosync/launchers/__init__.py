@@ -8,6 +8,7 @@ __all__ = ["LAUNCHERS", "LaunchRequest", "Process"]
 LAUNCHERS = Registry(
     "launcher",
     {
+        "kubernetes": "autosync.launchers.kubernetes:KubernetesLauncher",
         "local": "autosync.launchers.local:LocalLauncher",
         "ray": "autosync.launchers.ray:RayLauncher",
         "slurm": "autosync.launchers.slurm:SlurmLauncher",

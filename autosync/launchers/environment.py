@@ -11,6 +11,7 @@ from autosync.specs.cluster import ClusterSpec, Rank
 
 NODE_VARIABLE = "AUTOSYNC_NODE"
 BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
+IMAGE_PYTHON = "python3"
 
 
 def rank_environment(cluster: ClusterSpec, rank: Rank) -> dict[str, str]:
@@ -51,8 +52,11 @@ def script_environment(
 
 
 def python_of(cluster: ClusterSpec) -> str:
-    """The Python that ranks run in: the one that the cluster file names, or the one that runs this."""
-    return cluster.python or sys.executable
+    """The Python that ranks run in: the one that the cluster file names, or the one that runs this.
+
+    Where an image has its Python has nothing to do with where this machine has its own.
+    """
+    return cluster.python or (IMAGE_PYTHON if cluster.launcher == "kubernetes" else sys.executable)
 
 
 def process_of(

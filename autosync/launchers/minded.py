@@ -103,7 +103,7 @@ class MindedProcesses:
         fields = {
             "command": process.command,
             "environment": dict(process.environment),
-            "folder": str(Path.cwd()),
+            "folder": self._request.folder or str(Path.cwd()),
             "log": None if process.reach else str(process.log.resolve()),
             "files": files if process.reach else {},
             "control": bool(process.reach) and self._request.control is not None,

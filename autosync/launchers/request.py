@@ -44,7 +44,8 @@ class LaunchRequest:
     `minded` ones have a minder on their machine (`minder`), which ends them when whoever started them is gone, and
     whatever they have started too. `files` are carried to machines elsewhere: a variable that names the copy, and the
     file here. `control` is the address here that the control connections of ranks elsewhere are led to. `batch_script`
-    is what a batch system takes to do the same by itself.
+    is what a batch system takes to do the same by itself. `folder` is where ranks run, if not in the folder of that
+    name in which whoever launches is.
     """
 
     processes: tuple[Process, ...]
@@ -52,6 +53,7 @@ class LaunchRequest:
     files: Mapping[str, Path] = field(default_factory=dict)
     control: str | None = None
     batch_script: str | None = None
+    folder: str | None = None
 
     def __str__(self) -> str:
         """A shell line a process, and before those of each machine elsewhere how that is reached."""

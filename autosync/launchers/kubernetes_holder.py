@@ -1,0 +1,326 @@
+"""The holder of the Kubernetes launcher: it makes the pods, waits for them, starts minders in them, and deletes them.
+
+It is a process of its own; see `holder_main`. What it could not delete, because it was cut off, ends by itself: pods in
+which nothing runs end, finished Jobs are deleted by Kubernetes, and the service goes with the first of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import urllib3
+import websocket
+from kubernetes import client, config, stream
+from kubernetes.client.exceptions import ApiException
+
+from autosync.launchers import holder_main
+from autosync.launchers.holder_main import HoldError
+
+POLL_SECONDS = 1.0
+NOTE_SECONDS = 15.0
+"""How long one waits for pods before the user is told what is waited for."""
+GONE_SECONDS = 12.0
+CALL_SECONDS = 15.0
+CHUNK_BYTES = 1 << 14
+STDIN, STDOUT, STDERR, ERROR = 0, 1, 2, 3
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_HOPELESS = (
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RunContainerError",
+)
+_TRAIN_JOBS = ("trainer.kubeflow.org", "v1alpha1")
+_CUT_OFF = (OSError, urllib3.exceptions.HTTPError)
+
+
+class PodStream:
+    """A minder in a pod, through the API server."""
+
+    def __init__(self, connection: Any, why_gone: Callable[[], str]) -> None:
+        self._socket = connection.sock
+        self._why_gone = why_gone
+        self._said = b""
+        self._status = b""
+
+    def read(self) -> bytes:
+        while True:
+            try:
+                code, frame = self._socket.recv_data_frame(control_frame=True)
+            except (OSError, ValueError, AttributeError, websocket.WebSocketException):
+                # Also what a connection that another thread has closed answers.
+                return b""
+            if code == websocket.ABNF.OPCODE_CLOSE:
+                return b""
+            if code not in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) or not frame.data:
+                continue
+            channel, data = frame.data[0], bytes(frame.data[1:])
+            if channel == STDOUT and data:
+                return data
+            if channel == STDERR:
+                self._said += data
+            elif channel == ERROR:
+                self._status += data
+
+    def write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError, websocket.WebSocketException):
+            for start in range(0, len(data), CHUNK_BYTES):
+                payload = bytes([STDIN]) + data[start : start + CHUNK_BYTES]
+                self._socket.send(payload, opcode=websocket.ABNF.OPCODE_BINARY)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._socket.abort()
+
+    def last_words(self) -> str:
+        said = self._said.decode("utf-8", "replace").strip()
+        with contextlib.suppress(ValueError):
+            status = json.loads(self._status or b"{}")
+            if status.get("status") == "Failure" and not said:
+                said = str(status.get("message", ""))
+        return self._why_gone() or said
+
+
+class Pods:
+    """The pods of a launch, each standing for a node."""
+
+    def __init__(self, request: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        self._namespace = request["namespace"]
+        self._nodes = request["nodes"]
+        self._command = request["command"]
+        self._pods = {node: pod.metadata.name for node, pod in found.items()}
+        self._addresses = {node: pod.status.pod_ip for node, pod in found.items()}
+
+    def addresses(self) -> Mapping[str, str]:
+        return self._addresses
+
+    def open(self, position: int) -> PodStream:
+        pod = self._pods[self._nodes[position]]
+        # A client of its own: `stream` changes how the one that it is given speaks.
+        api = client.CoreV1Api(client.ApiClient())
+        try:
+            connection = stream.stream(
+                api.connect_get_namespaced_pod_exec,
+                pod,
+                self._namespace,
+                command=self._command,
+                container="node",
+                stdin=True,
+                stdout=True,
+                stderr=True,
+                tty=False,
+                binary=True,
+                _preload_content=False,
+            )
+        except ApiException as error:
+            why = self._why_gone(pod)
+            raise HoldError(why or f"nothing can be started in its pod {pod}: {_reason(error)}") from error
+        return PodStream(connection, lambda: self._why_gone(pod))
+
+    def _why_gone(self, name: str) -> str:
+        """What became of a pod; empty where it is well."""
+        try:
+            pod = client.CoreV1Api().read_namespaced_pod(name, self._namespace, _request_timeout=CALL_SECONDS)
+        except ApiException as error:
+            return f"its pod {name} is gone" if error.status == 404 else ""
+        except _CUT_OFF as error:
+            return f"Kubernetes cannot be asked about its pod {name}: {error}"
+        if pod.metadata.deletion_timestamp is not None:
+            return f"its pod {name} is being deleted"
+        return _fault(pod)
+
+
+@contextlib.contextmanager
+def hold(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[Pods]:
+    """Make everything, wait until all pods run, and delete everything."""
+    _connect(request["context"])
+    made: list[Mapping[str, Any]] = []
+    try:
+        try:
+            for manifest in request["manifests"]:
+                _make(manifest, made)
+            found = _await_pods(request, note)
+        except ApiException as error:
+            raise HoldError(_reason(error)) from error
+        except _CUT_OFF as error:
+            raise HoldError(f"Kubernetes cannot be reached: {error}") from error
+        yield Pods(request, found)
+    finally:
+        _delete(made)
+
+
+def _connect(context: str | None) -> None:
+    try:
+        config.load_kube_config(context=context)
+    except (config.ConfigException, OSError) as error:
+        # In a pod that stands for this machine there is a service account instead.
+        try:
+            if context is not None:
+                raise
+            config.load_incluster_config()
+        except (config.ConfigException, OSError):
+            raise HoldError(f"no way to Kubernetes is known here: {error}") from error
+
+
+def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+    body = dict(manifest)
+    if manifest["kind"] == "Service" and made:
+        body["metadata"] = {**manifest["metadata"], "ownerReferences": [_owner(made[0])]}
+    create = {
+        "Job": lambda: client.BatchV1Api().create_namespaced_job(namespace, body, _request_timeout=CALL_SECONDS),
+        "Service": lambda: client.CoreV1Api().create_namespaced_service(namespace, body, _request_timeout=CALL_SECONDS),
+        "TrainJob": lambda: client.CustomObjectsApi().create_namespaced_custom_object(
+            *_TRAIN_JOBS, namespace, "trainjobs", body, _request_timeout=CALL_SECONDS
+        ),
+    }[manifest["kind"]]
+    try:
+        answer = create()
+    except ApiException as error:
+        what = f"{manifest['kind']} {name} cannot be made in the namespace {namespace}: {_reason(error)}"
+        if error.status == 409:
+            what = (
+                f"the namespace {namespace} has a {manifest['kind']} {name} already: another run on this cluster,"
+                f" or one that was cut off; kubectl --namespace={namespace} delete {manifest['kind'].lower()} {name}"
+            )
+        raise HoldError(what) from error
+    uid = answer["metadata"].get("uid", "") if isinstance(answer, dict) else answer.metadata.uid
+    made.append({**manifest, "uid": uid})
+
+
+def _owner(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {key: manifest[key] for key in ("apiVersion", "kind", "uid")}
+    return {**fields, "name": manifest["metadata"]["name"]}
+
+
+def _delete(made: Sequence[Mapping[str, Any]]) -> None:
+    """Ask for everything to be deleted, and wait a while until it is."""
+    left = [manifest for manifest in made if manifest["kind"] != "Service"]
+    for manifest in [*left, *(one for one in made if one["kind"] == "Service")]:
+        # ValueError: the answer is the object or a status, as the server likes, and the client knows only one of them.
+        with contextlib.suppress(ApiException, ValueError, *_CUT_OFF):
+            _removal(manifest)(propagation_policy="Foreground", _request_timeout=CALL_SECONDS)
+    deadline = time.monotonic() + GONE_SECONDS
+    while left and time.monotonic() < deadline:
+        left = [manifest for manifest in left if _is_there(manifest)]
+        time.sleep(0.2 if left else 0.0)
+
+
+def _removal(manifest: Mapping[str, Any]) -> Callable[..., Any]:
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+    if manifest["kind"] == "Service":
+        return lambda **how: client.CoreV1Api().delete_namespaced_service(name, namespace, **how)
+    if manifest["kind"] == "Job":
+        return lambda **how: client.BatchV1Api().delete_namespaced_job(name, namespace, **how)
+    return lambda **how: client.CustomObjectsApi().delete_namespaced_custom_object(
+        *_TRAIN_JOBS, namespace, "trainjobs", name, **how
+    )
+
+
+def _is_there(manifest: Mapping[str, Any]) -> bool:
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+    try:
+        if manifest["kind"] == "Job":
+            client.BatchV1Api().read_namespaced_job(name, namespace, _request_timeout=CALL_SECONDS)
+        else:
+            client.CustomObjectsApi().get_namespaced_custom_object(
+                *_TRAIN_JOBS, namespace, "trainjobs", name, _request_timeout=CALL_SECONDS
+            )
+    except (ApiException, *_CUT_OFF):
+        return False
+    return True
+
+
+def _await_pods(request: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, Any]:
+    """Every node's pod, once all run: as long as scheduling and pulling take."""
+    told_at = time.monotonic() + NOTE_SECONDS
+    while True:
+        found: dict[str, Any] = {}
+        waiting: list[str] = []
+        for group in request["groups"]:
+            pods = client.CoreV1Api().list_namespaced_pod(
+                request["namespace"], label_selector=group["selector"], _request_timeout=CALL_SECONDS
+            )
+            placed = _placed(group, pods.items)
+            for node in group["nodes"]:
+                pod = placed.get(node)
+                if pod is not None and (fault := _fault(pod)):
+                    raise HoldError(f"{node}: {fault}")
+                if pod is None or not _runs(pod):
+                    waiting.append(f"{node} ({'no pod yet' if pod is None else _state(pod)})")
+                else:
+                    found[node] = pod
+        if not waiting:
+            return found
+        if time.monotonic() >= told_at:
+            told_at = float("inf")
+            note(f"waiting for {len(waiting)} of {len(request['nodes'])} pods: {', '.join(waiting[:8])}")
+        time.sleep(POLL_SECONDS)
+
+
+def _placed(group: Mapping[str, Any], pods: Sequence[Any]) -> dict[str, Any]:
+    """Which node each pod stands for: by the machine it is on where nodes have one, else by its index."""
+    placed = {}
+    for pod in pods:
+        if group["hosts"] is not None:
+            if pod.spec.node_name in group["hosts"]:
+                placed[group["nodes"][group["hosts"].index(pod.spec.node_name)]] = pod
+            elif pod.spec.node_name is None:
+                placed[group["nodes"][_index(pod)]] = pod
+        else:
+            placed[group["nodes"][_index(pod)]] = pod
+    return placed
+
+
+def _index(pod: Any) -> int:
+    return int((pod.metadata.labels or {}).get(_INDEX) or (pod.metadata.annotations or {})[_INDEX])
+
+
+def _runs(pod: Any) -> bool:
+    statuses = pod.status.container_statuses or []
+    return bool(pod.status.phase == "Running" and pod.status.pod_ip and any(one.state.running for one in statuses))
+
+
+def _state(pod: Any) -> str:
+    """What a pod is waiting for."""
+    for status in pod.status.container_statuses or []:
+        if status.state.waiting is not None:
+            return str(status.state.waiting.reason)
+    for condition in pod.status.conditions or []:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return f"{condition.reason}: {condition.message}"
+    return str(pod.status.phase)
+
+
+def _fault(pod: Any) -> str:
+    """Why a pod will never run, or runs no more; empty where it is well."""
+    name = pod.metadata.name
+    for status in pod.status.container_statuses or []:
+        waiting, ended = status.state.waiting, status.state.terminated
+        if waiting is not None and waiting.reason in _HOPELESS:
+            return f"its pod {name} cannot start: {waiting.reason}: {waiting.message or ''}".rstrip(": ")
+        if ended is not None:
+            more = f": {' '.join(ended.message.split())}" if ended.message else ""
+            return f"its pod {name} has ended: {ended.reason or 'exit code'} ({ended.exit_code}){more}"
+    if pod.status.phase in ("Failed", "Succeeded"):
+        return f"its pod {name} has ended: {pod.status.reason or pod.status.phase}: {pod.status.message or ''}".rstrip(
+            ": "
+        )
+    return ""
+
+
+def _reason(error: ApiException) -> str:
+    """What the API server says."""
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        return str(json.loads(error.body)["message"])
+    return " ".join(str(error.reason).split())[:400]
+
+
+if __name__ == "__main__":
+    holder_main.run(hold)

@@ -1,0 +1,259 @@
+"""What Kubernetes is asked for: pods that stand for the nodes of a cluster, as an Indexed Job or a Kubeflow TrainJob.
+
+The pods do nothing by themselves. Launches start minders in them, one after another, as ssh does on machines; a pod in
+which nothing has run for a while ends, so that none stays when whoever made it was killed or cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autosync.errors import InputError, Problem
+from autosync.launchers.environment import python_of
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.launch_options import KubernetesOptions
+
+CONTAINER = "node"
+IDLE_SECONDS = 300
+END_SECONDS = 10
+IDLE = f"""\
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+idle = 0
+while idle < {IDLE_SECONDS}:
+    time.sleep(5)
+    others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
+    idle = 0 if others else idle + 5
+"""
+"""What a pod runs: it waits until nothing else has run for so long."""
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+ROLE_LABEL = "app.kubernetes.io/component"
+_HOST_KEY = "kubernetes.io/hostname"
+_OURS_IN_CONTAINER = ("name", "image", "command", "args")
+_OURS_IN_POD = ("containers", "restartPolicy", "subdomain", "hostname")
+# What a TrainJob may change of its runtime's pods and containers.
+_IN_TRAINER = ("resources", "env")
+_IN_CONTAINER_PATCH = ("volumeMounts", "securityContext")
+_IN_POD_PATCH = (
+    "affinity",
+    "imagePullSecrets",
+    "initContainers",
+    "nodeSelector",
+    "schedulingGates",
+    "securityContext",
+    "serviceAccountName",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "volumes",
+)
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroup:
+    """Pods of one kind: which label finds them, what their index is counted in, and which nodes they stand for."""
+
+    role: Literal["worker", "server"]
+    prefix: str
+    nodes: tuple[int, ...]
+
+
+def options_of(cluster: ClusterSpec) -> KubernetesOptions:
+    """The section `kubernetes`, without which there is no image to run."""
+    if cluster.kubernetes is None:
+        raise InputError(
+            f"the cluster {cluster.name} says nothing of Kubernetes",
+            rule="the launcher kubernetes takes a section `kubernetes` with at least an image",
+            hint="kubernetes: {image: registry/you/train:1}",
+        )
+    return cluster.kubernetes
+
+
+def launch_name(cluster: ClusterSpec) -> str:
+    """What everything of a cluster is called in Kubernetes."""
+    words = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).strip("-")
+    return f"autosync-{words[:40].strip('-') or 'cluster'}"
+
+
+def pod_groups(cluster: ClusterSpec) -> tuple[PodGroup, ...]:
+    """The pods by kind: those of workers, and those of nodes that only serve."""
+    name = launch_name(cluster)
+    kind = options_of(cluster).kind
+    groups = []
+    for role in ("worker", "server"):
+        nodes = tuple(place for place, node in enumerate(cluster.nodes) if node.role == role)
+        prefix = f"{name}-{role}s" if kind == "job" else f"{name}-node-0"
+        if nodes:
+            groups.append(PodGroup(role=role, prefix=prefix, nodes=nodes))
+    return tuple(groups)
+
+
+def pod_addresses(cluster: ClusterSpec) -> dict[str, str]:
+    """The names by which pods find one another: those of a headless service."""
+    name = launch_name(cluster)
+    return {
+        cluster.nodes[place].name: f"{group.prefix}-{index}.{name}"
+        for group in pod_groups(cluster)
+        for index, place in enumerate(group.nodes)
+    }
+
+
+def manifests(cluster: ClusterSpec) -> tuple[Manifest, ...]:
+    """Everything that is made, in that order; whatever is wrong with the file's section is found here."""
+    options = options_of(cluster)
+    problems = [*_problems(cluster, options)]
+    if problems:
+        raise InputError(problems)
+    if options.kind == "trainjob":
+        return (_train_job(cluster, options),)
+    return (*(_job(cluster, options, group) for group in pod_groups(cluster)), _service(cluster, options))
+
+
+def _problems(cluster: ClusterSpec, options: KubernetesOptions) -> list[Problem]:
+    def wrong(what: str, rule: str, *path: str) -> Problem:
+        return Problem(what=what, rule=rule, path=("kubernetes", *path))
+
+    ours = "autosync says this itself"
+    problems = [wrong("is given", ours, "container", key) for key in _OURS_IN_CONTAINER if key in options.container]
+    problems += [wrong("is given", ours, "pod", key) for key in _OURS_IN_POD if key in options.pod]
+    if options.kind == "trainjob":
+        if any(node.role == "server" for node in cluster.nodes):
+            rule = "the nodes of a TrainJob are all alike: clusters with nodes that only serve take kind: job"
+            problems.append(wrong("a TrainJob for a cluster with nodes that only serve", rule, "kind"))
+        for section, known in (("container", (*_IN_TRAINER, *_IN_CONTAINER_PATCH)), ("pod", _IN_POD_PATCH)):
+            rule = f"a TrainJob can give these: {', '.join(known)}; the rest stands in its runtime"
+            problems += [
+                wrong("is given", rule, section, key)
+                for key in getattr(options, section)
+                if key not in (*known, *_OURS_IN_CONTAINER, *_OURS_IN_POD)
+            ]
+    return problems
+
+
+def _labels(cluster: ClusterSpec, role: str = "") -> dict[str, str]:
+    labels = {"app.kubernetes.io/name": "autosync", INSTANCE_LABEL: launch_name(cluster)}
+    return {**labels, ROLE_LABEL: role} if role else labels
+
+
+def _head(cluster: ClusterSpec, options: KubernetesOptions, name: str) -> dict[str, Any]:
+    return {"name": name, "namespace": options.namespace, "labels": _labels(cluster)}
+
+
+def _service(cluster: ClusterSpec, options: KubernetesOptions) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _head(cluster, options, launch_name(cluster)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {INSTANCE_LABEL: launch_name(cluster)},
+        },
+    }
+
+
+def _job(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> Manifest:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _head(cluster, options, group.prefix),
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": len(group.nodes),
+            "parallelism": len(group.nodes),
+            "backoffLimit": 0,
+            "ttlSecondsAfterFinished": IDLE_SECONDS,
+            "template": {
+                "metadata": {"labels": _labels(cluster, group.role)},
+                "spec": {
+                    "subdomain": launch_name(cluster),
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": END_SECONDS,
+                    "affinity": _affinity(cluster, options, group),
+                    **options.pod,
+                    "containers": [
+                        {
+                            "name": CONTAINER,
+                            "image": options.image,
+                            "command": idle_command(cluster),
+                            **_container(options, group),
+                        }
+                    ],
+                },
+            },
+        },
+    }
+
+
+def _container(options: KubernetesOptions, group: PodGroup) -> dict[str, Any]:
+    """The file's fields of the container. Nodes that only serve have no devices, whose resources are of some vendor."""
+    fields = dict(options.container)
+    if isinstance(fields.get("resources"), Mapping):
+        # Quantities are text, as clients want them: people write `nvidia.com/gpu: 4`.
+        fields["resources"] = {
+            key: {name: str(amount) for name, amount in value.items() if group.role == "worker" or "/" not in name}
+            if isinstance(value, Mapping)
+            else value
+            for key, value in fields["resources"].items()
+        }
+    return fields
+
+
+def _train_job(cluster: ClusterSpec, options: KubernetesOptions) -> Manifest:
+    (group,) = pod_groups(cluster)
+    given = _container(options, group)
+    container = {key: value for key, value in given.items() if key in _IN_CONTAINER_PATCH}
+    pod = {
+        "metadata": {"labels": _labels(cluster, group.role)},
+        "spec": {
+            "terminationGracePeriodSeconds": END_SECONDS,
+            "affinity": _affinity(cluster, options, group),
+            **options.pod,
+            **({"containers": [{"name": CONTAINER, **container}]} if container else {}),
+        },
+    }
+    nodes = [{"name": "node", "template": {"spec": {"template": pod}}}]
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": _head(cluster, options, launch_name(cluster)),
+        "spec": {
+            "runtimeRef": {"name": options.runtime},
+            "trainer": {
+                "image": options.image,
+                "command": idle_command(cluster),
+                "numNodes": len(group.nodes),
+                **({"env": given["env"]} if "env" in given else {}),
+                **({"resourcesPerNode": given["resources"]} if "resources" in given else {}),
+            },
+            "runtimePatches": [
+                {
+                    "manager": "autosync/launcher",
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": nodes}}},
+                }
+            ],
+        },
+    }
+
+
+def _affinity(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> Mapping[str, Any]:
+    """Each on a machine of its own, for a node has one network interface; pinned ones on those that are named."""
+    apart = {"labelSelector": {"matchLabels": {INSTANCE_LABEL: launch_name(cluster)}}, "topologyKey": _HOST_KEY}
+    affinity: dict[str, Any] = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
+    }
+    if options.pinned:
+        hosts = [cluster.nodes[place].host for place in group.nodes]
+        terms = [{"matchExpressions": [{"key": _HOST_KEY, "operator": "In", "values": hosts}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        affinity["nodeAffinity"] = required
+    return affinity
+
+
+def idle_command(cluster: ClusterSpec) -> list[str]:
+    """What a pod's container runs."""
+    return [python_of(cluster), "-I", "-S", "-c", IDLE]

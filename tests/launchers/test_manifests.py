@@ -1,0 +1,398 @@
+"""What Kubernetes is asked for, written out in full, and held against the models of the client libraries."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from autosync import documents
+from autosync.errors import InputError
+from autosync.launchers import manifests
+from autosync.launchers.kubernetes import KubernetesLauncher, manifests_text
+from autosync.launchers.line import BOOT
+from autosync.launchers.request import Script
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import load_cluster, parse_cluster, save_cluster
+from autosync.specs.launch_options import KubernetesOptions
+
+_node = partial(Node, bandwidth_out=1e8, bandwidth_in=1e8)
+OPTIONS = KubernetesOptions(
+    image="registry.example/train:1",
+    namespace="ml",
+    container={
+        "workingDir": "/work",
+        "resources": {"limits": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 2}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    },
+    pod={"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
+)
+CLUSTER = ClusterSpec(
+    name="My lab",
+    nodes=(
+        _node(name="a", host="a", devices=2),
+        _node(name="s", host="s", role="server", devices=0),
+        _node(name="b", host="b", devices=2),
+    ),
+    launcher="kubernetes",
+    kubernetes=OPTIONS,
+)
+ALIKE = replace(
+    CLUSTER,
+    nodes=(CLUSTER.nodes[0], CLUSTER.nodes[2]),
+    kubernetes=KubernetesOptions(
+        image="registry.example/train:1",
+        namespace="ml",
+        kind="trainjob",
+        pinned=True,
+        container={key: OPTIONS.container[key] for key in ("resources", "volumeMounts")},
+        pod=OPTIONS.pod,
+    ),
+)
+
+IDLE = """\
+      - name: node
+        image: registry.example/train:1
+        command:
+        - python3
+        - -I
+        - -S
+        - -c
+        - |
+          import os, signal, sys, time
+          signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+          idle = 0
+          while idle < 300:
+              time.sleep(5)
+              others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
+              idle = 0 if others else idle + 5
+"""
+JOB = """\
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: autosync-my-lab-{role}s
+  namespace: ml
+  labels:
+    app.kubernetes.io/name: autosync
+    app.kubernetes.io/instance: autosync-my-lab
+spec:
+  completionMode: Indexed
+  completions: {number}
+  parallelism: {number}
+  backoffLimit: 0
+  ttlSecondsAfterFinished: 300
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/name: autosync
+        app.kubernetes.io/instance: autosync-my-lab
+        app.kubernetes.io/component: {role}
+    spec:
+      subdomain: autosync-my-lab
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 10
+      affinity:
+        podAntiAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+          - labelSelector:
+              matchLabels:
+                app.kubernetes.io/instance: autosync-my-lab
+            topologyKey: kubernetes.io/hostname
+      volumes:
+      - name: data
+        persistentVolumeClaim:
+          claimName: data
+      containers:
+{idle}\
+        workingDir: /work
+        resources:
+          limits:
+            cpu: '4'
+            memory: 16Gi
+{devices}\
+        volumeMounts:
+        - name: data
+          mountPath: /data
+"""
+DEVICES = """\
+            nvidia.com/gpu: '2'
+"""
+SERVICE = """\
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: autosync-my-lab
+  namespace: ml
+  labels:
+    app.kubernetes.io/name: autosync
+    app.kubernetes.io/instance: autosync-my-lab
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector:
+    app.kubernetes.io/instance: autosync-my-lab
+"""
+TRAIN_JOB = """\
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  name: autosync-my-lab
+  namespace: ml
+  labels:
+    app.kubernetes.io/name: autosync
+    app.kubernetes.io/instance: autosync-my-lab
+spec:
+  runtimeRef:
+    name: torch-distributed
+  trainer:
+    image: registry.example/train:1
+    command:
+    - python3
+    - -I
+    - -S
+    - -c
+    - |
+      import os, signal, sys, time
+      signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+      idle = 0
+      while idle < 300:
+          time.sleep(5)
+          others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
+          idle = 0 if others else idle + 5
+    numNodes: 2
+    resourcesPerNode:
+      limits:
+        cpu: '4'
+        memory: 16Gi
+        nvidia.com/gpu: '2'
+  runtimePatches:
+  - manager: autosync/launcher
+    trainingRuntimeSpec:
+      template:
+        spec:
+          replicatedJobs:
+          - name: node
+            template:
+              spec:
+                template:
+                  metadata:
+                    labels:
+                      app.kubernetes.io/name: autosync
+                      app.kubernetes.io/instance: autosync-my-lab
+                      app.kubernetes.io/component: worker
+                  spec:
+                    terminationGracePeriodSeconds: 10
+                    affinity:
+                      podAntiAffinity:
+                        requiredDuringSchedulingIgnoredDuringExecution:
+                        - labelSelector:
+                            matchLabels:
+                              app.kubernetes.io/instance: autosync-my-lab
+                          topologyKey: kubernetes.io/hostname
+                      nodeAffinity:
+                        requiredDuringSchedulingIgnoredDuringExecution:
+                          nodeSelectorTerms:
+                          - matchExpressions:
+                            - key: kubernetes.io/hostname
+                              operator: In
+                              values:
+                              - a
+                              - b
+                    volumes:
+                    - name: data
+                      persistentVolumeClaim:
+                        claimName: data
+                    containers:
+                    - name: node
+                      volumeMounts:
+                      - name: data
+                        mountPath: /data
+"""
+
+
+def _jobs() -> str:
+    kinds = (("worker", 2, DEVICES), ("server", 1, ""))
+    return "".join(JOB.format(role=role, number=number, devices=devices, idle=IDLE) for role, number, devices in kinds)
+
+
+def test_the_request_is_printed_to_the_letter() -> None:
+    script = Script(
+        command=("python3", "train it.py"), server_command=("serve",), files={"AUTOSYNC_BUNDLE": Path("best.yaml")}
+    )
+    text = str(KubernetesLauncher().plan_script(CLUSTER, script, Path("logs")))
+    step = "kubectl exec --stdin --namespace=ml {} --container=node -- python3 -I -S -c '" + BOOT + "'"
+    first, second, third = (f"autosync-my-lab-{pod}" for pod in ("workers-0", "workers-1", "servers-0"))
+    meet = f"MASTER_ADDR={first}.autosync-my-lab MASTER_PORT=29500"
+    common = "OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1"
+    worker = "WORLD_SIZE=4 LOCAL_WORLD_SIZE=2"
+
+    def lines(pod: str, node: str, group: int, ranks: tuple[int, int]) -> list[str]:
+        groups = f"GROUP_RANK={group} GROUP_WORLD_SIZE=2"
+        return [
+            f"# {pod}: reached by {step.format(pod)}",
+            f"# {pod}: AUTOSYNC_BUNDLE names a copy of best.yaml",
+            *(
+                f"# {pod}: RANK={rank} LOCAL_RANK={local} {worker} {groups} {meet} AUTOSYNC_NODE={node} {common}"
+                f" python3 'train it.py' > logs/rank-{rank}.log 2>&1"
+                for local, rank in enumerate(ranks)
+            ),
+        ]
+
+    serving = f"RANK=4 LOCAL_RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=1 {meet} AUTOSYNC_NODE=s {common}"
+    expected = [
+        *lines(first, "a", 0, (0, 1)),
+        *lines(second, "b", 1, (2, 3)),
+        f"# {third}: reached by {step.format(third)}",
+        f"# {third}: AUTOSYNC_BUNDLE names a copy of best.yaml",
+        f"# {third}: {serving} TORCH_CPP_LOG_LEVEL=ERROR serve > logs/rank-4.log 2>&1",
+    ]
+    assert text == _jobs() + SERVICE + "\n".join(expected)
+    # As it stands it can be handed to Kubernetes.
+    assert [one["kind"] for one in yaml.safe_load_all(text)] == ["Job", "Job", "Service"]
+
+
+def test_a_train_job_is_printed_to_the_letter() -> None:
+    text = str(KubernetesLauncher().plan(ALIKE, ("python3", "x.py"), Path("logs")))
+    printed, _, processes = text.partition("# ")
+    assert printed == TRAIN_JOB
+    assert processes.startswith("autosync-my-lab-node-0-0: reached by kubectl exec")
+
+
+def test_ranks_meet_at_the_names_that_pods_have() -> None:
+    assert KubernetesLauncher().addresses(CLUSTER) == {
+        "a": "autosync-my-lab-workers-0.autosync-my-lab",
+        "b": "autosync-my-lab-workers-1.autosync-my-lab",
+        "s": "autosync-my-lab-servers-0.autosync-my-lab",
+    }
+    assert KubernetesLauncher().addresses(ALIKE)["b"] == "autosync-my-lab-node-0-1.autosync-my-lab"
+
+
+@pytest.mark.parametrize("name", ["x" * 90, "Ünïted", "1", "a_b.c", "-"])
+def test_any_cluster_has_a_name_in_kubernetes(name: str) -> None:
+    made = manifests.launch_name(replace(CLUSTER, name=name))
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,52}[a-z0-9])?", made), made
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        (replace(CLUSTER, kubernetes=None), "says nothing of Kubernetes"),
+        (
+            replace(CLUSTER, kubernetes=replace(OPTIONS, container={"command": ["x"]})),
+            r"kubernetes\.container\.command",
+        ),
+        (replace(CLUSTER, kubernetes=replace(OPTIONS, pod={"subdomain": "x"})), r"kubernetes\.pod\.subdomain"),
+        (replace(CLUSTER, kubernetes=replace(OPTIONS, kind="trainjob")), "nodes that only serve take kind: job"),
+        (replace(ALIKE, kubernetes=replace(OPTIONS, kind="trainjob")), r"kubernetes\.container\.workingDir: is given"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(cluster: ClusterSpec, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        KubernetesLauncher().plan(cluster, ("x",), Path())
+
+
+def test_what_kubernetes_is_told_stands_in_the_cluster_file(tmp_path: Path) -> None:
+    for cluster in (CLUSTER, ALIKE):
+        save_cluster(tmp_path / "c.yaml", cluster)
+        assert load_cluster(tmp_path / "c.yaml") == cluster
+
+
+def test_a_pod_in_which_nothing_runs_ends() -> None:
+    # Two seconds instead of minutes, and a machine on which nothing else runs.
+    text = manifests.IDLE.replace("300", "2").replace("sleep(5)", "sleep(0.5)").replace("os.listdir", "list_processes")
+    alone = text.replace("idle = 0\n", "idle = 0\nlist_processes = lambda _path: ['1', str(os.getpid()), 'self']\n", 1)
+    assert subprocess.run((sys.executable, "-I", "-S", "-c", alone), timeout=20, check=False).returncode == 0
+    busy = text.replace("idle = 0\n", "idle = 0\nlist_processes = lambda _path: ['1', '2', str(os.getpid())]\n", 1)
+    process = subprocess.Popen((sys.executable, "-I", "-S", "-c", busy))
+    try:
+        time.sleep(1.5)
+        assert process.poll() is None
+        process.terminate()
+        # Asked to end it does so at once, though it would be the first process of its pod.
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, replace(CLUSTER, kubernetes=replace(OPTIONS, pinned=True))])
+def test_jobs_and_services_are_what_the_kubernetes_client_knows(cluster: ClusterSpec) -> None:
+    models = pytest.importorskip("kubernetes.client", reason="the Kubernetes client is not installed")
+    for manifest in manifests.manifests(cluster):
+        model = getattr(models, {"Job": "V1Job", "Service": "V1Service"}[manifest["kind"]])
+        _check(manifest, model, manifest["kind"])
+
+
+def test_train_jobs_are_what_kubeflow_knows() -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed")
+    (manifest,) = manifests.manifests(ALIKE)
+    _check(manifest, models.TrainerV1alpha1TrainJob, "TrainJob")
+
+
+def test_the_check_against_models_finds_what_is_wrong() -> None:
+    models = pytest.importorskip("kubernetes.client", reason="the Kubernetes client is not installed")
+    job, *_ = manifests.manifests(CLUSTER)
+    spelled = {**job, "spec": {**job["spec"], "completionmode": "Indexed"}}
+    with pytest.raises(AssertionError, match=r"Job\.spec\.completionmode"):
+        _check(spelled, models.V1Job, "Job")
+    with pytest.raises(ValueError, match=r"backoff_?[lL]imit"):
+        _check({**job, "spec": {**job["spec"], "backoffLimit": "none"}}, models.V1Job, "Job")
+
+
+def _check(value: Mapping[str, Any], model: Any, path: str) -> None:
+    """A manifest is valid for a model of pydantic's, and has no field that the model would silently leave out."""
+    _no_strangers(value, model, path)
+    assert model.from_dict(dict(value)).to_dict() is not None
+
+
+def _no_strangers(value: Any, model: Any, path: str) -> None:
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            _no_strangers(item, model, f"{path}[{place}]")
+    elif isinstance(value, Mapping) and hasattr(model, "model_fields"):
+        fields = {
+            field.serialization_alias or field.alias or name: field.annotation
+            for name, field in model.model_fields.items()
+        }
+        for key, item in value.items():
+            assert key in fields, f"{path}.{key}"
+            _no_strangers(item, _model_in(fields[key]), f"{path}.{key}")
+
+
+def _model_in(annotation: Any) -> Any:
+    """The model in `Optional[List[Model]]`, if there is one."""
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    # A mapping's values may have any names.
+    if getattr(annotation, "__origin__", None) is dict:
+        return None
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "launchers" / "kubernetes.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(schema: .*?)```", page, re.DOTALL)
+    cluster = parse_cluster(documents.parse_document(text, file="lab.yaml"))
+    workers, _, service = manifests.manifests(cluster)
+    assert cluster.kubernetes is not None
+    kubernetes = replace(
+        cluster.kubernetes, kind="trainjob", container={"resources": cluster.kubernetes.container["resources"]}
+    )
+    alike = replace(cluster, nodes=cluster.nodes[:2], kubernetes=kubernetes)
+    for manifest in (workers, service, *manifests.manifests(alike)):
+        shown = textwrap.indent(manifests_text((manifest,)), "  ")
+        assert shown in page, shown
