@@ -4,12 +4,13 @@ A ring keeps every link busy from its beginning to its end. In a tree links stan
 send it on before both are there. So a transfer is played here move by move: a member's interface sends, and receives,
 one move after another in the order of rounds, and what a move passes on streams behind what brought it. Of a ring that
 is not needed, nor possible among thousands: its slowest link is busy in every round, and nobody is later. Nor
-is it of a star, in which nothing is passed on.
+is it of a star, where nothing is passed on and all go at once.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from typing import NamedTuple
 
 from autosync.plan.expansion import expand, num_chunks
@@ -49,15 +50,13 @@ def _of_ring(collective: Collective, places: tuple[Place, ...]) -> float | None:
 
 
 def _of_star(collective: Collective, places: tuple[Place, ...]) -> float:
-    """One after the other through the root's interface; beside it, each of those on the root's node."""
+    """All at once: the root's interface is busy for each of the others, theirs for those on their node."""
     root, *others = places
-    away = [one for one in others if one.node != root.node]
-    if collective == "broadcast":
-        rates = [min(root.rate_out, one.rate_in) for one in away]
-    else:
-        rates = [min(one.rate_out, root.rate_in) for one in away]
+    away = Counter([one for one in others if one.node != root.node])
     within = [1.0 / one.rate_within for one in others if one.node == root.node]
-    return max([sum([1.0 / rate for rate in rates]), *within])
+    sends = collective == "broadcast"
+    of_root = away.total() / (root.rate_out if sends else root.rate_in)
+    return max([of_root, *[count / (one.rate_in if sends else one.rate_out) for one, count in away.items()], *within])
 
 
 def _played(collective: Collective, algorithm: Algorithm, places: tuple[Place, ...]) -> float:

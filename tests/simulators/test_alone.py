@@ -35,16 +35,20 @@ def test_a_ring_takes_what_it_takes_played(seed: int, ranks: list[int], collecti
     assert seconds_alone(collective, "ring", places) == pytest.approx(played, rel=1e-9, abs=0)
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    ranks=st.lists(st.integers(1, 3), min_size=1, max_size=6),
-    collective=st.sampled_from(("reduce", "broadcast", "gather_v")),
-)
-def test_a_star_takes_what_it_takes_played(seed: int, ranks: list[int], collective: Collective) -> None:
-    rng = random.Random(seed)
-    places = rng.sample(found := places_of(rng, ranks), len(found))
-    played = alone._played(collective, "star", tuple(places))
-    assert seconds_alone(collective, "star", tuple(places)) == pytest.approx(played, rel=1e-9, abs=0)
+def star_of(root: Place, *others: Place) -> dict[Collective, float]:
+    return {one: seconds_alone(one, "star", (root, *others)) for one in ("reduce", "gather_v", "broadcast")}
+
+
+def test_in_a_star_the_interface_decides_that_is_busy_for_longest() -> None:
+    root = Place(0, 4.0, 8.0, 1.0)
+    few_slow = [Place(node, 1.0, 0.5, 1.0) for node in (1, 2)]
+    # Two receive from the root at half the rate, and need not wait for one another.
+    assert star_of(root, *few_slow) == {"reduce": 1.0, "gather_v": 1.0, "broadcast": 2.0}
+    many = [Place(node, 1.0, 1.0, 1.0) for node in range(1, 25)]
+    assert star_of(root, *many) == {"reduce": 3.0, "gather_v": 3.0, "broadcast": 6.0}
+    # Three on one node share its interface; what is on the root's own node passes none.
+    assert star_of(root, *[few_slow[0]] * 3) == {"reduce": 3.0, "gather_v": 3.0, "broadcast": 6.0}
+    assert star_of(root, Place(0, 1e-3, 1e-3, 0.25)) == dict.fromkeys(("reduce", "gather_v", "broadcast"), 4.0)
 
 
 def test_thousands_in_a_ring_are_not_played(monkeypatch: pytest.MonkeyPatch) -> None:

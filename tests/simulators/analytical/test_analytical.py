@@ -178,15 +178,22 @@ def test_every_synchroniser_and_codec_has_a_price(overlap: str) -> None:
         assert found.seconds > 0, name
 
 
-@pytest.mark.slow
 def test_it_comes_near_the_timeline() -> None:
-    """On the conformance suite's model and cluster: the same costs, the same strategies."""
-    case = small_case()
-    near = AnalyticalSimulator(case.model, case.cluster, costs=Costs()).predict(case.strategies)
-    exact = TimelineSimulator(case.model, case.cluster, costs=Costs()).predict(case.strategies)
-    off = np.array([one.seconds / other.seconds - 1 for one, other in zip(near, exact, strict=True)])
-    assert np.median(np.abs(off)) < 0.10
-    assert np.quantile(np.abs(off), 0.9) < 0.30
+    """On the conformance suite's model and cluster: the same costs, the same strategies.
+
+    The engine's own time in a step is left out, which the timeline has only where ranks share processors. What is off
+    then are queues: the timeline plays every message and its way into a busy link, and here a message has a price. With
+    a few messages that is 2 % (at the median); with dozens of them on several lanes it may be a quarter.
+    """
+    case, costs = small_case(1, num_strategies=96), Costs(processor=ProcessorCosts(step=0.0))
+    near = AnalyticalSimulator(case.model, case.cluster, costs=costs).predict(case.strategies)
+    exact = TimelineSimulator(case.model, case.cluster, costs=costs).predict(case.strategies)
+    off = np.array([abs(one.seconds / other.seconds - 1) for one, other in zip(near, exact, strict=True)])
+    has_few = np.array([len(one.messages) <= 20 for one in case.strategies])
+    assert np.median(off) < 0.025
+    assert np.quantile(off[has_few], 0.9) < 0.06
+    assert np.quantile(off, 0.9) < 0.10
+    assert off.max() < 0.30
 
 
 def test_ranks_of_large_clusters_are_classed() -> None:
