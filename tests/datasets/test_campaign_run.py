@@ -159,7 +159,9 @@ def test_each_visit_begins_and_ends_with_the_reference_and_has_it_in_between(tmp
     assert flag_drift(of_one) == of_one
 
 
-@pytest.mark.parametrize("stops_at", [1, 2, 5, 9, 17, 23, 30])
+@pytest.mark.parametrize(
+    "stops_at", [1, 9, 23, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 5, 17, 30))]
+)
 def test_an_interrupted_campaign_goes_on_where_it_was(stops_at: int, tmp_path: Path) -> None:
     collector(tmp_path / "whole", Services()).collect()
     with pytest.raises(KeyboardInterrupt):

@@ -228,7 +228,7 @@ def by_one_process(num_ranks: tuple[int, ...]) -> dict[str, torch.Tensor]:
     [
         ((2, 2), (1, 1)),
         pytest.param((1, 1), (2, 2), marks=pytest.mark.slow),
-        ((1, 1), (1,)),
+        pytest.param((1, 1), (1,), marks=pytest.mark.slow),
         pytest.param((1,), (1, 1), marks=pytest.mark.slow),
     ],
 )
@@ -407,6 +407,7 @@ def test_what_does_not_fit_is_refused_by_name(
         assert called["not parallel"].startswith("OperationError: the model is not parallelized")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_rank_that_is_killed_while_it_saves_leaves_a_checkpoint_whole(
     make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path

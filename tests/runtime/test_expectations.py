@@ -83,12 +83,7 @@ SAME: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         ("checkpoints_reentrant", "layers", EVERYWHERE),
     ],
     # Compiling takes seconds a script; `COMPILED` has the other ways.
-    "compiled": [
-        ("compiled_after", "everything", ("reducer", "forward")),
-        ("compiled_before", "everything", ("shards forward",)),
-        ("compiled_model_is_given", "everything", ("server",)),
-        ("compiled_in_place", "layers", ("backward",)),
-    ],
+    "compiled": [("compiled_after", "everything", ("reducer",)), ("compiled_in_place", "layers", ("shards forward",))],
     "states": [
         ("state_dict_is_bare", "everything", EVERYWHERE),
         ("state_dict_of_layers", "everything", EVERYWHERE),

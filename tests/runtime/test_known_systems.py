@@ -8,7 +8,7 @@ import pytest
 TASKS = ("transformer", "convnet")
 
 
-@pytest.mark.parametrize("where", ["one node", "four nodes"])
+@pytest.mark.parametrize("where", [pytest.param("one node", marks=pytest.mark.slow), "four nodes"])
 def test_presets_are_what_they_are_named_after(where: str, make_ranks: Callable[[str], Any]) -> None:
     ranks = make_ranks(where)
     cases: list[tuple[str, dict[str, Any]]] = []

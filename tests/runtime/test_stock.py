@@ -163,7 +163,7 @@ def test_what_ddp_cannot_express_is_said(what: str) -> None:
     assert stock_buckets(plan) is None
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
     """What each rank answers to each case, all from one launch."""
     folder = tmp_path_factory.mktemp("stock")

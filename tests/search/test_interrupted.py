@@ -39,7 +39,9 @@ def test_killed_at_random_moments(num_kills: int, tmp_path: Path) -> None:
     assert found["num_died"] > num_kills / 2
 
 
-@pytest.mark.parametrize("scheme", ["sqlite:///{}/team.db", "journal:{}/team.log"])
+@pytest.mark.parametrize(
+    "scheme", ["sqlite:///{}/team.db", pytest.param("journal:{}/team.log", marks=pytest.mark.slow)]
+)
 @pytest.mark.timeout(300)
 def test_two_tuners_share_a_study(scheme: str, tmp_path: Path) -> None:
     url = scheme.format(tmp_path)

@@ -64,6 +64,7 @@ def emulated() -> Iterator[ClusterSpec]:
     live.down(made, force=True)
 
 
+@pytest.mark.slow
 def test_on_a_testbed_bytes_are_counted_and_it_stays_up_between_launches(
     emulated: ClusterSpec, started: list[int], tmp_path: Path
 ) -> None:
