@@ -73,9 +73,7 @@ def _content(file: str) -> str:
 
 def listen() -> None:
     """Let others try to connect. The port is told first."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind(("", 0))
-        listener.listen(256)
+    with _listener() as listener:
         sys.stdout.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
         sys.stdout.flush()
         deadline = time.monotonic() + LISTEN_SECONDS
@@ -85,6 +83,17 @@ def listen() -> None:
                 listener.accept()[0].close()
             except OSError:
                 continue
+
+
+def _listener() -> socket.socket:
+    """At a port of this machine's, by IPv6 too where it has that."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", 0), family=socket.AF_INET6, backlog=256, dualstack_ipv6=True)
+        except OSError:
+            # It may be compiled in and switched off.
+            pass
+    return socket.create_server(("", 0), backlog=256)
 
 
 def reach(peers: dict[str, tuple[str, int]]) -> dict[str, str]:

@@ -368,31 +368,47 @@ def end_descendants() -> None:
 
 def find_interface(addresses: list[str]) -> str | None:
     """The network interface that leads to the other nodes: this node's own address comes first, then the others'."""
-    own = {_address_of(name): name for _, name in socket.if_nameindex()}
-    own.pop(None, None)
+    own = _own_addresses()
     for position, host in enumerate(addresses):
-        for address in _resolved(host) if position == 0 else ():
-            if address in own and own[address] != "lo":
-                return own[address]
+        for family, place in _resolved(host) if position == 0 else ():
+            if (family, place[0]) in own:
+                return own[family, place[0]]
     for host in addresses[1:]:
-        for address in _resolved(host):
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                try:
+        for family, place in _resolved(host):
+            try:
+                with socket.socket(family, socket.SOCK_DGRAM) as probe:
                     # Sends nothing: it only asks the routing table.
-                    probe.connect((address, 9))
-                except OSError:
-                    continue
-                interface = own.get(probe.getsockname()[0])
-                if interface is not None and interface != "lo":
-                    return interface
+                    probe.connect(place)
+                    interface = own.get((family, probe.getsockname()[0]))
+            except OSError:
+                continue
+            if interface is not None:
+                return interface
     return None
 
 
-def _resolved(host: str) -> list[str]:
+def _resolved(host: str) -> list[tuple[int, Any]]:
+    """Where a host is, the discard port of it: families with what their sockets are given, IPv4 first."""
     try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)]
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
         return []
+    places = [(int(family), place) for family, _, _, _, place in found if family in (socket.AF_INET, socket.AF_INET6)]
+    return sorted(places, key=lambda one: one[0] != socket.AF_INET)
+
+
+def _own_addresses() -> dict[tuple[int, str], str]:
+    """The interface of each address of this machine, but for loopback, which leads nowhere."""
+    found: dict[tuple[int, str], str] = {}
+    for _, name in socket.if_nameindex():
+        address = _address_of(name)
+        if address is not None:
+            found[socket.AF_INET, address] = name
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
+            digits, *_, name = line.split()
+            found[socket.AF_INET6, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))] = name
+    return {address: name for address, name in found.items() if name != "lo"}
 
 
 def _address_of(interface: str) -> str | None:

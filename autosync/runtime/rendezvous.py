@@ -29,7 +29,9 @@ def resolve(url: str) -> str:
                 rule="a rendezvous of env:// is where the workers' environment says",
                 hint="set them as the workers have them, or give --rendezvous tcp://HOST:PORT",
             )
-        return resolve(f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")
+        address = os.environ["MASTER_ADDR"]
+        host = f"[{address}]" if ":" in address else address
+        return resolve(f"tcp://{host}:{os.environ['MASTER_PORT']}")
     if parts.scheme == "file" and parts.path and not parts.netloc:
         return url
     if parts.scheme == "tcp" and parts.hostname and _port(url):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -46,7 +47,56 @@ def test_it_needs_nothing_but_an_old_python() -> None:
 def test_an_interface_is_found_by_address() -> None:
     # The machine's own address is on no interface but loopback, which leads nowhere.
     assert minder.find_interface(["127.0.0.1"]) is None
+    assert minder.find_interface(["::1"]) is None
+    assert minder.find_interface(["::1", "::1", "127.0.0.1"]) is None
     assert minder.find_interface(["no-such-host.invalid"]) is None
+
+
+IN_A_NETWORK_OF_ITS_OWN = """
+set -e
+ip link set lo up
+for name in four six; do
+    ip link add name $name type veth peer name $name-end
+    ip link set $name up
+    ip link set $name-end up
+done
+ip address add 10.9.0.1/24 dev four
+ip address add fd00:9::1/64 dev six nodad
+exec "$@"
+"""
+
+ASK = """
+import json, sys
+from autosync.launchers import minder
+print(json.dumps([minder.find_interface(addresses) for addresses in json.loads(sys.argv[1])]))
+"""
+
+
+def test_an_interface_is_found_by_either_kind_of_address() -> None:
+    asked = {
+        ("10.9.0.1",): "four",
+        ("fd00:9::1",): "six",
+        # Written otherwise, it is the same address.
+        ("FD00:9:0:0::1",): "six",
+        # What is not this node's own is asked of the routing table.
+        ("nobody.invalid", "10.9.0.2"): "four",
+        ("nobody.invalid", "fd00:9::2"): "six",
+        ("::1", "fd00:8::2", "fd00:9::2"): "six",
+        ("fd00:8::1", "fd00:8::2"): None,
+    }
+    if not shutil.which("ip") or not shutil.which("unshare"):
+        pytest.skip("ip or unshare (iproute2, util-linux) is not installed")
+    alone = ("unshare", "--net", *(("--map-root-user",) if os.geteuid() else ()), "--")
+    made = subprocess.run(
+        [*alone, "ip", "link", "add", "name", "probe", "type", "veth"], check=False, capture_output=True
+    )
+    if made.returncode:
+        pytest.skip(f"no network namespace can be made here: {made.stderr.decode().strip()}")
+    ask = (sys.executable, "-c", ASK, json.dumps([list(addresses) for addresses in asked]))
+    done = subprocess.run(
+        [*alone, "sh", "-c", IN_A_NETWORK_OF_ITS_OWN, "sh", *ask], check=True, stdout=subprocess.PIPE, timeout=60
+    )
+    assert dict(zip(asked, json.loads(done.stdout), strict=True)) == asked
 
 
 class Conversation:
