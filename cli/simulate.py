@@ -87,14 +87,16 @@ def simulate(
     """
     from autosync.plan.bound import bound, rates_of
     from autosync.simulators.catalogue import SIMULATORS, open_simulator
+    from autosync.simulators.compilation import compiling_is_told
 
     refuse_overwrite(trace, force=force)
     if trace is not None and len(names) > 1:
         raise InputError(f"one trace of {len(names)} strategies", rule="--trace is of one strategy")
     SIMULATORS.get(simulator)  # a misspelt name is told before a task is profiled
     strategies, model, cluster = _strategies(names, model_target, cluster_target)
-    predictor = open_simulator(simulator, model, cluster, prior=prior)
-    predictions = dict(zip(strategies, predictor.predict(list(strategies.values())), strict=True))
+    with compiling_is_told(note):
+        predictor = open_simulator(simulator, model, cluster, prior=prior)
+        predictions = dict(zip(strategies, predictor.predict(list(strategies.values())), strict=True))
     limit = bound(model, cluster, rates=rates_of(cluster))
     found = Simulation(
         model=model, cluster=cluster, simulator=simulator, strategies=strategies, predictions=predictions, limit=limit

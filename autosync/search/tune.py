@@ -23,6 +23,7 @@ from autosync.search.stopping import why_stop
 from autosync.search.summary import summary_fields
 from autosync.search.target import Target
 from autosync.search.trial import Trials
+from autosync.simulators.compilation import compiling_is_told
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.space.limits import InexactClass
@@ -109,7 +110,7 @@ def tune(
     best_possible_seconds = bound(plan.model, plan.cluster).seconds
     ended: str | None = None
     try:
-        with plan.open_study() as opened, plan.service() as service:
+        with plan.open_study() as opened, plan.service() as service, compiling_is_told(progress.now):
             course.go_on(opened.history())
             trials = Trials(
                 study=opened.name,
