@@ -173,15 +173,8 @@ def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
     body = dict(manifest)
     if manifest["kind"] == "Service" and made:
         body["metadata"] = {**manifest["metadata"], "ownerReferences": [_owner(made[0])]}
-    create = {
-        "Job": lambda: client.BatchV1Api().create_namespaced_job(namespace, body, _request_timeout=CALL_SECONDS),
-        "Service": lambda: client.CoreV1Api().create_namespaced_service(namespace, body, _request_timeout=CALL_SECONDS),
-        "TrainJob": lambda: client.CustomObjectsApi().create_namespaced_custom_object(
-            *_TRAIN_JOBS, namespace, "trainjobs", body, _request_timeout=CALL_SECONDS
-        ),
-    }[manifest["kind"]]
     try:
-        answer = create()
+        answer = _creation(manifest["kind"], namespace)(body, _request_timeout=CALL_SECONDS)
     except ApiException as error:
         what = f"{manifest['kind']} {name} cannot be made in the namespace {namespace}: {_reason(error)}"
         if error.status == 409:
@@ -192,6 +185,16 @@ def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
         raise HoldError(what) from error
     uid = answer["metadata"].get("uid", "") if isinstance(answer, dict) else answer.metadata.uid
     made.append({**manifest, "uid": uid})
+
+
+def _creation(kind: str, namespace: str) -> Callable[..., Any]:
+    if kind == "Service":
+        return lambda body, **how: client.CoreV1Api().create_namespaced_service(namespace, body, **how)
+    if kind == "Job":
+        return lambda body, **how: client.BatchV1Api().create_namespaced_job(namespace, body, **how)
+    return lambda body, **how: client.CustomObjectsApi().create_namespaced_custom_object(
+        *_TRAIN_JOBS, namespace, "trainjobs", body, **how
+    )
 
 
 def _owner(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,9 @@ def send(connection: socket.socket, kind: int, data: bytes) -> None:
 def received(connection: socket.socket, length: int) -> bytes:
     """So many bytes; fewer where there are no more."""
     data = bytearray()
-    while len(data) < length and (more := connection.recv(length - len(data))):
-        data += more
+    with contextlib.suppress(OSError):
+        while len(data) < length and (more := connection.recv(length - len(data))):
+            data += more
     return bytes(data)
 
 
@@ -42,12 +43,15 @@ def carry_in(connection: socket.socket) -> None:
 
 
 def carry_out(connection: socket.socket) -> None:
-    """From the machine to stdout, and words to stderr, until there is no more."""
+    """From the machine to stdout, and words, which come last, to stderr."""
     while len(head := received(connection, HEAD.size)) == HEAD.size:
         kind, length = HEAD.unpack(head)
         view = memoryview(received(connection, length))
         while view:
             view = view[os.write(1 if kind == OUTPUT else 2, view) :]
+        if kind == WORDS:
+            return
+    os.write(2, b"the way to it is gone: the holder has ended")
 
 
 def main(path: str, position: str) -> None:
@@ -56,8 +60,7 @@ def main(path: str, position: str) -> None:
         connection.connect(path)
         connection.sendall(POSITION.pack(int(position)))
         threading.Thread(target=carry_in, args=(connection,), daemon=True).start()
-        with contextlib.suppress(OSError):
-            carry_out(connection)
+        carry_out(connection)
 
 
 if __name__ == "__main__":
