@@ -10,6 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import urllib3
@@ -173,8 +174,16 @@ def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
     body = dict(manifest)
     if manifest["kind"] == "Service" and made:
         body["metadata"] = {**manifest["metadata"], "ownerReferences": [_owner(made[0])]}
-    try:
+
+    def create() -> None:
         answer = _creation(manifest["kind"], namespace)(body, _request_timeout=CALL_SECONDS)
+        uid = answer["metadata"].get("uid", "") if isinstance(answer, dict) else answer.metadata.uid
+        made.append({**manifest, "uid": uid})
+
+    try:
+        # In a thread: if this process is told to end meanwhile, it first learns whether there is something to delete.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(create).result()
     except ApiException as error:
         what = f"{manifest['kind']} {name} cannot be made in the namespace {namespace}: {_reason(error)}"
         if error.status == 409:
@@ -183,8 +192,6 @@ def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
                 f" or one that was cut off; kubectl --namespace={namespace} delete {manifest['kind'].lower()} {name}"
             )
         raise HoldError(what) from error
-    uid = answer["metadata"].get("uid", "") if isinstance(answer, dict) else answer.metadata.uid
-    made.append({**manifest, "uid": uid})
 
 
 def _creation(kind: str, namespace: str) -> Callable[..., Any]:
