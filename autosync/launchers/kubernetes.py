@@ -7,6 +7,7 @@ output, exit codes, and in trials what service and ranks say to each other. So n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from autosync.launchers.manifests import (
     options_of,
     pod_addresses,
     pod_groups,
+    run_job,
 )
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import LaunchRequest, Process, Script
@@ -112,12 +114,18 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
     return KubernetesRequest(
         cluster=cluster,
         minded=True,
+        batch_script=manifests_text([run_job(cluster, _own_words())]),
         files=files,
         folder=options.container.get("workingDir"),
         processes=tuple(
             replace(process, host=pods[process.node], reach=(*way, pods[process.node], *boot)) for process in processes
         ),
     )
+
+
+def _own_words() -> list[str]:
+    """The command line that this is part of, to be run for good."""
+    return [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
 
 
 def _hold(cluster: ClusterSpec) -> Holder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -158,15 +159,15 @@ def hold(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[Po
 
 def _connect(context: str | None) -> None:
     try:
-        config.load_kube_config(context=context)
-    except (config.ConfigException, OSError) as error:
-        # In a pod that stands for this machine there is a service account instead.
         try:
-            if context is not None:
+            config.load_kube_config(context=context)
+        except config.ConfigException:
+            # In a pod there is a service account instead.
+            if "KUBERNETES_SERVICE_HOST" not in os.environ:
                 raise
             config.load_incluster_config()
-        except (config.ConfigException, OSError):
-            raise HoldError(f"no way to Kubernetes is known here: {error}") from error
+    except (config.ConfigException, OSError) as error:
+        raise HoldError(f"no way to Kubernetes is known here: {error}") from error
 
 
 def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:

@@ -7,7 +7,7 @@ which nothing has run for a while ends, so that none stays when whoever made it 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -113,6 +113,23 @@ def manifests(cluster: ClusterSpec) -> tuple[Manifest, ...]:
     return (*(_job(cluster, options, group) for group in pod_groups(cluster)), _service(cluster, options))
 
 
+def run_job(cluster: ClusterSpec, words: Sequence[str]) -> Manifest:
+    """A Job whose pod, of the same image, runs a command line of autosync's, which then makes the others."""
+    options = options_of(cluster)
+    name = f"{launch_name(cluster)}-run"
+    # Not as the pods of a launch are labelled: it shares a machine with them, and their service leaves it out.
+    labels = {"app.kubernetes.io/name": "autosync"}
+    command = [python_of(cluster), "-P", "-m", "autosync.cli", *words]
+    container = {"name": "run", "image": options.image, "command": command, **_container(options, has_devices=False)}
+    pod = {"restartPolicy": "Never", **options.pod, "containers": [container]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": options.namespace, "labels": labels},
+        "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+
+
 def _problems(cluster: ClusterSpec, options: KubernetesOptions) -> list[Problem]:
     def wrong(what: str, rule: str, *path: str) -> Problem:
         return Problem(what=what, rule=rule, path=("kubernetes", *path))
@@ -180,7 +197,7 @@ def _job(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> M
                             "name": CONTAINER,
                             "image": options.image,
                             "command": idle_command(cluster),
-                            **_container(options, group),
+                            **_container(options, has_devices=group.role == "worker"),
                         }
                     ],
                 },
@@ -189,13 +206,13 @@ def _job(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> M
     }
 
 
-def _container(options: KubernetesOptions, group: PodGroup) -> dict[str, Any]:
-    """The file's fields of the container. Nodes that only serve have no devices, whose resources are of some vendor."""
+def _container(options: KubernetesOptions, *, has_devices: bool) -> dict[str, Any]:
+    """The file's fields of the container. Devices are the resources that are named by their vendor."""
     fields = dict(options.container)
     if isinstance(fields.get("resources"), Mapping):
         # Quantities are text, as clients want them: people write `nvidia.com/gpu: 4`.
         fields["resources"] = {
-            key: {name: str(amount) for name, amount in value.items() if group.role == "worker" or "/" not in name}
+            key: {name: str(amount) for name, amount in value.items() if has_devices or "/" not in name}
             if isinstance(value, Mapping)
             else value
             for key, value in fields["resources"].items()
@@ -205,7 +222,7 @@ def _container(options: KubernetesOptions, group: PodGroup) -> dict[str, Any]:
 
 def _train_job(cluster: ClusterSpec, options: KubernetesOptions) -> Manifest:
     (group,) = pod_groups(cluster)
-    given = _container(options, group)
+    given = _container(options, has_devices=group.role == "worker")
     container = {key: value for key, value in given.items() if key in _IN_CONTAINER_PATCH}
     pod = {
         "metadata": {"labels": _labels(cluster, group.role)},

@@ -265,6 +265,58 @@ def test_the_request_is_printed_to_the_letter() -> None:
     assert [one["kind"] for one in yaml.safe_load_all(text)] == ["Job", "Job", "Service"]
 
 
+RUN = """\
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: autosync-my-lab-run
+  namespace: ml
+  labels:
+    app.kubernetes.io/name: autosync
+spec:
+  backoffLimit: 0
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/name: autosync
+    spec:
+      restartPolicy: Never
+      volumes:
+      - name: data
+        persistentVolumeClaim:
+          claimName: data
+      containers:
+      - name: run
+        image: registry.example/train:1
+        command:
+        - python3
+        - -P
+        - -m
+        - autosync.cli
+        - launch
+        - a b.yaml
+        - --
+        - train.py
+        workingDir: /work
+        resources:
+          limits:
+            cpu: '4'
+            memory: 16Gi
+        volumeMounts:
+        - name: data
+          mountPath: /data
+"""
+
+
+def test_the_job_that_does_the_same_by_itself_is_written_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/autosync", "launch", "--dry-run", "a b.yaml", "--json", "--", "train.py"])
+    request = KubernetesLauncher().plan(CLUSTER, ("x",), Path("logs"))
+    assert request.batch_script == RUN
+    models = pytest.importorskip("kubernetes.client", reason="the Kubernetes client is not installed")
+    _check(yaml.safe_load(RUN), models.V1Job, "Job")
+
+
 def test_a_train_job_is_printed_to_the_letter() -> None:
     text = str(KubernetesLauncher().plan(ALIKE, ("python3", "x.py"), Path("logs")))
     printed, _, processes = text.partition("# ")
