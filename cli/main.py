@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import click
 
-from autosync import __version__
+from autosync import __version__, disks
 from autosync.errors import AutosyncError, InputError, Problem, UnknownNameError
 
 
@@ -123,6 +123,8 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, list[str]]:
         case OSError(filename=str() | os.PathLike() as filename):
             # The world said no to a file: a full disk, a folder that may not be written.
             return 1, [f"error: {filename}: {error.strerror}"]
+        case OSError() if disks.told(error):
+            return 1, [f"error: {error.strerror}{disks.told(error)}"]
         case _:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             hint = "" if debug else "; --debug shows the traceback to report with it"

@@ -18,6 +18,7 @@ import sqlalchemy
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
+from autosync.disks import naming
 from autosync.errors import InputError, OperationError
 
 JOURNAL_SCHEME = "journal:"
@@ -44,6 +45,27 @@ class _KernelLock(JournalFileOpenLock):
         self._file.close()
 
 
+class _Backend(JournalFileBackend):
+    """A journal whose errors name it; what could be written only in part is taken away again."""
+
+    def __init__(self, path: Path, lock: _KernelLock) -> None:
+        super().__init__(str(path), lock_obj=lock)
+        self._path = path
+        self._kernel_lock = lock
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        try:
+            with naming(self._path):
+                super().append_logs(logs)
+        except OSError:
+            self._kernel_lock.acquire()
+            try:
+                _mend(self._path)
+            finally:
+                self._kernel_lock.release()
+            raise
+
+
 def open_journal(path: Path) -> BaseStorage:
     """A journal file. A last line that breaks off is taken away: who wrote it was killed before it counted."""
     lock = _KernelLock(path)
@@ -52,7 +74,7 @@ def open_journal(path: Path) -> BaseStorage:
         _mend(path)
     finally:
         lock.release()
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    return JournalStorage(_Backend(path, lock))
 
 
 def _mend(path: Path) -> None:

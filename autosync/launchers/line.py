@@ -119,7 +119,7 @@ class Line:
             why = self._read_all(self._process.stdout.fileno(), buffer) or self._last_words()
         except OSError as error:
             # This machine's disk is full, say: nothing of what the ranks do can be kept.
-            why = f"what came from it could not be kept: {error}"
+            why = f"what came from it could not be kept on this machine: {error}"
         finally:
             self.why_ended = why
             self._over.set()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from autosync.disks import naming
 from autosync.errors import OperationError
 from autosync.launchers import line as lines
 from autosync.launchers import minder
@@ -161,7 +162,8 @@ class MindedProcesses:
                 # By the batch system, whose time is up, or by an administrator.
                 self._line_ended(reach, f"its processes were told to end by {name_of(int(payload))}")
             case minder.OUTPUT:
-                with self._request.processes[slot].log.open("ab") as log:
+                path = self._request.processes[slot].log
+                with naming(path), path.open("ab") as log:
                     log.write(payload)
             case minder.EXIT:
                 self._note_end(slot, int(payload))

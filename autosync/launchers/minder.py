@@ -273,7 +273,10 @@ class Minder:
                 if self.folder is None:
                     self.folder = tempfile.mkdtemp(prefix="autosync-")
                 path = Path(self.folder) / name
-                path.write_text(text, encoding="utf-8")
+                try:
+                    path.write_text(text, encoding="utf-8")
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(path)) from error
                 self.files[variable] = str(path)
         return self.files
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autosync.disks import full_note
 from autosync.launchers import LAUNCHERS
 from autosync.launchers.environment import BUNDLE_VARIABLE, python_of
 from autosync.launchers.request import Launcher, LaunchRequest, MindedLaunch, Process, Script
@@ -138,7 +139,7 @@ class Training:
 
 def _said(process: Process) -> str:
     line = last_line(process)
-    return f": {line}" if line else ""
+    return (f": {line}" if line else "") + full_note(process.log)
 
 
 def passed_on_settings(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ machines with synchronised clocks, can be looked at together.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -37,7 +38,9 @@ class Trace:
             self._file = path.open("w", encoding="utf-8")
         except OSError as error:
             raise OperationError(f"no trace can be written to {path}: {error.strerror}") from error
+        self._path = path
         self._rank = rank
+        self._host = host
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._threads: set[int] = set()
@@ -79,15 +82,25 @@ class Trace:
         with self._lock:
             events, self._events = self._events, []
         if not self._file.closed:
-            self._file.writelines(json.dumps(event) + ",\n" for event in events)
-            self._file.flush()
+            self._put_down("".join([json.dumps(event) + ",\n" for event in events]))
 
     def close(self) -> None:
         """Write what is left and end the array."""
         self.write()
         if not self._file.closed:
-            self._file.write(json.dumps({"ph": "M", "name": "end", "pid": self._rank, "args": {}}) + "\n]\n")
+            self._put_down(json.dumps({"ph": "M", "name": "end", "pid": self._rank, "args": {}}) + "\n]\n")
             self._file.close()
+
+    def _put_down(self, text: str) -> None:
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError as error:
+            # What is left unwritten would be tried once more, and fail once more.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            where = f"rank {self._rank} on {self._host}"
+            raise OperationError(f"{where}: no trace can be written to {self._path}: {error.strerror}") from error
 
 
 class Compute:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autosync.datasets.schema import FailureKind
+from autosync.disks import full_note
 from autosync.errors import OperationError
 from autosync.launchers import LAUNCHERS
 from autosync.launchers.address import RELAYED
@@ -136,12 +137,13 @@ class Ranks:
                 raise TrialFailed("launch", f"not there within {START_SECONDS:g} s: {self._listed(missing)}")
 
     def _last_words(self, rank: int) -> str:
-        """The last line of a rank's log."""
+        """The last line of a rank's log, and whether there was no room for more."""
+        log = self.folder / f"rank-{rank}.log"
         try:
-            lines = (self.folder / f"rank-{rank}.log").read_text("utf-8", "replace").splitlines()
+            lines = log.read_text("utf-8", "replace").splitlines()
         except OSError:
             return ""
-        return f": {lines[-1][:400]}" if lines else ""
+        return (f": {lines[-1][:400]}" if lines else "") + full_note(log)
 
     @property
     def are_well(self) -> bool:

@@ -6,6 +6,7 @@ listens, so that a rank whose training hangs can still say where it is, and so t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime as dt
 import gc
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autosync import documents
+from autosync import disks, documents
 from autosync.documents import Document
 from autosync.errors import AutosyncError, OperationError
 from autosync.specs.cluster import ClusterSpec
@@ -287,7 +288,9 @@ class Service:
             try:
                 result = methods[request["request"]](request)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a trial's failure becomes data here
-                traceback.print_exc()
+                # Its log may be on the disk that is full: then the answer is all that tells of it.
+                with contextlib.suppress(OSError):
+                    traceback.print_exc()
                 kind = "refused" if isinstance(error, RefusedError) else "raised"
                 self._answer(request, error={"kind": kind, "message": _in_words(error)})
             else:
@@ -302,7 +305,8 @@ def _in_words(error: BaseException) -> str:
     """What went wrong. What the engine raised within the user's backward pass is no fault of the user's line."""
     if isinstance(error.__cause__, OperationError):
         error = error.__cause__
-    return str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
+    words = str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
+    return words + disks.told(error)
 
 
 def _end_with_whoever_started_this() -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from autosync.disks import is_full
 from autosync.errors import AutosyncError, OperationError
 from autosync.launchers.address import RELAYED, tcp_place
 from autosync.launchers.check import require_fit_nodes
@@ -210,6 +211,9 @@ class TrialService:
         while folder.exists():
             folder = self._folder / f"ranks-{self._num_generations}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
+        if is_full(folder):
+            # Whatever is tried next would fail of it too.
+            raise OperationError(f"the disk of {folder} is full: ranks have no room for their logs")
         self._require_fit_nodes(folder)
         self._ranks = Ranks(self.cluster, folder)
         rendezvous = self._meeting_point(folder)

@@ -19,6 +19,8 @@ def _go_wrong(how: str) -> None:
     match how:
         case "raise":
             raise ValueError("no such luck")
+        case "shout":
+            print("x" * 1_000_000, flush=True)
         case "exit":
             raise SystemExit(3)
         case "hang":
