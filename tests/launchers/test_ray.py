@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,13 +17,14 @@ from typing import Any
 
 import pytest
 
+from autosync import documents
 from autosync.errors import InputError, OperationError
 from autosync.launchers import LAUNCHERS
 from autosync.launchers.line import BOOT
 from autosync.launchers.ray import RayLauncher
 from autosync.launchers.request import Script
 from autosync.specs.cluster import ClusterSpec, Node
-from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.specs.cluster_file import load_cluster, parse_cluster, save_cluster
 from autosync.specs.launch_options import RayOptions
 
 TRAIN = Path(__file__).parent / "train.py"
@@ -93,6 +95,13 @@ def test_what_ray_is_told_stands_in_the_cluster_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ray\.resources\.GPU") as error:
         load_cluster(tmp_path / "wrong.yaml")
     assert "ray.adress" in str(error.value)
+
+
+def test_the_page_has_an_example_that_can_be_planned() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "launchers" / "ray.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    cluster = parse_cluster(documents.parse_document(text, file="cluster.yaml"))
+    assert 'bundle 0 (gpu-0): {"CPU": 8, "GPU": 4, ' in str(RayLauncher().plan(cluster, ("x",), Path()))
 
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -241,6 +250,43 @@ def test_what_cannot_be_had_is_named(
 @pytest.mark.slow
 def test_it_keeps_the_contract_of_launchers(hosts: Any, check_contract: Callable[..., None]) -> None:
     check_contract(hosts.cluster, through=hosts.through, **hosts.environment)
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_an_actor_that_is_killed_is_named_and_leaves_nothing(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    launched = start("launch", bundle, "--", TRAIN, "--wait")
+    _waits(launched)
+    (actor,) = [one for one in hosts.bed.processes()["n1"] if "ray::RayMachine" in str(one)]
+    began = time.monotonic()
+    os.kill(actor.pid, signal.SIGKILL)
+    _, err = launched.communicate(timeout=80)
+    assert time.monotonic() - began < 30, err
+    assert launched.returncode == 255
+    assert re.search(rf"error: n1 \({hosts.bed.address('n1')}\): .*actor", err), err
+    _await_free(hosts)
+
+
+@pytest.mark.slow
+def test_waiting_for_room_is_said_and_can_be_interrupted(
+    hosts: Any, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    whole = make_bundle(replace(hosts.cluster, ray=replace(hosts.cluster.ray, resources={"CPU": 2})))
+    first = start("launch", whole, "--", TRAIN, "--wait")
+    _waits(first)
+    second = start("launch", whole, "--", TRAIN)
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    assert "waiting for Ray to have room for 2 bundles (STRICT_SPREAD): [{'CPU': 2" in said
+    second.send_signal(signal.SIGINT)
+    out, err = second.communicate(timeout=40)
+    assert (second.returncode, out, err) == (130, "", "interrupted\n")
+    assert first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=40)
+    assert first.returncode == 143
     _await_free(hosts)
 
 
