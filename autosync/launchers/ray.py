@@ -91,7 +91,8 @@ def _resources(cluster: ClusterSpec, node: Node, options: RayOptions) -> dict[st
     if node.role == "server":
         return {"CPU": 1}
     if options.resources:
-        return dict(options.resources)
+        # Files have whole numbers, and so has what is printed.
+        return {name: int(amount) if amount == int(amount) else amount for name, amount in options.resources.items()}
     return {"CPU": node.devices, **({"GPU": node.devices} if cluster.backend == "nccl" else {})}
 
 
