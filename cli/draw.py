@@ -105,11 +105,12 @@ def timeline(
     """
     from autosync.documents import to_plain
     from autosync.pictures.timeline_picture import figures, timeline_picture
-    from autosync.pictures.trace_file import choose_steps, read_trace
+    from autosync.pictures.trace_file import choose_steps, read_trace, steps_of
 
     refuse_overwrite(output, force=force)
     ranks = [rank for path in paths for rank in read_trace(path)]
-    steps = choose_steps(ranks[0], num_steps, first=first)
+    # A server's steps are those of the workers.
+    steps = choose_steps(next((rank for rank in ranks if steps_of(rank)), ranks[0]), num_steps, first=first)
     text = timeline_picture(ranks, steps, title=title or ", ".join(rank.name for rank in ranks))
     facts = {"ranks": [to_plain(figures(rank, steps)) for rank in ranks]}
     _deliver(text, facts, output, as_json=as_json)

@@ -69,11 +69,12 @@ def admit_servers(
     nodes = {server: bundle.cluster.nodes[plan.ranks[server].node].name for server in servers}
     found: dict[int, bool] = {}
     if rank == 0:
+        trace = None if settings.trace is None else str(settings.trace.resolve())
         try:
             # Whatever speaks against it must be known before a server is taken.
             optimizer_of(plan, servers, optimizer, {})
             for server, node in nodes.items():
-                invitation = Invitation(session=session, rank=server, checks=settings.checks)
+                invitation = Invitation(session=session, rank=server, checks=settings.checks, trace=trace)
                 found[server] = invite(base, node, invitation, patience=patience)
             names = {server: f"the server on {node}" for server, node in nodes.items()}
             verdict = first_difference(store, names, facts_of_rank(bundle), patience=patience)

@@ -76,11 +76,12 @@ def updates_at(plan: Plan, rank: int) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
     """What a server must know to join a session: the prefix of its keys, its own rank there, whether messages are
-    checked."""
+    checked, and where timelines go (see `parallelize`), if anywhere."""
 
     session: str
     rank: int
     checks: bool
+    trace: str | None
 
 
 def await_invitation(store: Any, node: str, *, has_values: bool, patience: dt.timedelta) -> Invitation:

@@ -45,7 +45,7 @@ def parallelize(
     in silence, and costs a message each. In training every forward pass begins with the buffers of rank 0, as under
     DDP: what that costs is a broadcast of all of them, which waits; `broadcast_buffers=False` spares it. With `trace`
     every rank writes a timeline to a file of its own, the path with the rank's number in its name, which Perfetto
-    opens; of what torch's reducer does it knows nothing.
+    opens; of what torch's reducer does it knows nothing. Nodes that only serve write theirs where the first rank does.
     """
     bare = _bare(model)
     if bare in _SESSIONS:

@@ -10,6 +10,7 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from autosync.runtime.optimizer_facts import UNSCALED, OptimizerFacts, Step, ste
 from autosync.runtime.script import script_of
 from autosync.runtime.start import native_groups
 from autosync.runtime.support import refuse_unsupported
+from autosync.runtime.trace import Trace, open_trace
 from autosync.runtime.updates import engine_updates
 from autosync.strategy.bundle import Bundle
 
@@ -92,7 +94,7 @@ class Server:
             hosts=[self._bundle.cluster.nodes[one.node].name for one in self._plan.ranks],
         )
         try:
-            self._serve(links, checks=invitation.checks, begun=begun)
+            self._serve(links, invitation, begun=begun)
         finally:
             links.close()
             with self._steps:
@@ -105,7 +107,7 @@ class Server:
             self._steps.wait_for(lambda: self._num_steps >= count or self._is_over, timeout_seconds)
             return self._num_steps >= count
 
-    def _serve(self, links: Links, *, checks: bool, begun: Callable[[], None] | None) -> None:
+    def _serve(self, links: Links, invitation: Invitation, *, begun: Callable[[], None] | None) -> None:
         plan, rank = self._plan, links.rank
         word, text = _heard(links)
         assert word == "training begins", "that comes first"
@@ -114,17 +116,25 @@ class Server:
         parameters = self._values(links)
         links.make_native(native_groups(plan))
         updates = engine_updates(plan)
-        execution = Execution(plan, parameters, links=links, updates=updates, optimizer=optimizer, checks=checks)
+        execution = Execution(
+            plan, parameters, links=links, updates=updates, optimizer=optimizer, checks=invitation.checks
+        )
         script = script_of(plan, rank, len(self._bundle.model.variables), updates)
-        engine = _ServersEngine(plan, script, execution, rank=rank, timeout_seconds=self._timeout_seconds)
+        path = None if invitation.trace is None else Path(invitation.trace)
+        trace = open_trace(path, self._bundle.cluster, rank, track="serving")
+        engine = _ServersEngine(plan, script, execution, rank=rank, timeout_seconds=self._timeout_seconds, trace=trace)
         if begun is not None:
             begun()
         try:
-            self._follow(engine, execution, parameters, links)
+            self._follow(engine, execution, parameters, links, trace)
         finally:
             # Nobody comes any more whom lanes could wait for.
             links.abort()
-            engine.close()
+            try:
+                engine.close()
+            finally:
+                if trace is not None:
+                    trace.close()
 
     def _values(self, links: Links) -> Mapping[str, torch.Tensor]:
         names = served_variables(self._plan, links.rank)
@@ -136,7 +146,12 @@ class Server:
         return made
 
     def _follow(
-        self, engine: _ServersEngine, execution: Execution, parameters: Mapping[str, torch.Tensor], links: Links
+        self,
+        engine: _ServersEngine,
+        execution: Execution,
+        parameters: Mapping[str, torch.Tensor],
+        links: Links,
+        trace: Trace | None,
     ) -> None:
         """Go through iterations as the first worker does, until it says that training ends."""
         optimizer = execution.optimizer
@@ -166,6 +181,8 @@ class Server:
             engine.step_called()
             # Workers' next gradients are taken no earlier.
             engine.wait_due()
+            if trace is not None:
+                trace.write()
             is_open = False
             with self._steps:
                 self._num_steps += 1

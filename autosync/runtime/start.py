@@ -31,7 +31,7 @@ from autosync.runtime.session import Session
 from autosync.runtime.stock import stock_buckets
 from autosync.runtime.stock_session import StockSession
 from autosync.runtime.support import refuse_placement, refuse_unsupported
-from autosync.runtime.trace import Compute, Trace, trace_path
+from autosync.runtime.trace import Compute, open_trace
 from autosync.runtime.updates import engine_updates
 from autosync.strategy.bundle import Bundle
 
@@ -123,7 +123,7 @@ def start(
         if settings.init_sync:
             send_state(model, links, num_workers=num_ranks)
         hand_over(links, plan, optimizer, parameters, admitted)
-        trace = _trace(settings.trace, rank, bundle)
+        trace = open_trace(settings.trace, bundle.cluster, rank)
         compute = None if trace is None else Compute(trace, model, optimizer)
         buffers = Buffers(model, links, num_workers=num_ranks) if settings.broadcast_buffers else None
         stock = stock_buckets(plan) if settings.hand_off else None
@@ -182,13 +182,6 @@ def start(
     except BaseException:
         links.close()
         raise
-
-
-def _trace(path: Path | None, rank: int, bundle: Bundle) -> Trace | None:
-    if path is None:
-        return None
-    node = bundle.cluster.nodes[bundle.cluster.ranks[rank].node]
-    return Trace(trace_path(path, rank), rank=rank, host=node.name)
 
 
 def _execution(

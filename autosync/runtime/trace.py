@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from autosync.errors import OperationError
+from autosync.specs.cluster import ClusterSpec
 
 Kind: TypeAlias = Literal["compute", "wait", "transfer", "local"]
 
 COMPUTE = 0
-"""The thread that training itself has in the timeline; lanes come behind it."""
+"""The thread that training itself has in the timeline, or on a server following it; lanes come behind it."""
 
 
 def trace_path(path: Path, rank: int) -> Path:
@@ -29,10 +30,17 @@ def trace_path(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.stem}-rank{rank}{path.suffix or '.json'}")
 
 
+def open_trace(path: Path | None, cluster: ClusterSpec, rank: int, *, track: str = "training") -> Trace | None:
+    """A rank's trace where one is asked for; `track` is what its main thread does."""
+    if path is None:
+        return None
+    return Trace(trace_path(path, rank), rank=rank, host=cluster.nodes[cluster.ranks[rank].node].name, track=track)
+
+
 class Trace:
     """Collects one rank's events. Any thread may add; `write` brings what there is to the file."""
 
-    def __init__(self, path: Path, *, rank: int, host: str) -> None:
+    def __init__(self, path: Path, *, rank: int, host: str, track: str = "training") -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w", encoding="utf-8")
@@ -48,7 +56,7 @@ class Trace:
         self._start_ns = time.time_ns() - time.perf_counter_ns()
         self._file.write("[\n")
         self._name("process_name", COMPUTE, f"rank {rank} on {host}")
-        self.name_thread(COMPUTE, "training")
+        self.name_thread(COMPUTE, track)
 
     def name_thread(self, thread: int, name: str) -> None:
         """Give a thread of the timeline its name."""

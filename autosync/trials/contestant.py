@@ -15,7 +15,7 @@ class Contestant:
     """A bundle's strategy under our engine (the bundle, or its file), or torch's DDP where there is none.
 
     `ddp` says how DDP is set up: as it ships unless told otherwise (it refuses models that leave parameters out unless
-    `find_unused_parameters` is set). With `trace` every worker writes a timeline (see `parallelize`); then our engine
+    `find_unused_parameters` is set). With `trace` every rank writes a timeline (see `parallelize`); then our engine
     runs what torch's reducer otherwise would, for that tells nothing of its transfers. With `plain_sgd` the optimizer
     is not the task's but takes the averaged gradients off the parameters: what a step changes is what arrived.
     """

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from autosync.pictures.trace_file import read_trace
 from autosync.plan.lowering import lower
 from autosync.runtime.invitations import servers_of
 from autosync.runtime.support import unsupported
@@ -198,6 +199,34 @@ def test_time_between_steps_is_no_failure_where_a_worker_has_no_share_of_the_nor
     bundle = served.bundle("clipped", strategy, "clipped")
     served.serve([bundle])
     assert served.ranks.run_one("idles", bundle=bundle, seconds=12.0, task="clipped") == [""] * 3, served.log()
+
+
+def test_a_server_writes_its_timeline_as_the_others_do(
+    make_served: Callable[[ClusterSpec], Served], model: Any, tmp_path: Path
+) -> None:
+    from autosync.cli import main
+
+    served = make_served(cluster())
+    bundle = _small(served, model)
+    served.serve([bundle])
+    assert served.ranks.run_one("traced", bundle=bundle, path=str(tmp_path / "made" / "t.json")) == ["", ""]
+    assert served.answers() == [3], served.log()
+    files = [tmp_path / "made" / f"t-rank{number}.json" for number in range(3)]
+    first, _, server = [rank for file in files for rank in read_trace(file)]
+    assert server.name == "rank 2 on s0"
+    assert [name.replace("training", "serving") for name in first.tracks.values()] == [*server.tracks.values()]
+    for kind in ("transfer", "local"):
+        of_kind = [span for span in server.spans if span.kind == kind]
+        assert {span.iteration for span in of_kind} == {0, 1, 2}
+    # What it does there is what the others meet it in, and at the same time.
+    met = {span.name for span in server.spans if span.kind == "transfer"}
+    assert met == {span.name for span in first.spans if span.kind == "transfer"}
+    began, ended = first.spans[0].start, first.spans[-1].end
+    assert began - 1 < min(span.start for span in server.spans) < max(span.end for span in server.spans) < ended + 1
+    json.loads(files[2].read_text())
+    picture = tmp_path / "t.svg"
+    assert main.run(["draw", "timeline", str(files[2]), str(files[0]), "--steps", "1", "-o", str(picture)]) == 0
+    assert "rank 2 on s0" in picture.read_text()
 
 
 def test_a_worker_that_dies_ends_the_server(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
