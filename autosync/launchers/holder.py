@@ -6,8 +6,10 @@ import contextlib
 import importlib.util
 import json
 import logging
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -41,6 +43,7 @@ class Holder:
                 f" pip install 'autosync-torch[{package}]'"
             )
         self._package = package
+        self._folder = tempfile.mkdtemp(prefix="autosync-")
         self._process = subprocess.Popen(
             (sys.executable, "-P", "-m", module),
             stdin=subprocess.PIPE,
@@ -53,7 +56,7 @@ class Holder:
         self._listener = threading.Thread(target=self._listen, name="autosync-holder", daemon=True)
         self._listener.start()
         try:
-            self._socket, self.addresses = self._await_machines(request)
+            self._socket, self.addresses = self._await_machines({**request, "folder": self._folder})
         except BaseException:
             self.close()
             raise
@@ -104,6 +107,7 @@ class Holder:
             for pipe in (self._process.stdout, self._process.stderr):
                 assert pipe is not None, "it was asked for"
                 pipe.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def start_held(

@@ -3,8 +3,9 @@
 A process of its own, because such libraries (Ray's, Kubernetes') take signals, threads and loggers for themselves, and
 because whoever launches may be killed: then stdin ends, and the machines are given back all the same.
 
-It reads one line of JSON from stdin, what to hold; and writes lines of JSON: {"note": ...} while it waits, then
-{"socket": ..., "addresses": ...}, or {"error": ...}. At the socket a `relay` asks for a line to one machine.
+It reads one line of JSON from stdin, what to hold and a folder for the socket; and writes lines of JSON: {"note": ...}
+while it waits, then {"socket": ..., "addresses": ...}, or {"error": ...}. At the socket a `relay` asks for a line to
+one machine.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from autosync.launchers import relay
+from autosync.launchers.address import short_name
 
 
 class HoldError(Exception):
@@ -74,7 +75,10 @@ def run(hold: Hold) -> None:
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_await_end, daemon=True).start()
     try:
-        with hold(request, lambda words: tell(note=words)) as machines, _socket() as (listener, path):
+        with (
+            hold(request, lambda words: tell(note=words)) as machines,
+            _socket(Path(request["folder"])) as (listener, path),
+        ):
             # Again: libraries have handlers of their own, which they set as they start.
             signal.signal(signal.SIGTERM, _leave)
             threading.Thread(target=_accept, args=(listener, machines), daemon=True).start()
@@ -98,12 +102,12 @@ def _leave(_number: int, _frame: object) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _socket() -> Any:
-    """A socket in a folder that is nobody else's."""
-    folder = Path(tempfile.mkdtemp(prefix="autosync-"))
+def _socket(folder: Path) -> Iterator[tuple[socket.socket, Path]]:
+    """A socket in a folder that is nobody else's. Whoever made it may be gone by the end."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(folder / "lines"))
+            with short_name(folder / "lines") as name:
+                listener.bind(name)
             listener.listen(256)
             yield listener, folder / "lines"
     finally:

@@ -57,7 +57,9 @@ def carry_out(connection: socket.socket) -> None:
 def main(path: str, position: str) -> None:
     """Carry, until the machine's side ends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(path)
+        # By way of its folder: names of sockets are short, and folders for temporary files may be deep.
+        folder, _, name = path.rpartition("/")
+        connection.connect(f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}/{name}")
         connection.sendall(POSITION.pack(int(position)))
         threading.Thread(target=carry_in, args=(connection,), daemon=True).start()
         carry_out(connection)

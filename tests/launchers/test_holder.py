@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -84,6 +85,10 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     """Makes a holder of this machine, twice."""
     (tmp_path / "holder_of_here.py").write_text(HOLDER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    # Deeper than the name of a socket may be.
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
     made: list[Holder] = []
 
     def make(**fields: Any) -> Holder:
@@ -175,8 +180,11 @@ def test_a_holder_that_is_killed_takes_its_ranks_along(hold: Callable[..., Holde
         gone = "the way to it is gone: the holder has ended"
         assert dict(launch.lost()) == {0: f"a (10.0.0.1): {gone}", 1: f"b (10.0.0.2): {gone}"}
         _await(lambda: not any(Path(f"/proc/{log.read_text().strip()}").exists() for log in logs))
+        folder = Path(holder.reach(0)[-2]).parent
+        assert folder.is_dir()
     finally:
         launch.stop()
+    assert not folder.exists()
 
 
 def test_whoever_waits_for_machines_can_be_interrupted(

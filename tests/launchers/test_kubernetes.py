@@ -48,7 +48,9 @@ def server(tmp_path: Path, helper: Callable[[str], Any]) -> Iterator[Any]:
 @pytest.fixture
 def cluster(tmp_path: Path) -> ClusterSpec:
     """Two pods whose images are this machine's."""
-    here = {"workingDir": str(tmp_path), "env": [{"name": "GLOO_SOCKET_IFNAME", "value": "lo"}]}
+    # A pod's files go with it; here they go with the test.
+    settings = {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(tmp_path)}
+    here = {"workingDir": str(tmp_path), "env": [{"name": name, "value": value} for name, value in settings.items()]}
     return ClusterSpec(
         name="test",
         nodes=(_node(name="n0", host="n0"), _node(name="n1", host="n1")),
