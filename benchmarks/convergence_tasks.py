@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from autosync import Task
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from transformer import LanguageModel
+from transformer import loss as text_loss
 
 # The text: short tales, of which some is chance and some follows (who it is about, endings of words).
 NAMES = "anna boris clara david emma felix greta henry irene jacob karla louis maria nina oscar paula".split()  # noqa: SIM905 - words are read as words
@@ -25,49 +31,20 @@ DEEDS = "find watch carry paint repair follow want need sell clean hold lift".sp
 PLACES = "river mill forest tower market bridge cellar station".split()  # noqa: SIM905
 CHARACTERS = "\n .abcdefghijklmnopqrstuvwxyz"
 
-WIDTH = 96
-NUM_HEADS = 4
-NUM_LAYERS = 2
 NUM_CHARACTERS = 64
 NUM_TEXTS = 4
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(WIDTH)
-        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
-        self.output = nn.Linear(WIDTH, WIDTH)
-        self.feed_forward = nn.Sequential(
-            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (
-            part.view(*x.shape[:2], NUM_HEADS, -1).transpose(1, 2)
-            for part in self.query_key_value(self.attention_norm(x)).chunk(3, dim=2)
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.output(mixed.transpose(1, 2).flatten(2))
-        residual: Tensor = self.feed_forward(x)
-        return x + residual
-
-
-class Transformer(nn.Module):
-    """About 230,000 parameters, the output tied to the embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.characters = nn.Embedding(len(CHARACTERS), WIDTH)
-        self.positions = nn.Embedding(NUM_CHARACTERS, WIDTH)
-        nn.init.normal_(self.characters.weight, std=0.05)
-        nn.init.normal_(self.positions.weight, std=0.05)
-        self.blocks = nn.Sequential(*(Block() for _ in range(NUM_LAYERS)))
-        self.norm = nn.LayerNorm(WIDTH)
-
-    def forward(self, text: Tensor) -> Tensor:
-        x = self.blocks(self.characters(text) + self.positions(torch.arange(text.shape[1])))
-        return functional.linear(self.norm(x), self.characters.weight)
+def language_model() -> nn.Module:
+    """The example's, with about 230,000 parameters."""
+    return LanguageModel(
+        num_symbols=len(CHARACTERS),
+        length=NUM_CHARACTERS,
+        width=96,
+        num_heads=4,
+        num_layers=2,
+        spread=0.05,
+    )
 
 
 def tale(draw: random.Random) -> str:
@@ -93,10 +70,6 @@ def texts(generator: torch.Generator) -> Tensor:
         start = draw.randrange(len(text) - NUM_CHARACTERS)
         stretches.append([CHARACTERS.index(character) for character in text[start : start + NUM_CHARACTERS + 1]])
     return torch.tensor(stretches)
-
-
-def text_loss(model: nn.Module, batch: Tensor) -> Tensor:
-    return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
 # The images: digits of five by seven dots, drawn twice as large.
@@ -181,7 +154,7 @@ class Training:
 def transformer(setting: Setting) -> Task:
     return Task(
         name="transformer",
-        model=Transformer,
+        model=language_model,
         batch=texts,
         loss=text_loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=setting.learning_rate, momentum=setting.momentum),

@@ -23,18 +23,19 @@ NUM_CHARACTERS = 32
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(WIDTH)
-        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
-        self.output = nn.Linear(WIDTH, WIDTH)
+        self.num_heads = num_heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
         self.feed_forward = nn.Sequential(
-            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
-            part.view(*x.shape[:2], NUM_HEADS, -1).transpose(1, 2)
+            part.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
             for part in self.query_key_value(self.attention_norm(x)).chunk(3, dim=2)
         )
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -44,14 +45,23 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        num_symbols: int = len(CHARACTERS),
+        length: int = NUM_CHARACTERS,
+        width: int = WIDTH,
+        num_heads: int = NUM_HEADS,
+        num_layers: int = NUM_LAYERS,
+        spread: float = 0.02,
+    ) -> None:
         super().__init__()
-        self.characters = nn.Embedding(len(CHARACTERS), WIDTH)
-        self.positions = nn.Embedding(NUM_CHARACTERS, WIDTH)
-        nn.init.normal_(self.characters.weight, std=0.02)
-        nn.init.normal_(self.positions.weight, std=0.02)
-        self.blocks = nn.Sequential(*(Block() for _ in range(NUM_LAYERS)))
-        self.norm = nn.LayerNorm(WIDTH)
+        self.characters = nn.Embedding(num_symbols, width)
+        self.positions = nn.Embedding(length, width)
+        nn.init.normal_(self.characters.weight, std=spread)
+        nn.init.normal_(self.positions.weight, std=spread)
+        self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_layers)))
+        self.norm = nn.LayerNorm(width)
 
     def forward(self, text: Tensor) -> Tensor:
         positions = torch.arange(text.shape[1], device=text.device)
