@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from autosync.plan.expansion import chunk_bounds
 from autosync.plan.lowering import lower
 from autosync.plan.types import Local, Plan, Transfer
 from autosync.runtime.contents import Contents, are_contents
@@ -31,6 +30,7 @@ from autosync.strategy.representation import (
     Strategy,
 )
 from autosync.strategy.space import Limits, Space
+from autosync.testing.collectives import carry_out, chunk
 
 RUN_HERE = {"average", "merge_rows", "norm", "read_rows", "rebuild", "update", "write_rows"}
 NUM_STEPS = 3
@@ -256,32 +256,10 @@ class World:
                     chunk(buffer, next(g for g in transfer.within if rank in g), rank)
                     for rank, buffer in zip(group, buffers, strict=True)
                 ]
-            self._move_numbers(transfer, group, buffers)
+            carry_out(transfer, buffers)
             if kind == "param":
                 for memory in memories:
                     memory.store(transfer.regions)
-
-    def _move_numbers(self, transfer: Transfer, group: tuple[int, ...], buffers: list[torch.Tensor]) -> None:
-        with torch.no_grad():
-            total = torch.stack(buffers).sum(0)
-            bounds = chunk_bounds(len(total), len(group))
-            owned = torch.cat([b[bounds[i] : bounds[i + 1]] for i, b in enumerate(buffers)])
-            for position, buffer in enumerate(buffers):
-                mine = slice(bounds[position], bounds[position + 1])
-                match transfer.collective:
-                    case "all_reduce":
-                        buffer.copy_(total)
-                    case "reduce":
-                        # What is left elsewhere is nobody's to use.
-                        buffer.copy_(total if position == 0 else torch.full_like(total, float("nan")))
-                    case "broadcast":
-                        buffer.copy_(buffers[0])
-                    case "reduce_scatter":
-                        kept = total[mine].clone()
-                        buffer.fill_(float("nan"))
-                        buffer[mine] = kept
-                    case "all_gather":
-                        buffer.copy_(owned)
 
     def _move_contents(self, transfer: Transfer, group: tuple[int, ...], iteration: int) -> None:
         sent = [self.ranks[rank].contents.outgoing(transfer, group, iteration) for rank in group]
@@ -292,12 +270,6 @@ class World:
         arrived = torch.split(gathered, [len(one) for one in sent])
         for rank in group[:1] if transfer.collective == "gather_v" else group:
             self.ranks[rank].contents.arrived(transfer, group, iteration, arrived)
-
-
-def chunk(buffer: torch.Tensor, group: tuple[int, ...], rank: int) -> torch.Tensor:
-    bounds = chunk_bounds(len(buffer), len(group))
-    position = group.index(rank)
-    return buffer[bounds[position] : bounds[position + 1]]
 
 
 def check(strategy: Strategy, case: Case, where: ClusterSpec) -> None:

@@ -56,6 +56,20 @@ def check_simulator(build: Builder, case: Case | None = None) -> None:
         check(build, case)
 
 
+def two_layers(*, forward: float = 0.01, backward: float = 0.02) -> ModelSpec:
+    """Two variables of 10 MB each; the second one's gradient is ready first."""
+    variables = tuple(
+        Variable(name=name, shape=(2_500_000,), use=use, ready=1 - use) for use, name in enumerate(("first", "second"))
+    )
+    timeline = Timeline(
+        device="none",
+        source="computed",
+        forward=tuple(Segment(module=v.name, seconds=forward, variables=(v.name,)) for v in variables),
+        backward=tuple(Segment(module=v.name, seconds=backward, variables=(v.name,)) for v in reversed(variables)),
+    )
+    return ModelSpec(name="two", optimizer=OptimizerSpec(name="SGD"), variables=variables, timeline=timeline)
+
+
 @functools.cache
 def small_case(seed: int = 0, *, num_strategies: int = 24) -> Case:
     """A model of dense, linear and embedding variables on four unequal hosts; presets and samples of its space."""

@@ -17,7 +17,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from autosync.plan.expansion import chunk_bounds
 from autosync.plan.reference.interpreter import Outcome, interpret
 from autosync.plan.reference.workload import Workload
 from autosync.plan.types import Local, Transfer
@@ -38,6 +37,7 @@ from autosync.runtime.updates import engine_updates
 from autosync.specs.model import DType
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.representation import Cast, PartName
+from autosync.testing.collectives import carry_out, chunk
 from autosync.testing.plans import Example
 from autosync.testing.workload_model import WorkloadModel, workload_optimizer
 
@@ -284,34 +284,6 @@ class NoLinks:
 
     def close(self) -> None:
         return
-
-
-def carry_out(transfer: Transfer, buffers: list[torch.Tensor]) -> None:
-    """What a transfer of numbers comes to."""
-    total = torch.stack(buffers).sum(0)
-    bounds = chunk_bounds(len(total), len(buffers))
-    owned = torch.cat([b[bounds[i] : bounds[i + 1]] for i, b in enumerate(buffers)])
-    for position, buffer in enumerate(buffers):
-        mine = slice(bounds[position], bounds[position + 1])
-        match transfer.collective:
-            case "all_reduce":
-                buffer.copy_(total)
-            case "reduce":
-                # What is left elsewhere is nobody's to use.
-                buffer.copy_(total if position == 0 else torch.full_like(total, float("nan")))
-            case "broadcast":
-                buffer.copy_(buffers[0].clone())
-            case "reduce_scatter":
-                buffer.fill_(float("nan"))
-                buffer[mine] = total[mine]
-            case "all_gather":
-                buffer.copy_(owned)
-
-
-def chunk(buffer: torch.Tensor, group: tuple[int, ...], rank: int) -> torch.Tensor:
-    bounds = chunk_bounds(len(buffer), len(group))
-    position = group.index(rank)
-    return buffer[bounds[position] : bounds[position + 1]]
 
 
 def with_dtype(example: Example, dtype: DType) -> Example:

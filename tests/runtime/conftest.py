@@ -151,3 +151,25 @@ def exactness() -> Callable[..., dict[str, Any]]:
         return printed
 
     return run
+
+
+@pytest.fixture(scope="module")
+def wire_answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What each of `NUM_RANKS` ranks answered to each case of the module's `CASES`, as far as it came.
+
+    All in one launch, for processes take seconds to start.
+    """
+    cases, num_ranks = request.module.CASES, request.module.NUM_RANKS
+    folder = tmp_path_factory.mktemp("wire")
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+    command = (sys.executable, HERE / "wire_main.py", folder, str(num_ranks), *cases)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        process.wait(60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    told = [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in range(num_ranks)]
+    return {case: [rank[number] for rank in told if number < len(rank)] for number, case in enumerate(cases)}

@@ -1,46 +1,20 @@
 """Native collectives, among real processes."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from autosync.plan.types import Transfer
 from autosync.runtime.collectives import is_native
 
-HERE = Path(__file__).parent
 NUM_RANKS = 4
 CASES = ("native_collectives", "a_dead_peer_of_a_native_collective")
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    """What each rank answered to each case: all in one launch, for processes take seconds to start."""
-    folder = tmp_path_factory.mktemp("collectives")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-    command = (sys.executable, HERE / "wire_main.py", folder, str(NUM_RANKS), *CASES)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        process.wait(60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    told = [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in range(NUM_RANKS)]
-    return {case: [rank[number] for rank in told if number < len(rank)] for number, case in enumerate(CASES)}
+def test_results_of_every_collective_and_type(wire_answers):
+    assert wire_answers["native_collectives"] == [[]] * NUM_RANKS
 
 
-def test_results_of_every_collective_and_type(answers):
-    assert answers["native_collectives"] == [[]] * NUM_RANKS
-
-
-def test_a_dead_peer_is_an_error(answers):
-    dead = answers["a_dead_peer_of_a_native_collective"]
+def test_a_dead_peer_is_an_error(wire_answers):
+    dead = wire_answers["a_dead_peer_of_a_native_collective"]
     assert len(dead) == NUM_RANKS - 1
     assert all(error.startswith("native all_reduce: ") for error in dead)
 

@@ -1,18 +1,9 @@
 """A session's connections, among real processes."""
 
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
 
 from autosync.runtime.links import said
 
-HERE = Path(__file__).parent
 NUM_RANKS = 4
 CASES = (
     "messages_keep_the_order_of_their_tag",
@@ -23,48 +14,30 @@ CASES = (
 )
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    """What each rank answered to each case: all in one launch, for processes take seconds to start."""
-    folder = tmp_path_factory.mktemp("links")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-    command = (sys.executable, HERE / "wire_main.py", folder, str(NUM_RANKS), *CASES)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        process.wait(60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    told = [json.loads((folder / f"answers-{rank}.json").read_text()) for rank in range(NUM_RANKS)]
-    return {case: [rank[number] for rank in told] for number, case in enumerate(CASES)}
-
-
-def test_messages_of_a_tag_keep_their_order_whatever_the_order_of_tags(answers):
+def test_messages_of_a_tag_keep_their_order_whatever_the_order_of_tags(wire_answers):
     expected = {f"{tag}.{n}": 10.0 * tag + n for tag in (5, 6) for n in range(3)}
-    assert answers["messages_keep_the_order_of_their_tag"] == [expected] * NUM_RANKS
+    assert wire_answers["messages_keep_the_order_of_their_tag"] == [expected] * NUM_RANKS
 
 
-def test_native_groups_have_the_members_that_were_asked_for(answers):
+def test_native_groups_have_the_members_that_were_asked_for(wire_answers):
     every, pair = {"(0, 1, 2, 3)": 6.0}, {"(0, 1, 2, 3)": 6.0, "(3, 1)": 4.0}
-    assert answers["native_groups_of_some_members"] == [every, pair, every, pair]
+    assert wire_answers["native_groups_of_some_members"] == [every, pair, every, pair]
 
 
-def test_close_leaves_no_thread_and_no_socket(answers):
+def test_close_leaves_no_thread_and_no_socket(wire_answers):
     expected = [0, 0, "the connections of this session are closed"]
-    assert answers["close_gives_everything_back"] == [expected] * NUM_RANKS
+    assert wire_answers["close_gives_everything_back"] == [expected] * NUM_RANKS
 
 
-def test_every_session_of_a_group_has_a_name_of_its_own(answers):
-    for rank, (names, stores) in enumerate(answers["sessions_have_names_of_their_own"]):
+def test_every_session_of_a_group_has_a_name_of_its_own(wire_answers):
+    for rank, (names, stores) in enumerate(wire_answers["sessions_have_names_of_their_own"]):
         assert names == ["autosync/0/0,1,2,3/0", "autosync/0/0,1,2,3/1", "autosync/0/1,3/0"]
         assert stores[:2] == ["FileStore", True]
         assert stores[2:] == (["FileStore", [2.0, 2.0]] if rank in (1, 3) else [])
 
 
-def test_abort_ends_the_waits_of_all_ranks(answers):
-    (first, *others) = answers["abort_ends_all_waits"]
+def test_abort_ends_the_waits_of_all_ranks(wire_answers):
+    (first, *others) = wire_answers["abort_ends_all_waits"]
     assert first == [["message"], True]
     assert others == [[["collective", "message"], True]] * 3
 

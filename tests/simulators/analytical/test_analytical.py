@@ -20,12 +20,12 @@ from autosync.simulators.analytical.totals import TOTALS
 from autosync.simulators.costs import Costs, ProcessorCosts
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
-from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import AllReduce, Message, ParameterServer, Partition, Sharded, Strategy
 from autosync.strategy.space import Space
 from autosync.testing.generate import random_cluster, random_model
 from autosync.testing.plans import cluster_of, examples
-from autosync.testing.simulators import small_case
+from autosync.testing.simulators import small_case, two_layers
 
 RATE = 1e8
 FREE = Costs(
@@ -39,20 +39,6 @@ FREE = Costs(
     processor=ProcessorCosts(step=0.0),
 )
 """Nothing but bytes on links takes time."""
-
-
-def two_layers(*, forward: float = 0.01, backward: float = 0.02) -> ModelSpec:
-    """Two variables of 10 MB each; the second one's gradient is ready first."""
-    variables = tuple(
-        Variable(name=name, shape=(2_500_000,), use=use, ready=1 - use) for use, name in enumerate(("first", "second"))
-    )
-    timeline = Timeline(
-        device="none",
-        source="computed",
-        forward=tuple(Segment(module=v.name, seconds=forward, variables=(v.name,)) for v in variables),
-        backward=tuple(Segment(module=v.name, seconds=backward, variables=(v.name,)) for v in reversed(variables)),
-    )
-    return ModelSpec(name="two", optimizer=OptimizerSpec(name="SGD"), variables=variables, timeline=timeline)
 
 
 def seconds_of(strategy: Strategy, cluster: ClusterSpec, model: ModelSpec | None = None, costs: Costs = FREE) -> float:
