@@ -14,18 +14,25 @@ from autosync.simulators.timeline.problem import Flags, Integers
 PIECES, NATIVE_RING = range(2)
 """Kinds of templates: moves that the engine cuts into pieces, and gloo's own all-reduce."""
 
+_ROOTED = ("reduce", "broadcast", "gather_v")
+
 
 class Book(NamedTuple):
     """Shapes of transfers as columns, worked out once for many plans.
 
-    By shape: its template (-1: local work), into how many chunks an outer split has cut its buffer, and its groups,
-    `ranks[group_first[g] : group_first[g + 1]]` for g from `first_group[shape]` on. A template is how a collective goes
-    among so many members: its moves in the order of rounds, with the channel of each; those that arrive at a member
-    (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and those that leave it likewise.
+    By shape: its template (-1: local work, or not alike), into how many chunks an outer split has cut its buffer, how
+    many members a group has, and its groups, `ranks[group_first[g] : group_first[g + 1]]` for g from
+    `first_group[shape]` on.
+
+    A template is how a collective goes among so many members: its moves in the order of rounds, with the channel of
+    each; those that arrive at a member (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and
+    those that leave it likewise. Where one member stands for all, what arrives at it is what another one sends it at
+    the same time: `came_first` and `came_last` are the chunks of that, and the chunks that are sent anywhere else.
     """
 
     template: Integers
     outer: Integers
+    size: Integers
     first_group: Integers
     group_first: Integers
     ranks: Integers
@@ -40,6 +47,8 @@ class Book(NamedTuple):
     move_round: Integers
     move_first: Integers
     move_last: Integers
+    came_first: Integers
+    came_last: Integers
     move_adds: Flags
     move_channel: Integers
     first_member: Integers
@@ -56,51 +65,80 @@ class _Template(NamedTuple):
     is_gather: bool
     is_whole: bool
     moves: tuple[Move, ...]
+    came: tuple[Move, ...]
 
 
-def book_of(shapes: Sequence[Shape]) -> Book:
-    """The book of these shapes, in their order."""
+def book_of(shapes: Sequence[Shape], *, alike: bool = False) -> Book:
+    """The book of these shapes, in their order. `alike`: all ranks do alike in them, and the first stands for all."""
     templates: dict[_Template, int] = {}
     template = []
     for shape in shapes:
-        if shape.collective is None:
+        if shape.collective is None or (alike and not goes_round(shape)):
             template.append(-1)
             continue
-        template.append(templates.setdefault(_template(shape), len(templates)))
-    groups = [list(shape.groups) for shape in shapes]
-    flat = [group for found in groups for group in found]
+        found = _template(shape)
+        template.append(templates.setdefault(_of_one(found) if alike else found, len(templates)))
+    groups = [[(0,)] if alike else list(shape.groups) for shape in shapes]
+    flat = [group for those in groups for group in those]
     columns = _columns(list(templates))
     return Book(
         template=_integers(template),
         outer=_integers([len(shape.within[0]) if shape.within else 1 for shape in shapes]),
-        first_group=_ends([len(found) for found in groups]),
+        size=_integers([len(shape.groups[0]) for shape in shapes]),
+        first_group=_ends([len(those) for those in groups]),
         group_first=_ends([len(group) for group in flat]),
         ranks=_integers([rank for group in flat for rank in group]),
         **columns,
     )
 
 
+def goes_round(shape: Shape) -> bool:
+    """Whether all members do alike to the last message. Halves of what is halved are different ones, and two members'
+    data goes the way of their requests.
+    """
+    if shape.collective is None:
+        return True
+    return shape.algorithm in ("ring", "native") and shape.collective not in _ROOTED and len(shape.groups[0]) > 2
+
+
 def _template(shape: Shape) -> _Template:
     collective, algorithm, size = shape.collective, shape.algorithm, len(shape.groups[0])
     assert collective is not None
     assert algorithm is not None
-    if (collective, algorithm) == ("all_reduce", "native") and size > 1:
+    chunks, is_ring = (
+        num_chunks(collective, size) if size > 1 else 1,
+        (collective, algorithm) == ("all_reduce", "native"),
+    )
+    if is_ring and size > 1:
         moves = tuple(Move(0, member, (member + 1) % size, 0, 1, adds=True) for member in range(size))
-        return _Template(NATIVE_RING, size, 1, is_gather=False, is_whole=False, moves=moves)
-    is_gather = collective in ("gather_v", "all_gather_v")
-    moves = tuple(expand(collective, algorithm, size)) if size > 1 else ()
-    # gloo's own broadcasts and reductions move whole buffers.
-    is_whole = algorithm == "native" and collective in ("reduce", "broadcast")
-    chunks = num_chunks(collective, size) if size > 1 else 1
-    return _Template(PIECES, size, chunks, is_gather=is_gather, is_whole=is_whole, moves=moves)
+    else:
+        moves = tuple(sorted(expand(collective, algorithm, size), key=lambda move: move.round)) if size > 1 else ()
+    return _Template(
+        kind=NATIVE_RING if is_ring and size > 1 else PIECES,
+        num_members=size,
+        num_chunks=chunks,
+        is_gather=collective in ("gather_v", "all_gather_v"),
+        # gloo's own broadcasts and reductions move whole buffers.
+        is_whole=algorithm == "native" and collective in ("reduce", "broadcast"),
+        moves=moves,
+        came=moves,
+    )
+
+
+def _of_one(template: _Template) -> _Template:
+    """What one member does where all do alike: as it sends something in a round, as much comes to it from another."""
+    moves = tuple(move._replace(destination=0) for move in template.moves if move.source == 0)
+    came = tuple(move._replace(source=0) for move in template.moves if move.destination == 0)
+    assert [move.round for move in moves] == [move.round for move in came], "all members do alike"
+    return template._replace(num_members=1, moves=moves, came=came)
 
 
 def _columns(templates: Sequence[_Template]) -> dict[str, Any]:
     sources, destinations, channels = list[int](), list[int](), list[int]()
     num_channels, arriving, leaving = list[int](), list[list[int]](), list[list[int]]()
-    flat: list[Move] = []
+    flat, came = list[Move](), list[Move]()
     for template in templates:
-        moves = sorted(template.moves, key=lambda move: move.round)
+        moves = template.moves
         known: dict[tuple[int, int], int] = {}
         members: list[tuple[list[int], list[int]]] = [([], []) for _ in range(template.num_members)]
         for number, move in enumerate(moves, start=len(flat)):
@@ -108,6 +146,7 @@ def _columns(templates: Sequence[_Template]) -> dict[str, Any]:
             members[move.destination][0].append(number)
             members[move.source][1].append(number)
         flat += moves
+        came += template.came
         num_channels.append(len(known))
         sources += [source for source, _ in known]
         destinations += [destination for _, destination in known]
@@ -126,6 +165,8 @@ def _columns(templates: Sequence[_Template]) -> dict[str, Any]:
         "move_round": _integers([move.round for move in flat]),
         "move_first": _integers([move.first for move in flat]),
         "move_last": _integers([move.last for move in flat]),
+        "came_first": _integers([move.first for move in came]),
+        "came_last": _integers([move.last for move in came]),
         "move_adds": np.array([move.adds for move in flat], dtype=np.bool_),
         "move_channel": _integers(channels),
         "first_member": _ends([one.num_members for one in templates]),

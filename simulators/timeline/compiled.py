@@ -10,7 +10,7 @@ import numba
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _INNER: dict[str, Any] = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_BORROWS: dict[str, Any] = {"cache": True, "_nrt": False}
+_BORROWS: dict[str, Any] = {"cache": True, "_nrt": False, "error_model": "numpy"}
 
 
 def borrows(function: FunctionT) -> FunctionT:
@@ -21,6 +21,11 @@ def borrows(function: FunctionT) -> FunctionT:
 def borrows_inner(function: FunctionT) -> FunctionT:
     """The same for what compiled functions alone call."""
     return cast("FunctionT", numba.njit(**{**_INNER, **_BORROWS})(function))
+
+
+def inlined(function: FunctionT) -> FunctionT:
+    """The same for what is called from few places: it becomes part of its callers, and nobody is given anything."""
+    return cast("FunctionT", numba.njit(**{**_INNER, **_BORROWS, "forceinline": True})(function))
 
 
 def inner(function: FunctionT) -> FunctionT:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.timeline.compiled import borrows, borrows_inner
+from autosync.simulators.timeline.compiled import borrows, inlined
 from autosync.simulators.timeline.network import Played, Scene, State
 from autosync.simulators.timeline.problem import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK, Floats
 from autosync.simulators.timeline.rest import at_rest, is_due, item_of
@@ -37,6 +37,7 @@ from autosync.simulators.timeline.wire import (
     join,
     pop,
     push,
+    request_comes,
     serve,
     stand,
     way_of_request,
@@ -45,7 +46,7 @@ from autosync.simulators.timeline.wire import (
 )
 
 _STEADY = 3e-3
-_MIN_STEADY_STEPS = 3
+_MIN_STEADY_STEPS = 2
 _WINDOW_AHEAD, _WINDOW_FAVOURED = 3, 2
 
 
@@ -69,8 +70,10 @@ def _play(scene: Scene, state: State, step_ends: Floats) -> int:
         push(state.heap, 0.0, WORKS, rank)
     for lane in range(len(state.lanes)):
         push(state.heap, 0.0, ADVANCES, lane)
-    while state.heap.size[0] > 0:
+    while True:
         value = pop(state.heap)
+        if value < 0:
+            break
         _happen(scene, state, value)
         if value % NUM_KINDS != COMPUTED:
             continue
@@ -81,7 +84,7 @@ def _play(scene: Scene, state: State, step_ends: Floats) -> int:
     return num_steps
 
 
-@borrows_inner
+@inlined
 def _end_step(scene: Scene, state: State, step: int, step_ends: Floats) -> bool:
     latest = 0.0
     for rank in range(len(scene.trains)):
@@ -93,16 +96,16 @@ def _end_step(scene: Scene, state: State, step: int, step_ends: Floats) -> bool:
     return True
 
 
-@borrows_inner
+@inlined
 def _is_steady(step_ends: Floats, num_steps: int) -> bool:
     if num_steps < _MIN_STEADY_STEPS:
         return False
     newest = step_ends[num_steps - 1] - step_ends[num_steps - 2]
-    before = step_ends[num_steps - 2] - step_ends[num_steps - 3]
+    before = step_ends[num_steps - 2] - (step_ends[num_steps - 3] if num_steps > 2 else 0.0)
     return bool(abs(newest - before) <= _STEADY * newest)
 
 
-@borrows_inner
+@inlined
 def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0912 - the list of all that may happen
     """Every function below is called from one place, for the compiler puts each into its callers."""
     kind, what = value % NUM_KINDS, value // NUM_KINDS
@@ -154,7 +157,7 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
 # What is over, and who waits for it.
 
 
-@borrows_inner
+@inlined
 def _end(scene: Scene, state: State, part: int) -> None:
     """A part is over: whoever waits for it has one thing less to wait for, and its thread goes on."""
     facts, iteration = scene.parts[part], state.parts[part].iteration
@@ -174,7 +177,7 @@ def _end(scene: Scene, state: State, part: int) -> None:
         push(state.heap, state.heap.now[0], WORKS, rank)
 
 
-@borrows_inner
+@inlined
 def _count_down(scene: Scene, state: State, iteration: int, item: int) -> None:
     state.unmet[iteration, item] -= 1
     if state.unmet[iteration, item] > 0:
@@ -198,7 +201,7 @@ def _count_down(scene: Scene, state: State, iteration: int, item: int) -> None:
     push(state.heap, now, WORKS, rank)
 
 
-@borrows_inner
+@inlined
 def _take_work(scene: Scene, state: State, rank: int) -> None:
     """Of what is ready the oldest, and of that the first message's first."""
     if state.ranks[rank].works_on >= 0 or state.ranks[rank].num_ready == 0:
@@ -223,7 +226,7 @@ def _take_work(scene: Scene, state: State, rank: int) -> None:
     )
 
 
-@borrows_inner
+@inlined
 def _is_before(scene: Scene, state: State, one: int, other: int) -> bool:
     ours, theirs = one // state.num_items, other // state.num_items
     if ours != theirs:
@@ -235,7 +238,7 @@ def _is_before(scene: Scene, state: State, one: int, other: int) -> bool:
     return ours < theirs
 
 
-@borrows_inner
+@inlined
 def _train(scene: Scene, state: State, rank: int) -> None:
     """The program goes on until it takes time or must wait."""
     ours = state.ranks[rank]
@@ -271,7 +274,7 @@ def _train(scene: Scene, state: State, rank: int) -> None:
     ours.until = np.inf
 
 
-@borrows_inner
+@inlined
 def _tell(scene: Scene, state: State, iteration: int, event: int, rank: int) -> None:
     """Something has happened on a rank; to servers the first rank's steps happen as well."""
     num_ranks, is_step = len(scene.trains), event >= scene.num_events - 2
@@ -286,7 +289,7 @@ def _tell(scene: Scene, state: State, iteration: int, event: int, rank: int) -> 
 # Transfers.
 
 
-@borrows_inner
+@inlined
 def _advance(scene: Scene, state: State, queue: int) -> None:
     """A lane goes on to what it can begin."""
     begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
@@ -315,7 +318,7 @@ def _advance(scene: Scene, state: State, queue: int) -> None:
         push(state.heap, until, BEGUN, part)
 
 
-@borrows_inner
+@inlined
 def _begin(scene: Scene, state: State, part: int) -> None:
     operation, rank = scene.parts[part].operation, scene.parts[part].rank
     state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
@@ -324,7 +327,7 @@ def _begin(scene: Scene, state: State, part: int) -> None:
     ours.is_open = True
 
 
-@borrows_inner
+@inlined
 def _go(scene: Scene, state: State, part: int) -> None:
     """A lane asks and posts, one thing after another, then looks whether what it takes next is there."""
     ours, rank = state.parts[part], scene.parts[part].rank
@@ -350,7 +353,7 @@ def _go(scene: Scene, state: State, part: int) -> None:
     push(state.heap, state.heap.now[0], LOOKS, part)
 
 
-@borrows_inner
+@inlined
 def _window(scene: Scene, state: State, part: int) -> int:
     """Up to which take a part asks now."""
     facts, step = scene.parts[part], state.parts[part].step
@@ -368,7 +371,7 @@ def _window(scene: Scene, state: State, part: int) -> int:
     return int(min(facts.num_takes, step + window))
 
 
-@borrows_inner
+@inlined
 def _ask(scene: Scene, state: State, part: int) -> int:
     """Ask for one more message; whether the backend itself does it."""
     channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
@@ -376,13 +379,13 @@ def _ask(scene: Scene, state: State, part: int) -> int:
     back = scene.channels[channel].back
     if state.lines[back].first < 0:
         seconds = way_of_request(ways_of(scene, state), back, state.lines[back].arrives)
-        push(state.heap, state.heap.now[0] + seconds, REQUEST_CAME, channel)
+        request_comes(scene, state, channel, state.heap.now[0] + seconds)
     else:
         stand(state, back, channel, 0.0)
     return int(scene.channels[channel].is_native)
 
 
-@borrows_inner
+@inlined
 def _send(scene: Scene, state: State, channel: int) -> None:
     facts, ours = scene.channels[channel], state.channels[channel]
     line = facts.line
@@ -403,7 +406,7 @@ def _send(scene: Scene, state: State, channel: int) -> None:
                 push(state.heap, state.heap.now[0], LOOKS, facts.source)
 
 
-@borrows_inner
+@inlined
 def _look(scene: Scene, state: State, part: int) -> None:
     """Whether what a part takes next is there, or it is done."""
     facts, ours = scene.parts[part], state.parts[part]

@@ -84,46 +84,31 @@ class _Arriving(NamedTuple):
 
 
 @inner
-def messages_of(book: Book, sizes: Sizes) -> Messages:
-    """The messages of operations; local work has parts without any."""
-    num_parts, num_channels, num_messages = _count(book, sizes)
-    found = Messages(
-        first_take=np.zeros(num_parts + 1, np.int64),
-        take_channel=np.empty(num_messages, np.int64),
-        take_ordinal=np.empty(num_messages, np.int64),
-        take_added_bytes=np.zeros(num_messages),
-        first_post=np.zeros(num_messages + num_parts + 1, np.int64),
-        post_channel=np.empty(num_messages, np.int64),
-        num_posts=np.zeros(num_parts, np.int64),
-        breadth=np.zeros(num_parts, np.int64),
-        num_summed=np.zeros(num_parts, np.int64),
-        channel_source=np.empty(num_channels, np.int64),
-        channel_destination=np.empty(num_channels, np.int64),
-        first_message=np.zeros(num_channels + 1, np.int64),
-        message_bytes=np.empty(num_messages),
-    )
-    channel = 0
-    for number, shape in enumerate(sizes.shape):
-        template = book.template[shape]
-        part = sizes.first_part[number]
-        for group in range(book.first_group[shape], book.first_group[shape + 1]):
-            size = book.group_first[group + 1] - book.group_first[group]
-            if template < 0 or book.first_move[template] == book.first_move[template + 1]:
-                for one in range(part, part + size):
-                    found.first_take[one + 1] = found.first_take[one]
-                    found.first_post[found.first_take[one] + one + 1] = found.first_post[found.first_take[one] + one]
-            elif book.kind[template] == NATIVE_RING:
-                _fill_ring(_Group(book, sizes, number, template, part, channel), found)
-            else:
-                _fill(_Group(book, sizes, number, template, part, channel), found)
-            part += size
-            if template >= 0:
-                channel += book.first_channel[template + 1] - book.first_channel[template]
-    return found
+def fill_all(book: Book, sizes: Sizes, number: int, channel: int, found: Messages) -> None:
+    """The messages of all groups of an operation."""
+    shape, part = sizes.shape[number], sizes.first_part[number]
+    template = book.template[shape]
+    for group in range(book.first_group[shape], book.first_group[shape + 1]):
+        size = book.group_first[group + 1] - book.group_first[group]
+        if book.first_move[template] == book.first_move[template + 1]:
+            fill_nothing(part, size, found)
+        elif book.kind[template] == NATIVE_RING:
+            _fill_ring(_Group(book, sizes, number, template, part, channel), found)
+        else:
+            _fill(_Group(book, sizes, number, template, part, channel), found)
+        part += size
+        channel += book.first_channel[template + 1] - book.first_channel[template]
 
 
 @borrows_inner
-def _count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
+def fill_nothing(part: int, size: int, found: Messages) -> None:
+    for one in range(part, part + size):
+        found.first_take[one + 1] = found.first_take[one]
+        found.first_post[found.first_take[one] + one + 1] = found.first_post[found.first_take[one] + one]
+
+
+@borrows_inner
+def count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
     num_parts, num_channels, num_messages = 0, 0, 0
     for number, shape in enumerate(sizes.shape):
         template = book.template[shape]
@@ -135,7 +120,7 @@ def _count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
         in_group = 0
         for move in range(book.first_move[template], book.first_move[template + 1]):
             if book.kind[template] == NATIVE_RING:
-                in_group += 2 * _num_received(_num_bytes(book, sizes, number), _num_members(book, template))
+                in_group += 2 * _num_received(_num_bytes(book, sizes, number), book.num_chunks[template])
             else:
                 in_group += _num_pieces(book, sizes, number, template, move)
         num_messages += (last - first) * in_group
@@ -166,10 +151,9 @@ def _bound(num_elements: int, num_chunks: int, chunk: int) -> int:
 
 
 @borrows_inner
-def _range(book: Book, sizes: Sizes, number: int, template: int, move: int) -> tuple[int, int]:
-    """The elements of a move. A gather's chunks are whole contributions."""
+def _range(book: Book, sizes: Sizes, number: int, template: int, first: int, last: int) -> tuple[int, int]:  # noqa: PLR0917 - numba has no other
+    """The elements of chunks. A gather's are whole contributions."""
     num_elements = _num_elements(book, sizes, number)
-    first, last = book.move_first[move], book.move_last[move]
     if book.is_gather[template]:
         return first * num_elements, last * num_elements
     chunks = book.num_chunks[template]
@@ -178,7 +162,7 @@ def _range(book: Book, sizes: Sizes, number: int, template: int, move: int) -> t
 
 @borrows_inner
 def _num_pieces(book: Book, sizes: Sizes, number: int, template: int, move: int) -> int:
-    start, stop = _range(book, sizes, number, template, move)
+    start, stop = _range(book, sizes, number, template, book.move_first[move], book.move_last[move])
     num_bytes = (stop - start) * sizes.item_bytes[number]
     if num_bytes == 0:
         return 0
@@ -190,7 +174,15 @@ def _num_pieces(book: Book, sizes: Sizes, number: int, template: int, move: int)
 
 @borrows_inner
 def _extent(group: _Group, move: int) -> tuple[int, int]:
-    return _range(group.book, group.sizes, group.number, group.template, move)
+    book = group.book
+    return _range(book, group.sizes, group.number, group.template, book.move_first[move], book.move_last[move])
+
+
+@borrows_inner
+def _came(group: _Group, move: int) -> tuple[int, int]:
+    """The same of what arrives."""
+    book = group.book
+    return _range(book, group.sizes, group.number, group.template, book.came_first[move], book.came_last[move])
 
 
 @inner
@@ -304,7 +296,7 @@ def _last_before(group: _Group, arriving: _Arriving, cuts: _Cuts, leaves: int, e
             continue
         if last > 0 and number != in_round:
             return last
-        start, stop = _extent(group, move)
+        start, stop = _came(group, move)
         if start >= end or begin >= stop:
             continue
         count = cuts.pieces[move - book.first_move[group.template]]
@@ -347,8 +339,9 @@ def _num_received(num_bytes: int, num_members: int) -> int:
 def _fill_ring(group: _Group, found: Messages) -> None:
     num_members = _num_members(group.book, group.template)
     num_bytes = _num_bytes(group.book, group.sizes, group.number)
-    received = _num_received(num_bytes, num_members)
-    size = num_bytes * (num_members - 1) / num_members / received
+    in_ring = group.book.num_chunks[group.template]
+    received = _num_received(num_bytes, in_ring)
+    size = num_bytes * (in_ring - 1) / in_ring / received
     for member in range(num_members):
         channel = group.channel + member
         found.channel_source[channel] = group.part + member

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from autosync.plan.tables import ALGORITHMS, COLLECTIVES, LOCAL_KINDS, Shape, Tables
 from autosync.simulators.costs import Costs
-from autosync.simulators.timeline.book import Book, book_of
+from autosync.simulators.timeline.book import Book, book_of, goes_round
 from autosync.simulators.timeline.links import network_of
-from autosync.simulators.timeline.network import Scene, Times
+from autosync.simulators.timeline.network import Network, Scene, Times
 from autosync.simulators.timeline.problem import Flags, Integers, Program
 from autosync.simulators.timeline.program import program_of_tables, with_update, with_work
 from autosync.simulators.timeline.staging import Script, stage
@@ -21,7 +23,12 @@ from autosync.strategy.representation import Overlap
 
 _UPDATE = LOCAL_KINDS.index("update")
 _NATIVE = ALGORITHMS.index("native")
-_GLOOS_OWN = [COLLECTIVES.index(one) for one in ("all_reduce", "reduce", "broadcast")]
+_IS_GLOOS_OWN = np.array(
+    [
+        *(one in ("all_reduce", "reduce", "broadcast") for one in COLLECTIVES),
+        *(False for _ in range(max(0, len(LOCAL_KINDS) - len(COLLECTIVES)))),
+    ]
+)
 _STOCK_THREADS = 2
 _PACE_SLACK_SECONDS = 5e-4
 """Replayed compute makes good as much lost time (see `trials.replay`)."""
@@ -33,33 +40,41 @@ class Near:
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> None:
         self._model = model
         self._costs = costs
-        self._network = network_of(cluster, costs)
-        self._trains = np.array([rank.role == "worker" for rank in cluster.ranks], dtype=np.bool_)
+        self._workers = tuple(range(cluster.num_workers))
+        # Ranks that share processors wait for each other: none stands for others there.
+        self._is_even = costs.num_processors is None and _is_even(cluster)
+        self._apart = _Stage(network_of(cluster, costs), np.array([rank.role == "worker" for rank in cluster.ranks]))
+        self._alike = _Stage(_first_of(self._apart.network), np.ones(1, dtype=np.bool_)) if self._is_even else None
         self._programs: dict[tuple[Overlap, bool], Program] = {}
         self._numbers: dict[Shape, int] = {}
-        self._book: Book | None = None
+        self._books: dict[bool, Book] = {}
         num_elements = sum(variable.num_elements for variable in model.variables)
         self._update_seconds = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
 
-    def scene(self, tables: Tables, overlap: Overlap, *, by_users: Flags, users_elements: int) -> Scene:
-        """What the kernel is given."""
+    def scene(
+        self, tables: Tables, overlap: Overlap, *, by_users: Flags, users_elements: int, every_rank: bool = False
+    ) -> Scene:
+        """What the kernel is given. Where all ranks do the same it has one of them, unless told to have every rank."""
         operations, costs = tables.operations, self._costs
+        alike = self._is_even and not every_rank and all(self._is_same_for_all(shape) for shape in tables.shapes)
+        place = self._alike if alike and self._alike is not None else self._apart
         stock = is_stock(tables, overlap, self._model)
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
-        is_native = operations.is_transfer & (operations.algorithm == _NATIVE) & np.isin(operations.kind, _GLOOS_OWN)
+        is_native = operations.is_transfer & (operations.algorithm == _NATIVE) & _IS_GLOOS_OWN[operations.kind]
         program = self._program(tables, overlap, stock=stock)
+        numbers = self._shapes(tables.shapes)
         return stage(
             Script(
-                operations=operations._replace(shape=self._shapes(tables.shapes)[operations.shape]),
+                operations=operations._replace(shape=numbers[operations.shape]),
                 gates=tables.gates,
                 num_lanes=max(1, tables.num_lanes),
                 lane_width=_STOCK_THREADS if stock else 1,
-                book=self._known(),
-                network=self._network,
+                book=self._books[alike],
+                network=place.network,
                 times=self._times(stock=stock),
-                trains=self._trains,
+                trains=place.trains,
                 program=with_update(program, users_elements * self._update_seconds),
                 # The reducer averages as it goes.
                 local_work=np.where(is_update | stock, 0.0, elements / rates[operations.cost]),
@@ -69,16 +84,16 @@ class Near:
             )
         )
 
-    def _known(self) -> Book:
-        assert self._book is not None, "shapes come first"
-        return self._book
+    def _is_same_for_all(self, shape: Shape) -> bool:
+        """Whether all workers take part, in one group, and do the same in it."""
+        return shape.groups == (self._workers,) and not shape.within and goes_round(shape)
 
     def _shapes(self, shapes: Sequence[Shape]) -> Integers:
-        """The numbers of shapes in the book, which grows whenever one is new."""
-        if self._book is None or any(shape not in self._numbers for shape in shapes):
+        """The numbers of shapes in the books, which grow whenever one is new."""
+        if not self._books or any(shape not in self._numbers for shape in shapes):
             for shape in shapes:
                 self._numbers.setdefault(shape, len(self._numbers))
-            self._book = book_of(list(self._numbers))
+            self._books = {alike: book_of(list(self._numbers), alike=alike) for alike in (False, True)}
         return np.array([self._numbers[shape] for shape in shapes], dtype=np.int64)
 
     def _program(self, tables: Tables, overlap: Overlap, *, stock: bool) -> Program:
@@ -115,3 +130,31 @@ class Near:
             slack=0.0 if costs.num_processors is None else _PACE_SLACK_SECONDS,
             num_processors=costs.num_processors or 0,
         )
+
+
+class _Stage(NamedTuple):
+    """Where plans are played, and which ranks train."""
+
+    network: Network
+    trains: Flags
+
+
+def _is_even(cluster: ClusterSpec) -> bool:
+    """Whether all nodes are the same, each with one worker."""
+    kinds = {replace(node, name="", host="") for node in cluster.nodes}
+    if len(kinds) > 1 or cluster.racks or len(cluster.ranks) != len(cluster.nodes):
+        return False
+    return cluster.num_workers == len(cluster.ranks) and cluster.calibration is None
+
+
+def _first_of(network: Network) -> Network:
+    """The first node of those that are the same, by itself."""
+    num_nodes = len(network.rack)
+    return network._replace(
+        node=network.node[:1],
+        rack=network.rack[:1],
+        link_rate=network.link_rate[[0, num_nodes]],
+        link_burst=network.link_burst[[0, num_nodes]],
+        queue_rate=network.queue_rate[:1],
+        queue_burst=network.queue_burst[:1],
+    )

@@ -40,6 +40,7 @@ LINK_STATE = _record("num_active", "served since due")
 QUEUE_STATE = _record("", "inflow backlog since")
 LANE_STATE = _record("head iteration num_under_way priority")
 RANK_STATE = _record("at iteration works_on num_ready", "until pace python_free")
+DUE = _record("what", "time")
 ENTRY = _record("channel next", "num_bytes", "is_counted")
 
 
@@ -120,12 +121,13 @@ class Scene(NamedTuple):
 
 
 class Heap(NamedTuple):
-    """What is about to happen, by time; arrays of one element are numbers that change."""
+    """What is about to happen, by time, and what happens now: `counts` are how many of the first there are, and where
+    the latter begin and end."""
 
     now: Floats
-    time: Floats
-    what: Integers
-    size: Integers
+    entries: Records
+    soon: Integers
+    counts: Integers
 
 
 class State(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 from autosync.simulators.timeline.compiled import borrows_inner, inner
 from autosync.simulators.timeline.network import (
     CHANNEL_STATE,
+    DUE,
     ENTRY,
     LANE_STATE,
     LINE_STATE,
@@ -31,7 +32,7 @@ def at_rest(scene: Scene, num_iterations: int) -> State:
     state = State(
         num_iterations=num_iterations,
         num_items=num_items,
-        heap=Heap(np.zeros(1), np.empty(num_events), np.empty(num_events, np.int64), np.zeros(1, np.int64)),
+        heap=Heap(np.full(1, -1.0), np.empty(num_events, DUE), np.empty(num_events, np.int64), np.zeros(3, np.int64)),
         unmet=np.zeros((num_iterations, num_items), np.int64),
         begun=np.full((num_iterations, num_parts), np.nan),
         ended=np.full((num_iterations, num_parts), np.nan),
@@ -44,8 +45,8 @@ def at_rest(scene: Scene, num_iterations: int) -> State:
         queues=np.zeros(len(scene.network.queue_rate), QUEUE_STATE),
         lanes=np.zeros(num_ranks * scene.num_lanes, LANE_STATE),
         ranks=np.zeros(num_ranks, RANK_STATE),
-        entries=np.zeros(num_entries, ENTRY),
-        free_entry=np.zeros(1, np.int64),
+        entries=np.empty(num_entries, ENTRY),
+        free_entry=np.zeros(2, np.int64),
         active=np.empty((len(scene.network.link_rate), num_lines + 1), np.int64),
         processor_free=np.zeros(scene.times.num_processors),
         passed=np.full((num_iterations, num_ranks, len(scene.program)), np.nan),
@@ -73,25 +74,33 @@ def _lay_out(scene: Scene, state: State) -> None:
         state.lanes[lane].head, state.lanes[lane].priority = scene.first_queued[lane], -1
     for rank in range(len(state.ranks)):
         state.ranks[rank].works_on, state.ranks[rank].until = -1, np.inf
-    for entry in range(len(state.entries)):
-        state.entries[entry].next = entry + 1
 
 
 @inner
 def _count_waits(scene: Scene, state: State) -> None:
+    """What waits for earlier iterations waits for less at the beginning, and so does what is not done in each."""
+    longest, always = 0, True
+    for lag in scene.follower_lag:
+        longest = max(longest, lag)
+    for every in scene.every:
+        always &= every == 1
     for iteration in range(state.num_iterations):
-        state.unmet[iteration] = scene.num_waits
+        if always and iteration > longest:
+            state.unmet[iteration] = state.unmet[iteration - 1]
+        else:
+            _count_waits_of(scene, state, iteration)
+
+
+@inner
+def _count_waits_of(scene: Scene, state: State, iteration: int) -> None:
+    state.unmet[iteration] = scene.num_waits
     num_ranks = len(scene.trains)
     for part in range(len(scene.parts)):
         operation, rank = scene.parts[part].operation, scene.parts[part].rank
         for position in range(scene.first_follower[operation], scene.first_follower[operation + 1]):
-            item = item_of(scene, scene.follower[position], rank, num_ranks)
-            if item < 0:
-                continue
-            lag = scene.follower_lag[position]
-            for iteration in range(state.num_iterations - lag):
-                if is_due(scene, iteration, operation):
-                    state.unmet[iteration + lag, item] += 1
+            item, before = item_of(scene, scene.follower[position], rank, num_ranks), scene.follower_lag[position]
+            if item >= 0 and iteration >= before and is_due(scene, iteration - before, operation):
+                state.unmet[iteration, item] += 1
 
 
 @borrows_inner

@@ -76,27 +76,27 @@ class TimelineSimulator:
         for begin in range(0, len(strategies), _BATCH):
             yield from map(_seconds, self._scenes(strategies[begin : begin + _BATCH]))
 
-    def scene(self, strategy: Strategy) -> Scene:
-        """What the kernel is given."""
-        (scene,) = self._scenes([strategy])
+    def scene(self, strategy: Strategy, *, every_rank: bool = False) -> Scene:
+        """What the kernel is given; ranks that do the same are one, unless told otherwise."""
+        (scene,) = self._scenes([strategy], every_rank=every_rank)
         return scene
 
     def play(self, strategy: Strategy, *, num_iterations: int = NUM_ITERATIONS) -> Played:
         """All that happens, message by message, from rest until steps are steady."""
-        return play(self.scene(strategy), num_iterations)
+        return play(self.scene(strategy, every_rank=True), num_iterations)
 
     def explain(self, strategy: Strategy) -> Explanation:
         """What a step by a strategy waits for, and how busy links are."""
-        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy)
+        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
         played = play(scene, NUM_ITERATIONS)
         return explanation_of(plan, self._cluster, scene, played, seconds=steady_seconds(scene, played))
 
     def trace(self, strategy: Strategy) -> list[dict[str, Any]]:
         """The events of a Chrome trace, as the runtime writes them."""
-        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy)
+        plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
         return trace_of(plan, self._cluster, scene, play(scene, NUM_ITERATIONS))
 
-    def _scenes(self, strategies: Sequence[Strategy]) -> Iterator[Scene]:
+    def _scenes(self, strategies: Sequence[Strategy], *, every_rank: bool = False) -> Iterator[Scene]:
         lowering = self._lowering
         try:
             plans = lowering.lower(lowering.encode(strategies))
@@ -112,6 +112,7 @@ class TimelineSimulator:
                 strategy.overlap,
                 by_users=plans.by_users[begin:end],
                 users_elements=int(plans.users_elements[number]),
+                every_rank=every_rank,
             )
 
 

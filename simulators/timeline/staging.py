@@ -10,7 +10,8 @@ import numpy as np
 from autosync.plan.tables import EVENTS, Gates, Operations
 from autosync.simulators.timeline.book import Book
 from autosync.simulators.timeline.compiled import borrows_inner, inner
-from autosync.simulators.timeline.messages import Messages, Sizes, messages_of
+from autosync.simulators.timeline.copies import messages_of
+from autosync.simulators.timeline.messages import Messages, Sizes
 from autosync.simulators.timeline.network import CHANNEL, LINE, PART, TAKE, Network, Records, Scene, Times
 from autosync.simulators.timeline.problem import Flags, Floats, Integers, Program
 
@@ -117,14 +118,13 @@ def _parts(script: Script, first_part: Integers, part_of: Integers) -> Records:
     for number, shape in enumerate(operations.shape):
         part = first_part[number]
         for group in range(book.first_group[shape], book.first_group[shape + 1]):
-            size = book.group_first[group + 1] - book.group_first[group]
             for at in range(book.group_first[group], book.group_first[group + 1]):
                 parts[part].operation, parts[part].rank = number, book.ranks[at]
                 part_of[number, book.ranks[at]] = part
                 if operations.is_transfer[number]:
-                    parts[part].work = script.times.transfer if size > 1 else 0.0
+                    parts[part].work = script.times.transfer if book.size[shape] > 1 else 0.0
                 elif not script.by_users[number]:
-                    share = 1.0 / size if operations.sharded[number] else 1.0
+                    share = 1.0 / book.size[shape] if operations.sharded[number] else 1.0
                     parts[part].work = script.times.local + script.local_work[number] * share
                     parts[part].seconds = script.local_seconds[number] * share
                 part += 1
@@ -151,12 +151,15 @@ def _channels(script: Script, parts: Records, messages: Messages) -> tuple[Recor
         one.line = (first + parts[source].rank) * num_ranks + parts[destination].rank
         one.back = (first + parts[destination].rank) * num_ranks + parts[source].rank
         one.is_native = script.is_native[operation]
-    lines = np.empty(num_contexts * num_ranks * num_ranks, LINE)
+        if num_ranks == 1:
+            one.back += num_contexts
+    # Where one rank stands for all it hears from another one than it sends to: requests have connections of their own.
+    lines = np.empty(num_contexts * (num_ranks * num_ranks if num_ranks > 1 else 2), LINE)
     for line in range(len(lines)):
         one = lines[line]
         start, end = network.node[line // num_ranks % num_ranks], network.node[line % num_ranks]
         one.link, one.queue, one.rack_out, one.rack_in = start, end, -1, -1
-        if start == end:
+        if start == end and num_ranks > 1:
             one.link, one.queue = num_nodes + start, -1
         elif network.rack[start] != network.rack[end]:
             if network.rack[start] >= 0:
