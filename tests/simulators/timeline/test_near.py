@@ -25,12 +25,13 @@ from autosync.simulators.timeline.network import Scene
 from autosync.simulators.timeline.simulator import TimelineSimulator, steady_seconds
 from autosync.simulators.timeline.stock import is_stock
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import AllReduce, Message, ParameterServer, Strategy
 from autosync.strategy.space import Space
 from autosync.testing.generate import random_cluster, random_model
 from autosync.testing.plans import cluster_of
+from autosync.testing.simulators import two_layers
 
 RATE = 1e8
 NOTHING = (0.0, 0.0)
@@ -52,20 +53,6 @@ FREE = Costs(
     ),
 )
 """Nothing but bytes on links takes time."""
-
-
-def two_layers(*, forward: float = 0.01, backward: float = 0.02) -> ModelSpec:
-    """Two variables of 10 MB each; the second one's gradient is ready first."""
-    variables = tuple(
-        Variable(name=name, shape=(2_500_000,), use=use, ready=1 - use) for use, name in enumerate(("first", "second"))
-    )
-    timeline = Timeline(
-        device="none",
-        source="computed",
-        forward=tuple(Segment(module=v.name, seconds=forward, variables=(v.name,)) for v in variables),
-        backward=tuple(Segment(module=v.name, seconds=backward, variables=(v.name,)) for v in reversed(variables)),
-    )
-    return ModelSpec(name="two", optimizer=OptimizerSpec(name="SGD"), variables=variables, timeline=timeline)
 
 
 def seconds_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs = FREE) -> float:
