@@ -20,9 +20,9 @@ _ROOTED = ("reduce", "broadcast", "gather_v")
 class Book(NamedTuple):
     """Shapes of transfers as columns, worked out once for many plans.
 
-    By shape: its template (-1: local work, or not alike), into how many chunks an outer split has cut its buffer, how
-    many members a group has, and its groups, `ranks[group_first[g] : group_first[g + 1]]` for g from
-    `first_group[shape]` on.
+    By shape: its template (-1: local work, or not alike), into how many chunks an outer split has cut its buffer, and
+    its groups, `ranks[group_first[g] : group_first[g + 1]]` for g from `first_group[shape]` on, which stand for
+    `group_size[g]` ranks.
 
     A template is how a collective goes among so many members: its moves in the order of rounds, with the channel of
     each; those that arrive at a member (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and
@@ -32,9 +32,9 @@ class Book(NamedTuple):
 
     template: Integers
     outer: Integers
-    size: Integers
     first_group: Integers
     group_first: Integers
+    group_size: Integers
     ranks: Integers
     kind: Integers
     num_chunks: Integers
@@ -84,9 +84,9 @@ def book_of(shapes: Sequence[Shape], *, alike: bool = False) -> Book:
     return Book(
         template=_integers(template),
         outer=_integers([len(shape.within[0]) if shape.within else 1 for shape in shapes]),
-        size=_integers([len(shape.groups[0]) for shape in shapes]),
         first_group=_ends([len(those) for those in groups]),
         group_first=_ends([len(group) for group in flat]),
+        group_size=_integers([len(shape.groups[0]) for shape in shapes] if alike else [len(group) for group in flat]),
         ranks=_integers([rank for group in flat for rank in group]),
         **columns,
     )
@@ -105,16 +105,14 @@ def _template(shape: Shape) -> _Template:
     collective, algorithm, size = shape.collective, shape.algorithm, len(shape.groups[0])
     assert collective is not None
     assert algorithm is not None
-    chunks, is_ring = (
-        num_chunks(collective, size) if size > 1 else 1,
-        (collective, algorithm) == ("all_reduce", "native"),
-    )
-    if is_ring and size > 1:
+    chunks = num_chunks(collective, size) if size > 1 else 1
+    is_ring = (collective, algorithm) == ("all_reduce", "native") and size > 1
+    if is_ring:
         moves = tuple(Move(0, member, (member + 1) % size, 0, 1, adds=True) for member in range(size))
     else:
         moves = tuple(sorted(expand(collective, algorithm, size), key=lambda move: move.round)) if size > 1 else ()
     return _Template(
-        kind=NATIVE_RING if is_ring and size > 1 else PIECES,
+        kind=NATIVE_RING if is_ring else PIECES,
         num_members=size,
         num_chunks=chunks,
         is_gather=collective in ("gather_v", "all_gather_v"),

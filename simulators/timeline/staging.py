@@ -118,13 +118,14 @@ def _parts(script: Script, first_part: Integers, part_of: Integers) -> Records:
     for number, shape in enumerate(operations.shape):
         part = first_part[number]
         for group in range(book.first_group[shape], book.first_group[shape + 1]):
+            size = book.group_size[group]
             for at in range(book.group_first[group], book.group_first[group + 1]):
                 parts[part].operation, parts[part].rank = number, book.ranks[at]
                 part_of[number, book.ranks[at]] = part
                 if operations.is_transfer[number]:
-                    parts[part].work = script.times.transfer if book.size[shape] > 1 else 0.0
+                    parts[part].work = script.times.transfer if size > 1 else 0.0
                 elif not script.by_users[number]:
-                    share = 1.0 / book.size[shape] if operations.sharded[number] else 1.0
+                    share = 1.0 / size if operations.sharded[number] else 1.0
                     parts[part].work = script.times.local + script.local_work[number] * share
                     parts[part].seconds = script.local_seconds[number] * share
                 part += 1
