@@ -48,7 +48,7 @@ SCREEN = "analytical"
 """The quick simulator that says which of many strategies the precise one is asked about."""
 
 NUM_SCREENED = 2500
-NUM_SIMULATED = 32
+NUM_SIMULATED = 96
 """For each round."""
 
 
