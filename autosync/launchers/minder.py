@@ -396,8 +396,7 @@ def _resolved(host: str) -> list[tuple[int, Any]]:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
         return []
-    places = [(int(family), place) for family, _, _, _, place in found if family in (socket.AF_INET, socket.AF_INET6)]
-    return sorted(places, key=lambda one: one[0] != socket.AF_INET)
+    return sorted([(int(family), place) for family, _, _, _, place in found], key=lambda one: one[0] != socket.AF_INET)
 
 
 def _own_addresses() -> dict[tuple[int, str], str]:
