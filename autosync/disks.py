@@ -19,7 +19,8 @@ def is_full(path: Path) -> bool:
         facts = os.statvfs(path)
     except OSError:
         return False
-    return facts.f_bavail * facts.f_frsize < _FEWEST_BYTES
+    # What the kernel shows as files has no blocks at all.
+    return facts.f_blocks > 0 and facts.f_bavail * facts.f_frsize < _FEWEST_BYTES
 
 
 def full_note(path: Path) -> str:
@@ -38,10 +39,15 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def is_full_error(error: BaseException) -> bool:
+    """Whether there was no room."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
 def told(error: BaseException | None) -> str:
     """What to add to an error that came of a full disk and names no file: those that this process writes there."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        if is_full_error(error) and getattr(error, "filename", None) is None:
             return "".join(dict.fromkeys(map(full_note, _written())))
         error = error.__cause__
     return ""

@@ -115,7 +115,12 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     chosen = [one for one in CONTESTANTS if not options.contestant or one.name in (*options.contestant, EXACT)]
     # The correction is of SGD's momentum, and takes its place.
     bare = profile(training.make(replace(training.setting, momentum=0.0)), steps=1)
-    chosen = [one for one in chosen if not (one.corrects_momentum and model.optimizer.name != "SGD")]
+    # What it sends from is not the gradient, so what is clipped would not be it either.
+    chosen = [
+        one
+        for one in chosen
+        if not (one.corrects_momentum and (model.optimizer.name != "SGD" or training.setting.clip_norm is not None))
+    ]
     num_bytes: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         paths: dict[str, str | None] = {}
@@ -136,6 +141,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
                 "num_steps": num_steps,
                 "learning_rate": training.setting.learning_rate,
                 "momentum": 0.0 if contestant.corrects_momentum else training.setting.momentum,
+                "clip_norm": training.setting.clip_norm,
             }
             for seed in range(options.seeds)
             for contestant in chosen

@@ -32,7 +32,7 @@ NUM_EVALUATED = 32
 def train(run: dict[str, Any], rank: int) -> dict[str, Any]:
     """One training on one rank; all ranks begin alike, and each has data of its own."""
     began = time.monotonic()
-    setting = Setting(learning_rate=run["learning_rate"], momentum=run["momentum"])
+    setting = Setting(learning_rate=run["learning_rate"], momentum=run["momentum"], clip_norm=run["clip_norm"])
     task = TRAININGS[run["training"]].make(setting)
     torch.manual_seed(run["seed"])
     model = task.model()
@@ -50,6 +50,8 @@ def train(run: dict[str, Any], rank: int) -> dict[str, Any]:
             optimizer.zero_grad()
             loss = task.loss(called, task.batch(batches))
             loss.backward()  # type: ignore[no-untyped-call]
+            if setting.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip_norm)
             optimizer.step()
             scheduler.step()
             losses.append(loss.detach())

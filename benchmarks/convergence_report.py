@@ -33,7 +33,9 @@ def markdown(document: Mapping[str, Any]) -> str:
 def _table(name: str, result: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     dense = result["contestants"][EXACT]["bytes_a_step"]
     size = f"{result['num_parameters']:,} parameters, {result['num_steps']} steps"
+    clipped = result.get("clip_norm")
     setting = f"learning rate {result['learning_rate']:g}, momentum {result['momentum']:g}"
+    setting += "" if clipped is None else f", clipped at {clipped:g}"
     lines = [
         f"**{name}** ({size}; {setting}; {document['num_ranks']} ranks, {document['num_seeds']} seeds)",
         "",

@@ -139,6 +139,7 @@ class Setting:
 
     learning_rate: float
     momentum: float
+    clip_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,7 @@ def transformer(setting: Setting) -> Task:
         loss=text_loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=setting.learning_rate, momentum=setting.momentum),
         batch_size=NUM_TEXTS,
+        clip_norm=setting.clip_norm,
     )
 
 
@@ -184,15 +186,15 @@ def convnet(setting: Setting) -> Task:
     )
 
 
-def _settings(*pairs: tuple[float, float]) -> tuple[Setting, ...]:
-    return tuple(Setting(learning_rate=rate, momentum=momentum) for rate, momentum in pairs)
+def _settings(*pairs: tuple[float, float], clip_norm: float | None = None) -> tuple[Setting, ...]:
+    return tuple(Setting(learning_rate=rate, momentum=momentum, clip_norm=clip_norm) for rate, momentum in pairs)
 
 
 TRAININGS = {
     "transformer": Training(
         make=transformer,
-        setting=Setting(learning_rate=0.1, momentum=0.9),
-        tried=_settings((0.03, 0.9), (0.1, 0.9), (0.3, 0.9), (0.1, 0.5), (0.2, 0.5), (0.4, 0.5)),
+        setting=Setting(learning_rate=0.6, momentum=0.5, clip_norm=1.0),
+        tried=_settings((0.1, 0.9), (0.3, 0.9), (0.6, 0.9), (0.3, 0.5), (0.6, 0.5), (1.2, 0.5), clip_norm=1.0),
         num_steps=1200,
     ),
     "transformer, AdamW": Training(

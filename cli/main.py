@@ -123,7 +123,7 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, list[str]]:
         case OSError(filename=str() | os.PathLike() as filename):
             # The world said no to a file: a full disk, a folder that may not be written.
             return 1, [f"error: {filename}: {error.strerror}"]
-        case OSError() if disks.told(error):
+        case OSError() if disks.is_full_error(error):
             return 1, [f"error: {error.strerror}{disks.told(error)}"]
         case _:
             what = " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,5 +1,6 @@
 """The front door: the listing, the exit codes, and the one form that all errors have."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -119,6 +120,13 @@ def test_a_file_that_the_system_refuses_is_exit_1(raising: Raise, capsys: pytest
     raising(PermissionError(13, "Permission denied", "/results/best.yaml"))
     assert main.run(["fail"]) == 1
     assert capsys.readouterr().err == "error: /results/best.yaml: Permission denied\n"
+
+
+def test_a_disk_without_room_is_no_bug(raising: Raise, capsys: pytest.CaptureFixture[str]) -> None:
+    # As a write has it, which names no file.
+    raising(OSError(errno.ENOSPC, "No space left on device"))
+    assert main.run(["fail"]) == 1
+    assert capsys.readouterr().err == "error: No space left on device\n"
 
 
 def test_a_click_exception_is_exit_1(raising: Raise, capsys: pytest.CaptureFixture[str]) -> None:
