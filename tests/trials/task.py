@@ -6,6 +6,7 @@ The file `fault` is read at each step: how rank 1 goes wrong, and behind a comma
 import os
 import resource
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def _go_wrong(how: str) -> None:
         case "raise":
             raise ValueError("no such luck")
         case "shout":
-            print("x" * 1_000_000, flush=True)
+            sys.stdout.write("x" * 1_000_000)
+            sys.stdout.flush()
         case "exit":
             raise SystemExit(3)
         case "hang":
