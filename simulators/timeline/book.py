@@ -20,9 +20,10 @@ _ROOTED = ("reduce", "broadcast", "gather_v")
 class Book(NamedTuple):
     """Shapes of transfers as columns, worked out once for many plans.
 
-    By shape: its template (-1: local work, or not alike), into how many chunks an outer split has cut its buffer, and
-    its groups, `ranks[group_first[g] : group_first[g + 1]]` for g from `first_group[shape]` on, which stand for
-    `group_size[g]` ranks.
+    By shape: whether it has messages (local work has none, nor has what is not alike), into how many chunks an outer
+    split has cut its buffer, and its groups, g from `first_group[shape]` on. By group: its template, and its ranks
+    `ranks[group_first[g] : group_first[g + 1]]`, which stand for `group_size[g]` of them. Nodes need not have the same
+    number of ranks, so groups of one shape may go by different templates.
 
     A template is how a collective goes among so many members: its moves in the order of rounds, with the channel of
     each; those that arrive at a member (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and
@@ -30,9 +31,10 @@ class Book(NamedTuple):
     the same time: `came_first` and `came_last` are the chunks of that, and the chunks that are sent anywhere else.
     """
 
-    template: Integers
+    has_messages: Flags
     outer: Integers
     first_group: Integers
+    template: Integers
     group_first: Integers
     group_size: Integers
     ranks: Integers
@@ -71,20 +73,23 @@ class _Template(NamedTuple):
 def book_of(shapes: Sequence[Shape], *, alike: bool = False) -> Book:
     """The book of these shapes, in their order. `alike`: all ranks do alike in them, and the first stands for all."""
     templates: dict[_Template, int] = {}
-    template = []
+    template, has_messages = list[int](), list[bool]()
     for shape in shapes:
-        if shape.collective is None or (alike and not goes_round(shape)):
-            template.append(-1)
-            continue
-        found = _template(shape)
-        template.append(templates.setdefault(_of_one(found) if alike else found, len(templates)))
+        has_messages.append(shape.collective is not None and (goes_round(shape) or not alike))
+        for group in shape.groups[:1] if alike else shape.groups:
+            if not has_messages[-1]:
+                template.append(-1)
+                continue
+            found = _template(shape, len(group))
+            template.append(templates.setdefault(_of_one(found) if alike else found, len(templates)))
     groups = [[(0,)] if alike else list(shape.groups) for shape in shapes]
     flat = [group for those in groups for group in those]
     columns = _columns(list(templates))
     return Book(
-        template=_integers(template),
+        has_messages=np.array(has_messages, dtype=np.bool_),
         outer=_integers([len(shape.within[0]) if shape.within else 1 for shape in shapes]),
         first_group=_ends([len(those) for those in groups]),
+        template=_integers(template),
         group_first=_ends([len(group) for group in flat]),
         group_size=_integers([len(shape.groups[0]) for shape in shapes] if alike else [len(group) for group in flat]),
         ranks=_integers([rank for group in flat for rank in group]),
@@ -101,8 +106,9 @@ def goes_round(shape: Shape) -> bool:
     return shape.algorithm in ("ring", "native") and shape.collective not in _ROOTED and len(shape.groups[0]) > 2
 
 
-def _template(shape: Shape) -> _Template:
-    collective, algorithm, size = shape.collective, shape.algorithm, len(shape.groups[0])
+def _template(shape: Shape, size: int) -> _Template:
+    """How so many members of a group go about it."""
+    collective, algorithm = shape.collective, shape.algorithm
     assert collective is not None
     assert algorithm is not None
     chunks = num_chunks(collective, size) if size > 1 else 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from autosync.simulators.timeline.book import Book
 from autosync.simulators.timeline.compiled import borrows_inner, inner
-from autosync.simulators.timeline.messages import Messages, Sizes, count, fill_all, fill_nothing
+from autosync.simulators.timeline.messages import Messages, Sizes, count, fill_all, fill_nothing, num_channels_of
 from autosync.simulators.timeline.problem import Integers
 
 
@@ -41,16 +41,14 @@ def messages_of(book: Book, sizes: Sizes) -> Messages:
     num_operations, channel = len(sizes.shape), 0
     known = _Known(np.full(_table_size(num_operations), -1, np.int64), np.empty(num_operations, np.int64))
     for number, shape in enumerate(sizes.shape):
-        template = book.template[shape]
         known.first_channel[number] = channel
-        if template >= 0:
+        if book.has_messages[shape]:
             twin = _twin(sizes, known, number)
             if twin >= 0:
                 _copy(sizes, known, number, twin, found)
             else:
                 fill_all(book, sizes, number, channel, found)
-            groups = book.first_group[shape + 1] - book.first_group[shape]
-            channel += groups * (book.first_channel[template + 1] - book.first_channel[template])
+            channel += num_channels_of(book, shape)
         else:
             first, last = book.first_group[shape], book.first_group[shape + 1]
             num_local = book.group_first[last] - book.group_first[first]

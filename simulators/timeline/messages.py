@@ -87,9 +87,8 @@ class _Arriving(NamedTuple):
 def fill_all(book: Book, sizes: Sizes, number: int, channel: int, found: Messages) -> None:
     """The messages of all groups of an operation."""
     shape, part = sizes.shape[number], sizes.first_part[number]
-    template = book.template[shape]
     for group in range(book.first_group[shape], book.first_group[shape + 1]):
-        size = book.group_first[group + 1] - book.group_first[group]
+        size, template = book.group_first[group + 1] - book.group_first[group], book.template[group]
         if book.first_move[template] == book.first_move[template + 1]:
             fill_nothing(part, size, found)
         elif book.kind[template] == NATIVE_RING:
@@ -108,22 +107,31 @@ def fill_nothing(part: int, size: int, found: Messages) -> None:
 
 
 @borrows_inner
+def num_channels_of(book: Book, shape: int) -> int:
+    """Of all groups of a transfer."""
+    num_channels = 0
+    for group in range(book.first_group[shape], book.first_group[shape + 1]):
+        template = book.template[group]
+        num_channels += book.first_channel[template + 1] - book.first_channel[template]
+    return num_channels
+
+
+@borrows_inner
 def count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
     num_parts, num_channels, num_messages = 0, 0, 0
     for number, shape in enumerate(sizes.shape):
-        template = book.template[shape]
         first, last = book.first_group[shape], book.first_group[shape + 1]
         num_parts += book.group_first[last] - book.group_first[first]
-        if template < 0:
+        if not book.has_messages[shape]:
             continue
-        num_channels += (last - first) * (book.first_channel[template + 1] - book.first_channel[template])
-        in_group = 0
-        for move in range(book.first_move[template], book.first_move[template + 1]):
-            if book.kind[template] == NATIVE_RING:
-                in_group += 2 * _num_received(_num_bytes(book, sizes, number), book.num_chunks[template])
-            else:
-                in_group += _num_pieces(book, sizes, number, template, move)
-        num_messages += (last - first) * in_group
+        num_channels += num_channels_of(book, shape)
+        for group in range(first, last):
+            template = book.template[group]
+            for move in range(book.first_move[template], book.first_move[template + 1]):
+                if book.kind[template] == NATIVE_RING:
+                    num_messages += 2 * _num_received(_num_bytes(book, sizes, number), book.num_chunks[template])
+                else:
+                    num_messages += _num_pieces(book, sizes, number, template, move)
     return num_parts, num_channels, num_messages
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
 from autosync.errors import InputError
@@ -199,6 +199,10 @@ def test_no_exact_plan_beats_the_bound(seed: int) -> None:
         assert seconds_of(strategy, model, cluster) >= bound(model, cluster).seconds * (1 - 1e-3)
 
 
+# Here nodes have unequal numbers of ranks, and reduce among these at the same time.
+@example(seed=29)
+@example(seed=402)
+@example(seed=488)
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 2**32))
 def test_every_operation_of_a_step_takes_place(seed: int) -> None:
