@@ -41,7 +41,7 @@ from autosync.specs.profile import profile
 from autosync.strategy.bundle import save_bundle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from convergence_contestants import CONTESTANTS, EXACT, Contestant, bundle_of, bytes_a_step, cluster_of
+from convergence_contestants import CONTESTANTS, EXACT, Contestant, applies, bundle_of, bytes_a_step, cluster_of
 from convergence_report import markdown, write_pictures
 from convergence_tasks import TRAININGS
 
@@ -115,12 +115,8 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     chosen = [one for one in CONTESTANTS if not options.contestant or one.name in (*options.contestant, EXACT)]
     # The correction is of SGD's momentum, and takes its place.
     bare = profile(training.make(replace(training.setting, momentum=0.0)), steps=1)
-    # What it sends from is not the gradient, so what is clipped would not be it either.
-    chosen = [
-        one
-        for one in chosen
-        if not (one.corrects_momentum and (model.optimizer.name != "SGD" or training.setting.clip_norm is not None))
-    ]
+    chosen = [one for one in chosen if not (one.corrects_momentum and model.optimizer.name != "SGD")]
+    chosen = [one for one in chosen if applies(one, bare if one.corrects_momentum else model, cluster)]
     num_bytes: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         paths: dict[str, str | None] = {}

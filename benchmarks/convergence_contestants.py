@@ -11,6 +11,7 @@ from autosync.plan.lowering import lower
 from autosync.plan.traffic import amortised_traffic
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
+from autosync.strategy import legality
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
@@ -56,6 +57,12 @@ def cluster_of(num_ranks: int) -> ClusterSpec:
         for index in range(num_ranks)
     )
     return ClusterSpec(name="here", nodes=nodes)
+
+
+def applies(contestant: Contestant, model: ModelSpec, cluster: ClusterSpec) -> bool:
+    """Whether its strategy is legal for the training: what corrects momentum or comes late cannot be clipped, say."""
+    bundle = bundle_of(contestant, model, cluster, momentum=0.5)
+    return bundle is None or not legality.problems(bundle.strategy, model, cluster)
 
 
 def bundle_of(

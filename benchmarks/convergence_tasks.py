@@ -195,7 +195,7 @@ TRAININGS = {
         make=transformer,
         setting=Setting(learning_rate=0.6, momentum=0.5, clip_norm=1.0),
         tried=_settings((0.1, 0.9), (0.3, 0.9), (0.6, 0.9), (0.3, 0.5), (0.6, 0.5), (1.2, 0.5), clip_norm=1.0),
-        num_steps=1200,
+        num_steps=2400,
     ),
     "transformer, AdamW": Training(
         make=transformer_adamw,
@@ -207,7 +207,7 @@ TRAININGS = {
         make=convnet,
         setting=Setting(learning_rate=0.1, momentum=0.5),
         tried=_settings((0.01, 0.9), (0.03, 0.9), (0.1, 0.9), (0.05, 0.5), (0.1, 0.5), (0.2, 0.5)),
-        num_steps=800,
+        num_steps=1600,
     ),
 }
 
