@@ -131,6 +131,7 @@ def _waits(launched: subprocess.Popen[str]) -> None:
         assert "waits as process" in launched.stdout.readline()
 
 
+@pytest.mark.slow
 def test_a_script_trains_as_it_does_here(
     slurm: Any,
     bundle: Path,

@@ -141,6 +141,7 @@ def _await_empty(hosts: Any, *nodes: str, seconds: float = 20.0) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_script_trains_as_it_does_here(
     hosts: Any,
     bundle: Path,

@@ -120,6 +120,7 @@ def test_a_start_that_fails_leaves_no_rank_and_no_testbed(
     assert os.getpid() > 0
 
 
+@pytest.mark.slow
 def test_a_script_trains_as_it_does_here(
     cluster: ClusterSpec,
     make_bundle: Callable[..., Path],
