@@ -74,7 +74,7 @@ class Ranks:
         store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         self._stores.append(store)
         log = self._folder / f"losses-{number}.json"
-        arguments = [*script.arguments, "--log", str(log)] + ([] if bundle is None else ["--bundle", str(path)])
+        arguments = [*script.arguments, "--losses", str(log)] + ([] if bundle is None else ["--bundle", str(path)])
         self._runs.append(
             {
                 "number": number,

@@ -96,7 +96,7 @@ def train(args: argparse.Namespace) -> None:
             losses.append(mean_over_ranks(loss))
         scheduler.step()
         report(f"epoch {epoch + 1}: loss {losses[-1]:.4f}")
-    write_log(args.log, losses)
+    write_log(args.losses, losses)
 
 
 def mean_over_ranks(loss: Tensor) -> float:
@@ -145,7 +145,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bundle", help="train by this strategy; by stock DDP unless given")
-    parser.add_argument("--log", type=Path, help="write the losses of all steps there")
+    parser.add_argument("--losses", type=Path, help="write the losses of all steps there")
     dist.init_process_group("gloo")
     train(parser.parse_args())
     dist.destroy_process_group()
