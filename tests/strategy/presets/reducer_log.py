@@ -5,6 +5,7 @@ order in which their gradients became ready, and the buckets, as the Reducer log
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -155,6 +156,9 @@ def main(rank: int, world_size: int, folder: Path) -> None:
         if rank == 0:
             print(json.dumps(log), flush=True)  # noqa: T201 a script reports by printing
     distributed.destroy_process_group()
+    # torch's threads of a reducer's group meet the end of the interpreter otherwise: see emit/plain_ddp.py.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
