@@ -7,10 +7,8 @@ import importlib.util
 import json
 import logging
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -19,13 +17,11 @@ from typing import Any
 
 from autosync.errors import OperationError
 from autosync.launchers import minded, relay
+from autosync.launchers.keeper import Keeper
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import LaunchRequest, Process
 from autosync.specs.cluster import ClusterSpec
 
-END_SECONDS = 20.0
-"""How long a holder may take to give back what it holds."""
-_MAX_SAID = 4000
 _LOG = logging.getLogger(__name__)
 
 
@@ -44,17 +40,7 @@ class Holder:
             )
         self._package = package
         self._folder = tempfile.mkdtemp(prefix="autosync-")
-        self._process = subprocess.Popen(
-            (sys.executable, "-P", "-m", module),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Ctrl-C is ours to pass on.
-            start_new_session=True,
-        )
-        self._said = bytearray()
-        self._listener = threading.Thread(target=self._listen, name="autosync-holder", daemon=True)
-        self._listener.start()
+        self._keeper = Keeper((sys.executable, "-P", "-m", module))
         try:
             self._socket, self.addresses = self._await_machines({**request, "folder": self._folder})
         except BaseException:
@@ -67,12 +53,10 @@ class Holder:
 
     def _await_machines(self, request: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """Wait until the machines are there: as long as that takes."""
-        assert self._process.stdin is not None, "it was asked for"
-        assert self._process.stdout is not None, "it was asked for"
         with contextlib.suppress(OSError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        for line in self._process.stdout:
+            self._keeper.stdin.write(json.dumps(request).encode() + b"\n")
+            self._keeper.stdin.flush()
+        for line in self._keeper.stdout:
             told = json.loads(line)
             if "error" in told:
                 raise OperationError(told["error"])
@@ -80,33 +64,14 @@ class Holder:
                 _LOG.warning("%s", told["note"])
             else:
                 return told["socket"], told["addresses"]
-        self._process.wait(END_SECONDS)
-        self._listener.join(1.0)
-        said = self._said.decode("utf-8", "replace").strip().splitlines()
-        why = said[-1] if said else f"exit code {self._process.returncode}"
-        raise OperationError(f"the {self._package} launcher's holder has ended: {why}")
-
-    def _listen(self) -> None:
-        """What the library says is only of interest where the holder ends by it."""
-        assert self._process.stderr is not None, "it was asked for"
-        for line in self._process.stderr:
-            self._said = (self._said + line)[-_MAX_SAID:]
+        # What the library says is only of interest where the holder ends by it.
+        raise OperationError(f"the {self._package} launcher's holder has ended: {self._keeper.last_words()[-1]}")
 
     def close(self) -> None:
         """Give the machines back."""
-        assert self._process.stdin is not None, "it was asked for"
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
+            self._keeper.close()
         finally:
-            self._process.kill()
-            self._process.wait()
-            self._listener.join(1.0)
-            for pipe in (self._process.stdout, self._process.stderr):
-                assert pipe is not None, "it was asked for"
-                pipe.close()
             shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
 from autosync.launchers.holder import Holder, start_held
-from autosync.launchers.line import BOOT
+from autosync.launchers.line import boot_command
 from autosync.launchers.manifests import (
     CONTAINER,
     INSTANCE_LABEL,
@@ -45,9 +45,7 @@ class KubernetesRequest(LaunchRequest):
 
     def __str__(self) -> str:
         """The manifests, and as comments what is started in the pods."""
-        # Not super(): a class with slots is made twice.
-        steps = "\n".join(f"# {line}" for line in LaunchRequest.__str__(self).splitlines())
-        return f"{manifests_text(manifests(self.cluster))}{steps}"
+        return f"{manifests_text(manifests(self.cluster))}{self.steps_as_comments()}"
 
 
 class KubernetesLauncher:
@@ -110,7 +108,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
     manifests(cluster)
     pods = {name: address.partition(".")[0] for name, address in pod_addresses(cluster).items()}
     way = ("kubectl", "exec", "--stdin", f"--namespace={options.namespace}")
-    boot = (f"--container={CONTAINER}", "--", python_of(cluster), "-I", "-S", "-c", BOOT)
+    boot = (f"--container={CONTAINER}", "--", *boot_command(python_of(cluster)))
     return KubernetesRequest(
         cluster=cluster,
         minded=True,
@@ -144,7 +142,7 @@ def _hold(cluster: ClusterSpec) -> Holder:
         "manifests": list(manifests(cluster)),
         "groups": groups,
         "nodes": [node.name for node in cluster.nodes],
-        "command": [python_of(cluster), "-I", "-S", "-c", BOOT],
+        "command": boot_command(python_of(cluster)),
     }
     return Holder("autosync.launchers.kubernetes_holder", request, package="kubernetes")
 

@@ -18,6 +18,8 @@ from autosync.launchers import minder
 
 BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.readline())))"
 """The program that every minder's machine is given on its command line; the minder's text comes through its stdin."""
+CARRIED = ("interface",)
+"""Modules beside the minder that it imports, and that travel with it."""
 PING_SECONDS = 3.0
 SILENCE_SECONDS = 15.0
 """How long a machine may be silent before it counts as gone: minders answer pings at once."""
@@ -26,6 +28,14 @@ PATIENCE_SECONDS = 30.0
 START_SECONDS = 25.0
 _CHUNK_BYTES = 1 << 16
 _MAX_SAID = 4000
+_ROOM = "autosync.launchers"
+_PROGRAM = """\
+import sys, types
+for name, text in {carried!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+exec(compile({minder!r}, "minder", "exec"))
+"""
 
 
 class Line:
@@ -51,7 +61,7 @@ class Line:
         self._heard = time.monotonic()
         self.why_ended = ""
         self._process = subprocess.Popen(
-            list(reach) or [sys.executable, "-I", "-S", "-c", BOOT],
+            tuple(reach) or boot_command(sys.executable),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -65,7 +75,7 @@ class Line:
         ]
         for thread in self._threads:
             thread.start()
-        self.send_raw(_minders_text())
+        self.send_raw(base64.b64encode(zlib.compress(minders_program().encode(), 9)) + b"\n")
 
     @property
     def is_over(self) -> bool:
@@ -165,7 +175,16 @@ class Line:
             self.send(minder.PING, 0, payload)
 
 
-def _minders_text() -> bytes:
-    """The minder's source on one line."""
-    source = resources.files("autosync.launchers").joinpath("minder.py").read_bytes()
-    return base64.b64encode(zlib.compress(source, 9)) + b"\n"
+def boot_command(python: str) -> tuple[str, ...]:
+    """What starts a minder under a Python, here or elsewhere."""
+    return (python, "-I", "-S", "-c", BOOT)
+
+
+def minders_program() -> str:
+    """The minder and what it imports as one program: where it runs there is nothing to import that from."""
+    carried = {f"{_ROOM}.{name}": _text_of(name) for name in CARRIED}
+    return _PROGRAM.format(carried=carried, minder=_text_of("minder"))
+
+
+def _text_of(name: str) -> str:
+    return resources.files(_ROOM).joinpath(f"{name}.py").read_text("utf-8")

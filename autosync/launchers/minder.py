@@ -5,8 +5,9 @@ started through. It ends its ranks, and all that those have started, when it is 
 when it hears nothing for as long as it was told to be patient: so nothing is left when whoever launched is killed, or
 the network between them is cut.
 
-Machines elsewhere get this file's text through their stdin and need nothing of autosync's to run it: it imports the
-standard library alone, and nothing that runs is newer than Python 3.8.
+Machines elsewhere get this file's text through their stdin, with that of the modules of autosync's that it imports
+(`line.CARRIED`), and need nothing of autosync's to run it: for the rest it is the standard library alone, and nothing
+that runs is newer than Python 3.8.
 
 A frame is a kind, a slot (which process it is about) and a payload. To the minder: START (JSON: command, environment,
 folder, log, files, control, addresses), SIGNAL (a number), CONTROL (bytes for the rank's control connection; none: its
@@ -34,6 +35,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from autosync.launchers.interface import find_interface
+
 START, SIGNAL, CONTROL, STOP, PING = 1, 2, 3, 4, 5
 HELLO, OUTPUT, EXIT, FAULT, PONG, TOLD = 11, 12, 13, 14, 15, 16
 HEAD = struct.Struct(">BII")
@@ -47,7 +50,6 @@ LAST_GRACE_SECONDS = 3.0
 """How long ranks may take to end where nobody is there any more to say."""
 FLUSH_SECONDS = 5.0
 _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36
-_GET_ADDRESS = 0x8915
 
 
 def frame(kind: int, slot: int, payload: bytes = b"") -> bytes:
@@ -367,62 +369,6 @@ def end_descendants() -> None:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-
-
-def find_interface(addresses: list[str]) -> str | None:
-    """The network interface that leads to the other nodes: this node's own address comes first, then the others'."""
-    own = _own_addresses()
-    for position, host in enumerate(addresses):
-        for family, place in _resolved(host) if position == 0 else ():
-            if (family, place[0]) in own:
-                return own[family, place[0]]
-    for host in addresses[1:]:
-        for family, place in _resolved(host):
-            try:
-                with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                    # Sends nothing: it only asks the routing table.
-                    probe.connect(place)
-                    interface = own.get((family, probe.getsockname()[0]))
-            except OSError:
-                continue
-            if interface is not None:
-                return interface
-    return None
-
-
-def _resolved(host: str) -> list[tuple[int, Any]]:
-    """Where a host is, the discard port of it: families with what their sockets are given, IPv4 first."""
-    try:
-        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
-    except OSError:
-        return []
-    return sorted([(int(family), place) for family, _, _, _, place in found], key=lambda one: one[0] != socket.AF_INET)
-
-
-def _own_addresses() -> dict[tuple[int, str], str]:
-    """The interface of each address of this machine, but for loopback, which leads nowhere."""
-    found: dict[tuple[int, str], str] = {}
-    for _, name in socket.if_nameindex():
-        address = _address_of(name)
-        if address is not None:
-            found[socket.AF_INET, address] = name
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
-            digits, *_, name = line.split()
-            found[socket.AF_INET6, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))] = name
-    return {address: name for address, name in found.items() if name != "lo"}
-
-
-def _address_of(interface: str) -> str | None:
-    """An interface's IPv4 address."""
-    try:
-        import fcntl
-
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            name = struct.pack("256s", interface.encode()[:15])
-            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _GET_ADDRESS, name)[20:24])
-    except OSError:
-        return None
 
 
 def main() -> None:

@@ -17,10 +17,11 @@ from typing import Literal
 from autosync.errors import InputError
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
 from autosync.launchers.holder import Holder, start_held
-from autosync.launchers.line import BOOT
+from autosync.launchers.line import boot_command
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import LaunchRequest, Process, Script
 from autosync.launchers.shared import Shared
+from autosync.launchers.words import no_python
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.launch_options import RayOptions
 
@@ -111,7 +112,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
             f"ray: strategy {options.strategy} for {len(cluster.nodes)} nodes, each of which has a host",
             rule="nodes that the file's hosts pin are spread: STRICT_SPREAD or SPREAD, or pinned: false",
         )
-    boot = ("--", python_of(cluster), "-I", "-S", "-c", BOOT)
+    boot = ("--", *boot_command(python_of(cluster)))
     return RayRequest(
         cluster=cluster,
         minded=True,
@@ -131,7 +132,7 @@ def _hold(cluster: ClusterSpec) -> Holder:
         "nodes": [node.name for node in cluster.nodes],
         "hosts": [node.host for node in cluster.nodes] if options.pinned else None,
         "bundles": bundles_of(replace(cluster, ray=replace(options, pinned=False))),
-        "command": [python_of(cluster), "-I", "-S", "-c", BOOT],
+        "command": boot_command(python_of(cluster)),
     }
     return Holder("autosync.launchers.ray_holder", request, package="ray")
 
@@ -140,5 +141,5 @@ def _explain(_process: Process, said: str) -> str:
     """What the holder said, in words that say what to do."""
     line = " ".join(said.split())
     if line.endswith(("No such file or directory", "Permission denied")):
-        return f"no Python at {line.partition(':')[0]}: say `python: PATH` in the cluster file ({line[-300:]})"
+        return no_python(line.partition(":")[0], line)
     return line[-600:]

@@ -68,6 +68,11 @@ class LaunchRequest:
             lines.append(f"{process.host}: {settings}{shlex.join(process.command)} > {process.log} 2>&1")
         return "\n".join(lines)
 
+    def steps_as_comments(self) -> str:
+        """The same as comments of a shell script or of YAML."""
+        # Not str(self): those that print more than this have these comments in it.
+        return "\n".join(f"# {line}" for line in LaunchRequest.__str__(self).splitlines())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:

@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +24,12 @@ from typing import Literal
 from autosync.errors import InputError, OperationError
 from autosync.launchers import minded
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
-from autosync.launchers.line import BOOT
+from autosync.launchers.keeper import Keeper
+from autosync.launchers.line import boot_command
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import LaunchRequest, Process, Script
 from autosync.launchers.shared import Shared
+from autosync.launchers.words import no_python
 from autosync.specs.cluster import ClusterSpec
 
 OPTIONS_VARIABLE = "AUTOSYNC_SLURM"
@@ -36,7 +37,6 @@ OPTIONS_VARIABLE = "AUTOSYNC_SLURM"
 JOB_VARIABLE = "SLURM_JOB_ID"
 
 QUERY_SECONDS = 10.0
-END_SECONDS = 10.0
 STATE_SECONDS = 6.0
 """How long Slurm may take to say why a job is ending."""
 _ENDING = "COMPLETING"
@@ -54,9 +54,7 @@ class SlurmRequest(LaunchRequest):
         """The batch script that would do the same, with its steps and their processes as comments."""
         assert self.batch_script is not None, "it is planned with one"
         head, _, command = self.batch_script.rstrip("\n").rpartition("\n")
-        # Not super(): a class with slots is made twice.
-        steps = "\n".join(f"# {line}" for line in LaunchRequest.__str__(self).splitlines())
-        return f"{head}\n{steps}\n{command}"
+        return f"{head}\n{self.steps_as_comments()}\n{command}"
 
 
 class SlurmLauncher:
@@ -93,16 +91,11 @@ class SlurmLauncher:
             job = stack.enter_context(_held(request.cluster))
             addresses = self.addresses(request.cluster)
             processes = tuple(_in_job(process, job, addresses) for process in request.processes)
-            kept = stack.pop_all()
-        try:
-            return minded.start(
-                replace(request, processes=processes),
-                explain=lambda process, said: _explain(process, said, job),
-                then=kept.close,
-            )
-        except BaseException:
-            kept.close()
-            raise
+            # From here on stopping the launch, which a start that fails does too, gives the allocation back.
+            then = stack.pop_all().close
+        return minded.start(
+            replace(request, processes=processes), explain=lambda process, said: _explain(process, said, job), then=then
+        )
 
 
 def batch_script(cluster: ClusterSpec) -> str:
@@ -133,7 +126,7 @@ def _hosts(cluster: ClusterSpec) -> str:
 
 
 def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[str, Path]) -> SlurmRequest:
-    boot = ("--unbuffered", "--cpu-bind=none", "--mpi=none", python_of(cluster), "-I", "-S", "-c", BOOT)
+    boot = ("--unbuffered", "--cpu-bind=none", "--mpi=none", *boot_command(python_of(cluster)))
     return SlurmRequest(
         cluster=cluster,
         minded=True,
@@ -163,18 +156,7 @@ class _Allocation:
     def __init__(self, cluster: ClusterSpec) -> None:
         if shutil.which("salloc") is None:
             raise OperationError("salloc is not here: the slurm launcher takes Slurm's commands (package slurm-client)")
-        self._process = subprocess.Popen(
-            ("salloc", "--no-bell", *_allocation(cluster), "sh", "-c", _WAIT),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Ctrl-C is ours to pass on.
-            start_new_session=True,
-            bufsize=0,
-        )
-        self._said: list[str] = []
-        self._listener = threading.Thread(target=self._listen, name="autosync-salloc", daemon=True)
-        self._listener.start()
+        self._keeper = Keeper(("salloc", "--no-bell", *_allocation(cluster), "sh", "-c", _WAIT), hear=_tell_of_waiting)
         try:
             self.job = self._await_job()
         except BaseException:
@@ -183,45 +165,23 @@ class _Allocation:
 
     def _await_job(self) -> str:
         """Wait until the nodes are there: as long as the queue takes."""
-        assert self._process.stdout is not None, "it was asked for"
-        while not select.select([self._process.stdout], [], [], 0.5)[0]:
+        while not select.select([self._keeper.stdout], [], [], 0.5)[0]:
             pass
-        job = self._process.stdout.readline().decode().strip()
+        job = self._keeper.stdout.readline().decode().strip()
         if not job:
-            self._process.wait(END_SECONDS)
-            self._listener.join(1.0)
-            said = " ".join(line.removeprefix("salloc: ") for line in self._said)
-            raise OperationError(f"Slurm gives no allocation: {said or f'exit code {self._process.returncode}'}")
+            said = " ".join(line.removeprefix("salloc: ") for line in self._keeper.last_words())
+            raise OperationError(f"Slurm gives no allocation: {said}")
         return job
-
-    def _listen(self) -> None:
-        """What salloc says while one waits is for the user."""
-        assert self._process.stderr is not None, "it was asked for"
-        for line in self._process.stderr:
-            text = line.decode("utf-8", "replace").strip()
-            self._said.append(text)
-            if "queued" in text or "Pending" in text:
-                _LOG.warning("%s", text)
 
     def close(self) -> None:
         """Give the nodes back."""
-        assert self._process.stdin is not None, "it was asked for"
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            # It still waits in the queue, perhaps.
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            self._listener.join(1.0)
-            for pipe in (self._process.stdout, self._process.stderr):
-                assert pipe is not None, "it was asked for"
-                pipe.close()
+        self._keeper.close()
+
+
+def _tell_of_waiting(line: str) -> None:
+    """What salloc says while one waits is for the user."""
+    if "queued" in line or "Pending" in line:
+        _LOG.warning("%s", line)
 
 
 _ALLOCATIONS: Shared[_Allocation] = Shared()
@@ -255,7 +215,7 @@ def _explain(process: Process, said: str, job: str) -> str:
     line = " ".join(said.split())
     python = process.reach[-5]
     if python in line and "No such file" in line:
-        return f"no Python at {python}: say `python: PATH` in the cluster file ({line[-300:]})"
+        return no_python(python, line)
     state = _state(job)
     deadline = time.monotonic() + STATE_SECONDS
     while state == _ENDING and time.monotonic() < deadline:

@@ -20,9 +20,10 @@ from typing import Literal
 from autosync.errors import InputError
 from autosync.launchers import minded
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
-from autosync.launchers.line import BOOT
+from autosync.launchers.line import boot_command
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.request import LaunchRequest, Process, Script
+from autosync.launchers.words import no_python
 from autosync.specs.cluster import ClusterSpec
 
 SSH_VARIABLE = "AUTOSYNC_SSH"
@@ -90,7 +91,7 @@ def _reached(cluster: ClusterSpec, processes: Sequence[Process]) -> tuple[Proces
 
 def remote_command(python: str) -> str:
     """What the user's shell on the node is asked to run."""
-    return shlex.join(["exec", python, "-I", "-S", "-c", BOOT])
+    return shlex.join(["exec", *boot_command(python)])
 
 
 def _ssh() -> list[str]:
@@ -109,7 +110,7 @@ def _explain(process: Process, said: str) -> str:
     line = " ".join(said.split())
     python = shlex.split(process.reach[-1])[1]
     if python in line and _NO_PYTHON.search(line):
-        return f"no Python at {python}: say `python: PATH` in the cluster file ({line})"
+        return no_python(python, line)
     for pattern, meaning in _SAID:
         if re.search(pattern, line):
             hint = f"; {_HINTS[meaning]}" if meaning in _HINTS else ""

@@ -1,4 +1,4 @@
-"""How a process ended, in words."""
+"""How a process ended, or why it could not begin, in words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import signal
 def name_of(number: int) -> str:
     """A signal's name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def no_python(python: str, said: str) -> str:
+    """What to do where a machine has no such Python, and what was said there."""
+    return f"no Python at {python}: say `python: PATH` in the cluster file ({said[-300:]})"
 
 
 def how_it_ended(code: int) -> str:

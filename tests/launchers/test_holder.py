@@ -19,7 +19,7 @@ import pytest
 from autosync.errors import OperationError
 from autosync.launchers.environment import command_processes
 from autosync.launchers.holder import Holder, start_held
-from autosync.launchers.line import BOOT
+from autosync.launchers.line import boot_command
 from autosync.launchers.minded import MindedProcesses
 from autosync.launchers.ray_machine import RayMachine
 from autosync.launchers.request import LaunchRequest
@@ -94,7 +94,7 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     def make(**fields: Any) -> Holder:
         request = {
             "addresses": {"a": "10.0.0.1", "b": "10.0.0.2"},
-            "command": [sys.executable, "-I", "-S", "-c", BOOT],
+            "command": boot_command(sys.executable),
             "mark": str(tmp_path / "mark"),
             **fields,
         }
@@ -174,7 +174,7 @@ def test_a_holder_that_is_killed_takes_its_ranks_along(hold: Callable[..., Holde
     logs = [tmp_path / f"rank-{rank}.log" for rank in (0, 1)]
     try:
         _await(lambda: all(log.read_text() for log in logs))
-        holder._process.send_signal(signal.SIGKILL)
+        holder._keeper.process.send_signal(signal.SIGKILL)
         _await(lambda: None not in launch.exit_codes())
         assert launch.exit_codes() == [255, 255]
         gone = "the way to it is gone: the holder has ended"

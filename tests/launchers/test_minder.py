@@ -18,9 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.launchers import minder
-
-SOURCE = resources.files("autosync.launchers").joinpath("minder.py").read_text("utf-8")
+from autosync.launchers import line, minder
+from autosync.launchers.interface import find_interface
 
 
 @given(
@@ -37,19 +36,22 @@ def test_frames_come_out_as_they_went_in(frames: list[tuple[int, int, bytes]], s
     assert not buffer
 
 
-def test_it_needs_nothing_but_an_old_python() -> None:
-    tree = ast.parse(SOURCE, feature_version=(3, 8))
-    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+@pytest.mark.parametrize("name", ["minder", *line.CARRIED])
+def test_it_needs_nothing_but_an_old_python(name: str) -> None:
+    source = resources.files("autosync.launchers").joinpath(f"{name}.py").read_text("utf-8")
+    tree = ast.parse(source, feature_version=(3, 8))
+    imported = {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
+    carried = {f"autosync.launchers.{one}" for one in line.CARRIED}
+    assert {one.split(".")[0] for one in imported - carried} <= sys.stdlib_module_names
 
 
 def test_an_interface_is_found_by_address() -> None:
     # The machine's own address is on no interface but loopback, which leads nowhere.
-    assert minder.find_interface(["127.0.0.1"]) is None
-    assert minder.find_interface(["::1"]) is None
-    assert minder.find_interface(["::1", "::1", "127.0.0.1"]) is None
-    assert minder.find_interface(["no-such-host.invalid"]) is None
+    assert find_interface(["127.0.0.1"]) is None
+    assert find_interface(["::1"]) is None
+    assert find_interface(["::1", "::1", "127.0.0.1"]) is None
+    assert find_interface(["no-such-host.invalid"]) is None
 
 
 IN_A_NETWORK_OF_ITS_OWN = """
@@ -67,8 +69,8 @@ exec "$@"
 
 ASK = """
 import json, sys
-from autosync.launchers import minder
-print(json.dumps([minder.find_interface(addresses) for addresses in json.loads(sys.argv[1])]))
+from autosync.launchers.interface import find_interface
+print(json.dumps([find_interface(addresses) for addresses in json.loads(sys.argv[1])]))
 """
 
 
@@ -104,7 +106,7 @@ class Conversation:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            (sys.executable, "-I", "-S", "-c", SOURCE), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            (sys.executable, "-I", "-S", "-c", line.minders_program()), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._buffer = bytearray()
         self._frames: list[tuple[int, int, bytes]] = []
