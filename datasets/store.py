@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from autosync import documents, jsonio
@@ -16,6 +16,7 @@ from autosync.datasets.export import Report, rejecting
 from autosync.datasets.facts import Spec, cluster_spec, model_spec
 from autosync.datasets.formats import read_jsonl
 from autosync.datasets.schema import Record, signed
+from autosync.disks import naming
 from autosync.errors import DocumentError, InputError, OperationError, Problem, first_problems
 from autosync.specs.cluster_file import parse_cluster
 from autosync.specs.model import SCHEMA_KIND as MODEL_KIND
@@ -56,7 +57,8 @@ class Store:
         """Keep a spec, unless it is here already."""
         path = self.specs_folder / f"{spec.kind}-{spec.spec_id}.json"
         if not path.is_file():
-            jsonio.write_json(path, spec.fields)
+            with naming(path):
+                jsonio.write_json(path, spec.fields)
 
     def append(self, record: Record) -> None:
         """Add a record; when this returns it is on the disk."""
@@ -64,7 +66,14 @@ class Store:
 
     def extend(self, records: Iterable[Record]) -> None:
         """Add records; when this returns they are on the disk."""
-        jsonio.append_json_lines(self.records_file, map(signed, records))
+        try:
+            with naming(self.records_file):
+                jsonio.append_json_lines(self.records_file, map(signed, records))
+        except OSError:
+            # What a full disk has torn is taken away, so that the rest can be read: to append nothing does that.
+            with suppress(OSError):
+                jsonio.append_json_lines(self.records_file, [])
+            raise
 
     def records(self, *, report: Report | None = None) -> Iterator[Record]:
         """The records in their order. Lines that hold none go to `report`; without it they are raised at the end."""

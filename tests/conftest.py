@@ -1,10 +1,15 @@
-"""What every test run shares: one thread a process, and properties that do not depend on timing."""
+"""What every test run shares: one thread a process, properties that do not depend on timing, disks that are full."""
 
+import contextlib
 import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 # Before anything imports numpy or torch: tests run side by side, and more threads than cores slow them all.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Derandomised, so that a red run is red again; `--hypothesis-profile=explore` looks for new examples.
@@ -22,3 +27,40 @@ settings.register_profile(
     max_examples=1000,
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def mount_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts a disk of so many kilobytes: a file system in memory, for the test alone."""
+    mounted: list[Path] = []
+
+    def mount(num_kilobytes: int) -> Path:
+        folder = tmp_path / f"disk-{len(mounted)}"
+        folder.mkdir()
+        command = ("mount", "-t", "tmpfs", "-o", f"size={num_kilobytes}k", "tmpfs", str(folder))
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    # Whoever stands on a disk holds it.
+    before = Path.cwd()
+    yield mount
+    os.chdir(before)
+    for folder in mounted:
+        subprocess.run(("umount", str(folder)), check=True)
+
+
+@pytest.fixture
+def fill_disk() -> Callable[[Path], Path]:
+    """Takes all the room that is left on a disk, with a file that it returns."""
+
+    def fill(folder: Path) -> Path:
+        path = folder / "filler"
+        with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        return path
+
+    return fill

@@ -1,5 +1,6 @@
 """A store grows by whole records, and what is not one is told with its line."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,36 @@ def test_a_torn_line_is_told_and_mended(kept: int, tmp_path: Path, make_record: 
     assert [(problem.line, problem.what) for problem in problems] == [(2, "the last line breaks off")]
     store.append(make_record(trial=2))
     assert [record.trial for record in store.records()] == [0, 2]
+
+
+def _append_forever(store: Store, make_record: MakeRecord) -> None:
+    for number in itertools.count(1):
+        store.append(make_record(trial=number))
+
+
+def test_a_disk_without_room_is_named_and_what_was_appended_stays(
+    make_record: MakeRecord, mount_disk: Callable[[int], Path], fill_disk: Callable[[Path], Path]
+) -> None:
+    disk = mount_disk(512)
+    store = Store(disk / "store")
+    store.append(make_record(trial=0))
+    filler = fill_disk(disk)
+    # The page that the file has begun takes some more.
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        _append_forever(store, make_record)
+    kept = list(store.records())
+    assert [record.trial for record in kept] == list(range(len(kept)))
+    assert raised.value.filename == str(store.records_file)
+    spec = model_spec(load_model("ncf"))
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        store.add_spec(spec)
+    assert raised.value.filename == str(store.specs_folder / f"model-{spec.spec_id}.json")
+    assert list(store.specs()) == []
+    filler.unlink()
+    store.add_spec(spec)
+    store.append(make_record(trial=1000))
+    assert list(store.records()) == [*kept, make_record(trial=1000)]
+    assert list(store.specs()) == [spec]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -167,6 +168,32 @@ def test_what_is_valid_is_not_dropped(path: Path, killed: ModuleType) -> None:
     folder.drop(path, version)
     assert not (path / version).exists()
     assert killed.found(path) == 3
+
+
+def test_a_disk_without_room_is_named_and_the_checkpoint_stays(
+    killed: ModuleType, mount_disk: Callable[[int], Path], fill_disk: Callable[[Path], Path]
+) -> None:
+    path = mount_disk(1024) / "engine"
+    killed.save(path, 3)
+    version = folder.begin(path)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        folder.write_file(path, version, 1, bytes(2**21))
+    assert raised.value.filename == str(path / version / "worker-1.safetensors")
+    folder.drop(path, version)
+    assert killed.found(path) == 3
+    # The room that is left ends between the workers' files and the document that would make them valid.
+    version = folder.begin(path)
+    files = [folder.write_file(path, version, rank, b"1234") for rank in range(killed.NUM_WORKERS)]
+    filler = fill_disk(path.parent)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        folder.commit(path, killed.saved(version, 4, files))
+    assert raised.value.filename == str(path / folder.DOCUMENT)
+    folder.drop(path, version)
+    assert killed.found(path) == 3
+    filler.unlink()
+    killed.save(path, 5)
+    assert killed.found(path) == 5
+    assert len(list(path.iterdir())) == 2
 
 
 def test_the_users_own_files_stay(path: Path, killed: ModuleType) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosync import documents, jsonio
+from autosync.disks import naming
 from autosync.documents import STRICT
 from autosync.errors import DocumentError, OperationError
 
@@ -112,7 +113,7 @@ def write_file(path: Path, version: str, rank: int, content: bytes) -> FileFacts
     folder = path / version
     folder.mkdir(parents=True, exist_ok=True)
     name = file_name(rank)
-    with (folder / name).open("xb") as file:
+    with naming(folder / name), (folder / name).open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -132,7 +133,8 @@ def commit(path: Path, saved: Saved) -> None:
     _sync_folder(path)
     document = dataclasses.replace(saved, checksum=saved.own_checksum())
     schema = {"schema": f"autosync.{KIND}/{VERSION}"}
-    jsonio.write_json(path / DOCUMENT, schema | dataclasses.asdict(document))
+    with naming(path / DOCUMENT):
+        jsonio.write_json(path / DOCUMENT, schema | dataclasses.asdict(document))
     _sync_folder(path)
     for entry in path.iterdir():
         if _VERSION_FOLDER.fullmatch(entry.name) and entry.name != saved.folder:
@@ -158,7 +160,8 @@ def _current(path: Path) -> str | None:
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
