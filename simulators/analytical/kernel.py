@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from autosync.simulators.analytical.tables import Floats, Given, Integers, Records
+from autosync.simulators.compiled import called, inner
 
 _MAX_STEPS = 3
 _STEADY = 5e-3
@@ -51,8 +51,6 @@ _MESSAGE = np.dtype(
 _LANE = np.dtype([("free", np.float64), ("head", np.int64), ("tail", np.int64), ("next", np.int64)])
 """Until when it is taken; its first, its last and its next job. A job is `unit * num_steps + step`."""
 
-_compiled = numba.njit(cache=True)
-
 
 class State(NamedTuple):
     """The books of one strategy, its units and messages counted within it.
@@ -75,21 +73,24 @@ class State(NamedTuple):
     active: Integers
 
 
-@_compiled
+@called
 def step_seconds(given: Given) -> Floats:
     """The seconds of a step by each strategy."""
     found = np.empty(len(given.units.strategies))
     state = _state(given)
     for number in range(len(found)):
         period = _period(given, number)
-        found[number] = _seconds(given, state, number, True)  # noqa: FBT003 - numba has no keywords
-        if period > 1:
-            usual = _seconds(given, state, number, False)  # noqa: FBT003 - numba has no keywords
-            found[number] = usual + (found[number] - usual) / period
+        # In a loop: for each value that stands in a call all that is called would be compiled once more.
+        for rare in (True, False):
+            if rare:
+                found[number] = _seconds(given, state, number, rare)
+            elif period > 1:
+                usual = _seconds(given, state, number, rare)
+                found[number] = usual + (found[number] - usual) / period
     return found
 
 
-@_compiled
+@inner
 def _state(given: Given) -> State:
     """Books that have room for the largest of the strategies."""
     num_units, num_lanes, num_steps, num_variables = 1, 1, 1, len(given.training.variables)
@@ -113,7 +114,7 @@ def _state(given: Given) -> State:
     )
 
 
-@_compiled
+@inner
 def _period(given: Given, number: int) -> int:
     """In how many steps everything that is done now and then is done once."""
     strategy, units, templates, period = given.units.strategies[number], given.units.units, given.prices.templates, 1
@@ -122,7 +123,7 @@ def _period(given: Given, number: int) -> int:
     return period
 
 
-@_compiled
+@inner
 def _is_stale(given: Given, number: int) -> bool:
     """Whether a step may end before all that it began."""
     strategy, units, templates = given.units.strategies[number], given.units.units, given.prices.templates
@@ -132,7 +133,7 @@ def _is_stale(given: Given, number: int) -> bool:
     return bool(num_awaited < strategy.last_unit - strategy.first_unit)
 
 
-@_compiled
+@inner
 def _busiest(state: State) -> int:
     """The lane that is taken the longest."""
     busiest = 0
@@ -142,7 +143,7 @@ def _busiest(state: State) -> int:
     return busiest
 
 
-@_compiled
+@inner
 def _seconds(given: Given, state: State, number: int, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
     """A step among others like it; `rare`: one in which everything is done that is done now and then."""
     for lane in state.lanes:
@@ -172,7 +173,7 @@ def _seconds(given: Given, state: State, number: int, rare: bool) -> float:  # n
 # What is the same in every step.
 
 
-@_compiled
+@inner
 def _place(given: Given, state: State, number: int) -> None:
     """When units are ready, and their order by use: their message's, or their own where slices are settled alone."""
     strategy, units, pieces = given.units.strategies[number], given.units.units, given.units.pieces
@@ -208,7 +209,7 @@ def _place(given: Given, state: State, number: int) -> None:
         bucket[entries[here].use] += 1
 
 
-@_compiled
+@inner
 def _queue(given: Given, state: State, number: int, rare: bool) -> None:  # noqa: FBT001 - numba has no keywords
     """The jobs of each lane: what collects in the order of readiness, then what settles in the order of use."""
     strategy, units, steps = given.units.strategies[number], given.units.units, given.prices.steps
@@ -238,7 +239,7 @@ def _queue(given: Given, state: State, number: int, rare: bool) -> None:  # noqa
 # A step.
 
 
-@_compiled
+@inner
 def _pass_forward(given: Given, state: State, now: float) -> float:
     """Uses wait for their gates; when backward begins."""
     gate = state.gate
@@ -249,7 +250,7 @@ def _pass_forward(given: Given, state: State, now: float) -> float:
     return now + given.training.pace.between
 
 
-@_compiled
+@inner
 def _begin(given: Given, state: State, number: int, begins: float) -> int:
     """Backward begins; how many units it will wait for."""
     strategy, units, templates = given.units.strategies[number], given.units.units, given.prices.templates
@@ -270,7 +271,7 @@ def _begin(given: Given, state: State, number: int, begins: float) -> int:
     return num_awaited
 
 
-@_compiled
+@inner
 def _play(  # noqa: C901, PLR0912, PLR0915 - one loop: calls with arrays would take most of the time
     given: Given,
     state: State,

@@ -5,11 +5,11 @@ Learned simulators read them, so a column's name is a promise: it keeps its mean
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from autosync.simulators.analytical.kernel import step_seconds
 from autosync.simulators.analytical.tables import ELEMENTS, LINK, PROCESSORS, THREAD, Floats, Given
+from autosync.simulators.compiled import called, inner
 
 TOTALS = (
     "seconds",
@@ -48,8 +48,6 @@ messages, parts, lanes, and the elements that the user's optimizer updates by it
 _LINK_SECONDS, _WIRE, _TAIL = TOTALS.index("link_seconds"), TOTALS.index("wire_seconds"), TOTALS.index("tail_seconds")
 _SENT, _USERS = TOTALS.index("sent_bytes"), TOTALS.index("users_elements")
 
-_compiled = numba.njit(cache=True)
-
 
 def totals_of(given: Given) -> Floats:
     """A row a strategy, with the columns of `TOTALS`."""
@@ -58,7 +56,7 @@ def totals_of(given: Given) -> Floats:
     return found
 
 
-@_compiled
+@called
 def _totals(given: Given) -> Floats:
     strategies, pace = given.units.strategies, given.training.pace
     found = np.zeros((len(strategies), len(TOTALS)))
@@ -89,7 +87,7 @@ def _totals(given: Given) -> Floats:
     return found
 
 
-@_compiled
+@inner
 def _add_unit(given: Given, number: int, row: Floats, taken: Floats, lanes: Floats) -> None:
     # Column 2 says whether steps overlap: then the user's optimizer updates nothing by itself.
     unit, variables = given.units.units[number], given.training.variables
@@ -120,7 +118,7 @@ def _add_unit(given: Given, number: int, row: Floats, taken: Floats, lanes: Floa
             row[_SENT + 2] += slices
 
 
-@_compiled
+@inner
 def _add_resources(given: Given, taken: Floats, row: Floats) -> None:
     """The busiest of each kind."""
     total, count = 0.0, 0

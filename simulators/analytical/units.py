@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from autosync.simulators.analytical.tables import (
@@ -22,6 +21,7 @@ from autosync.simulators.analytical.tables import (
     Records,
     Units,
 )
+from autosync.simulators.compiled import called, inner
 from autosync.strategy.columns import NO_SLICES, OVERLAPS, Columns
 
 MAX_UNITS = 4
@@ -46,8 +46,6 @@ this one, and its first and last piece.
 _PIECE = np.dtype([("part", np.int64), ("until", np.int64), ("next", np.int64)])
 """Its part, the unit's elements up to the piece's end, the piece after it."""
 
-_compiled = numba.njit(cache=True)
-
 
 class Variables(NamedTuple):
     """Of each variable of a model: the elements of one row along each axis, the bytes of an element, and its place in
@@ -69,7 +67,7 @@ class Wanted(NamedTuple):
     measured: Floats
 
 
-@_compiled
+@called
 def units_of(columns: Columns, variables: Variables, wanted: Wanted) -> Units:
     """The units of strategies."""
     elements = _elements(columns, variables)
@@ -105,14 +103,12 @@ def units_of(columns: Columns, variables: Variables, wanted: Wanted) -> Units:
     for number in range(len(strategies)):
         _sort(columns, variables, number, order, bucket)
         strategies[number].first_unit = num_done
-        num_done = _fill(
-            columns, variables, wanted, units, number, order, elements, drafts, pieces, message_of, num_done
-        )
+        num_done = _fill(columns, variables, wanted, units, number, order, elements, drafts, pieces, message_of)
         strategies[number].last_unit = num_done
     return units
 
 
-@_compiled
+@inner
 def _elements(columns: Columns, variables: Variables) -> Integers:
     """The elements of parts."""
     found = np.empty(len(columns.variable), np.int64)
@@ -122,7 +118,7 @@ def _elements(columns: Columns, variables: Variables) -> Integers:
     return found
 
 
-@_compiled
+@inner
 def _drafts(columns: Columns, variables: Variables, elements: Integers) -> Records:
     """Every message before its first unit."""
     drafts = np.empty(len(columns.lane), _DRAFT)
@@ -141,7 +137,7 @@ def _drafts(columns: Columns, variables: Variables, elements: Integers) -> Recor
     return drafts
 
 
-@_compiled
+@inner
 def _sort(columns: Columns, variables: Variables, number: int, order: Integers, bucket: Integers) -> None:
     """A strategy's parts in the order in which their gradients become ready, those of one variable by their index."""
     begin = columns.first_part[columns.first_message[number]]
@@ -165,7 +161,7 @@ def _sort(columns: Columns, variables: Variables, number: int, order: Integers, 
         order[place] = part
 
 
-@_compiled
+@inner
 def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the time
     columns: Columns,
     variables: Variables,
@@ -177,10 +173,10 @@ def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the
     drafts: Records,
     pieces: Records,
     message_of: Integers,
-    num_done: int,
 ) -> int:
     """Parts go into their messages' units, and these are done when they are full; how many there are then."""
     units, amounts, done_pieces = made.units, made.amount, made.pieces
+    num_done = made.strategies[number].first_unit
     first_message = columns.first_message[number]
     variable_of, rows, measured = columns.variable, wanted.row, wanted.measured
     num_pieces = 0

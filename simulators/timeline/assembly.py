@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from autosync.plan.tables import EVENTS, Gates, Operations
+from autosync.simulators.compiled import called, inner
 from autosync.simulators.timeline.catalog import Catalog
 from autosync.simulators.timeline.problem import Flags, Floats, Integers, Problem, Program
 
 _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
-
-_compiled = numba.njit(cache=True)
 
 
 class Given(NamedTuple):
@@ -51,7 +49,7 @@ class _Items(NamedTuple):
     last_edge: Integers
 
 
-@_compiled
+@called
 def assemble(given: Given) -> Problem:
     """The problem of a plan."""
     operations, catalog, program = given.operations, given.catalog, given.program
@@ -97,7 +95,7 @@ def assemble(given: Given) -> Problem:
     )
 
 
-@_compiled
+@inner
 def _items(given: Given) -> _Items:
     operations, gates, catalog = given.operations, given.gates, given.catalog
     first = np.zeros(len(operations.shape) + 1, np.int64)
@@ -131,7 +129,7 @@ def _items(given: Given) -> _Items:
 # What instances cost.
 
 
-@_compiled
+@inner
 def _only_sends(given: Given, items: _Items) -> Flags:
     found = np.zeros(len(items.member), np.bool_)
     for item, row in enumerate(items.row):
@@ -140,12 +138,12 @@ def _only_sends(given: Given, items: _Items) -> Flags:
     return found
 
 
-@_compiled
+@inner
 def _num_bytes(operations: Operations, number: int) -> int:
     return int(operations.num_elements[number] * operations.item_bytes[number])
 
 
-@_compiled
+@inner
 def _uses(given: Given, items: _Items) -> tuple[Integers, Integers, Floats, Floats]:
     catalog = given.catalog
     first = np.zeros(items.num_instances + 1, np.int64)
@@ -161,7 +159,7 @@ def _uses(given: Given, items: _Items) -> tuple[Integers, Integers, Floats, Floa
     return first, link, amount, connections
 
 
-@_compiled
+@inner
 def _times(given: Given, items: _Items) -> tuple[Floats, Floats, Floats]:
     """Of each instance its seconds, those of its bytes alone, and what is left of it when senders are done."""
     operations, catalog, count = given.operations, given.catalog, items.num_instances
@@ -184,7 +182,7 @@ def _times(given: Given, items: _Items) -> tuple[Floats, Floats, Floats]:
 # What waits for what. Entries are counted first, and filled in when it is known where they go.
 
 
-@_compiled
+@inner
 def _edge(given: Given, position: int) -> tuple[int, int, int]:
     """Event, target and lag."""
     edges, behind = given.operations.after, given.operations.after.first[-1]
@@ -194,7 +192,7 @@ def _edge(given: Given, position: int) -> tuple[int, int, int]:
     return edges.event[position], edges.target[position], edges.lag[position]
 
 
-@_compiled
+@inner
 def _waiting(given: Given, items: _Items) -> tuple[Integers, Integers, Integers]:
     """For each instance the items that wait for it: those that have a member in common."""
     begins = np.zeros(items.num_instances + 1, np.int64)
@@ -219,7 +217,7 @@ def _waiting(given: Given, items: _Items) -> tuple[Integers, Integers, Integers]
     return begins, waiting, lags
 
 
-@_compiled
+@inner
 def _share_member(items: _Items, one: int, other: int) -> bool:
     for ours in range(items.first_member[one], items.first_member[one + 1]):
         for theirs in range(items.first_member[other], items.first_member[other + 1]):
@@ -228,7 +226,7 @@ def _share_member(items: _Items, one: int, other: int) -> bool:
     return False
 
 
-@_compiled
+@inner
 def _on_events(given: Given, items: _Items) -> tuple[Integers, Integers, Integers]:
     """How many events each item waits for, and for each event of each class the items that wait for it."""
     catalog, num_events = given.catalog, given.program.num_events
@@ -254,7 +252,7 @@ def _on_events(given: Given, items: _Items) -> tuple[Integers, Integers, Integer
     return num_waits, begins, found
 
 
-@_compiled
+@inner
 def _event(given: Given, items: _Items, item: int, member: int, position: int) -> int:
     """The event that an item waits for on a member, by one of its edges; -1: none.
 
@@ -272,7 +270,7 @@ def _event(given: Given, items: _Items, item: int, member: int, position: int) -
     return base + (target if event == _GRAD_READY else program.step_called)
 
 
-@_compiled
+@inner
 def _queues(given: Given, items: _Items) -> tuple[Integers, Integers]:
     """For each class and lane its transfers, in the plan's order."""
     num_queues = len(given.catalog.trains) * given.num_lanes

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autosync.simulators.compiled import borrows_inner, inner
 from autosync.simulators.timeline.book import Book
-from autosync.simulators.timeline.compiled import borrows_inner, inner
 from autosync.simulators.timeline.messages import Messages, Sizes, count, fill_all, fill_nothing, num_channels_of
 from autosync.simulators.timeline.problem import Integers
 
@@ -47,7 +47,8 @@ def messages_of(book: Book, sizes: Sizes) -> Messages:
             if twin >= 0:
                 _copy(sizes, known, number, twin, found)
             else:
-                fill_all(book, sizes, number, channel, found)
+                # Not `channel`, whose first value is known beforehand: all would be compiled once more for it.
+                fill_all(book, sizes, number, known.first_channel[number], found)
             channel += num_channels_of(book, shape)
         else:
             first, last = book.first_group[shape], book.first_group[shape + 1]

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.timeline.compiled import borrows, inlined
+from autosync.simulators.compiled import borrows, inlined
 from autosync.simulators.timeline.network import Played, Scene, State
 from autosync.simulators.timeline.problem import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK, Floats
 from autosync.simulators.timeline.rest import at_rest, is_due, item_of
+from autosync.simulators.timeline.transfers import advance, begin, go, look, send
 from autosync.simulators.timeline.wire import (
     ADVANCES,
     ARRIVED,
     ASKED,
     BEGUN,
     COMPUTED,
-    ENDS,
     GOES_ON,
     LINK,
     LOOKS,
@@ -34,20 +34,14 @@ from autosync.simulators.timeline.wire import (
     WORKED,
     WORKS,
     burn,
-    join,
     pop,
     push,
-    request_comes,
     serve,
-    stand,
-    way_of_request,
-    ways_of,
     work,
 )
 
 _STEADY = 3e-3
 _MIN_STEADY_STEPS = 2
-_WINDOW_AHEAD, _WINDOW_FAVOURED = 3, 2
 
 
 def play(scene: Scene, num_iterations: int) -> Played:
@@ -66,10 +60,10 @@ def _play(scene: Scene, state: State, step_ends: Floats) -> int:
     for every in scene.every:
         can_be_steady &= every == 1
     for rank in range(len(scene.trains)):
-        push(state.heap, 0.0, COMPUTED, rank)
-        push(state.heap, 0.0, WORKS, rank)
+        push(state.heap, 0.0, rank * NUM_KINDS + COMPUTED)
+        push(state.heap, 0.0, rank * NUM_KINDS + WORKS)
     for lane in range(len(state.lanes)):
-        push(state.heap, 0.0, ADVANCES, lane)
+        push(state.heap, 0.0, lane * NUM_KINDS + ADVANCES)
     while True:
         value = pop(state.heap)
         if value < 0:
@@ -111,22 +105,22 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
     kind, what = value % NUM_KINDS, value // NUM_KINDS
     if kind in (BEGUN, TAKEN, GOES_ON):
         if kind == BEGUN:
-            _begin(scene, state, what)
+            begin(scene, state, what)
         elif kind == TAKEN:
             state.parts[what].step += 1
         if kind != GOES_ON:
             row = scene.parts[what].first_take + what + state.parts[what].step
             state.parts[what].post = scene.first_post[row]
-        _go(scene, state, what)
+        go(scene, state, what)
     elif kind in (LOOKS, ARRIVED):
         part = what
         if kind == ARRIVED:
             state.channels[what].arrived += 1
             part = scene.channels[what].destination
-        _look(scene, state, part)
+        look(scene, state, part)
     elif kind in (SENDS, ASKED):
         state.channels[what].credit += kind == ASKED
-        _send(scene, state, what)
+        send(scene, state, what)
     elif kind == LINK:
         if state.links[what].due == state.heap.now[0]:
             serve(scene, state, what)
@@ -134,20 +128,16 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
         native, times = scene.channels[what].is_native, scene.times
         if kind == REQUEST_CAME:
             until = work(state.heap, state.ranks, state.processor_free, -1, times.asked[native])
-            push(state.heap, until, ASKED, what)
+            push(state.heap, until, what * NUM_KINDS + ASKED)
         else:
-            push(
-                state.heap,
-                work(state.heap, state.ranks, state.processor_free, -1, times.arrived[native]),
-                ARRIVED,
-                what,
-            )
+            until = work(state.heap, state.ranks, state.processor_free, -1, times.arrived[native])
+            push(state.heap, until, what * NUM_KINDS + ARRIVED)
             burn(scene, state, what, state.channels[what].arrived)
     elif kind == COMPUTED:
         state.ranks[what].until = np.inf
         _train(scene, state, what)
     elif kind == ADVANCES:
-        _advance(scene, state, what)
+        advance(scene, state, what)
     elif kind == WORKS:
         _take_work(scene, state, what)
     else:
@@ -171,10 +161,10 @@ def _end(scene: Scene, state: State, part: int) -> None:
     if scene.is_transfer[operation]:
         lane = rank * scene.num_lanes + scene.lane[operation]
         state.lanes[lane].num_under_way -= 1
-        push(state.heap, state.heap.now[0], ADVANCES, lane)
+        push(state.heap, state.heap.now[0], lane * NUM_KINDS + ADVANCES)
     else:
         state.ranks[rank].works_on = -1
-        push(state.heap, state.heap.now[0], WORKS, rank)
+        push(state.heap, state.heap.now[0], rank * NUM_KINDS + WORKS)
 
 
 @inlined
@@ -188,17 +178,17 @@ def _count_down(scene: Scene, state: State, iteration: int, item: int) -> None:
         if np.isinf(state.ranks[rank].until):
             # If it does not stand at this gate it goes on standing where it is.
             state.ranks[rank].until = now
-            push(state.heap, now, COMPUTED, rank)
+            push(state.heap, now, rank * NUM_KINDS + COMPUTED)
         return
     operation, rank = scene.parts[item].operation, scene.parts[item].rank
     if not is_due(scene, iteration, operation):
         return
     if scene.is_transfer[operation]:
-        push(state.heap, now, ADVANCES, rank * scene.num_lanes + scene.lane[operation])
+        push(state.heap, now, (rank * scene.num_lanes + scene.lane[operation]) * NUM_KINDS + ADVANCES)
         return
     state.ready[rank, state.ranks[rank].num_ready] = iteration * state.num_items + item
     state.ranks[rank].num_ready += 1
-    push(state.heap, now, WORKS, rank)
+    push(state.heap, now, rank * NUM_KINDS + WORKS)
 
 
 @inlined
@@ -217,13 +207,9 @@ def _take_work(scene: Scene, state: State, rank: int) -> None:
     state.begun[iteration, part] = state.heap.now[0]
     state.parts[part].iteration = iteration
     state.ranks[rank].works_on = part
-    push(
-        state.heap,
-        work(state.heap, state.ranks, state.processor_free, scene.parts[part].rank, scene.parts[part].work)
-        + scene.parts[part].seconds,
-        WORKED,
-        rank,
-    )
+    facts = scene.parts[part]
+    until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work)
+    push(state.heap, until + facts.seconds, rank * NUM_KINDS + WORKED)
 
 
 @inlined
@@ -269,7 +255,7 @@ def _train(scene: Scene, state: State, rank: int) -> None:
                 ours.pace += seconds
                 ours.until = max(state.heap.now[0], ours.pace)
             state.passed[iteration, rank, place] = ours.until
-            push(state.heap, ours.until, COMPUTED, rank)
+            push(state.heap, ours.until, rank * NUM_KINDS + COMPUTED)
             return
     ours.until = np.inf
 
@@ -284,146 +270,3 @@ def _tell(scene: Scene, state: State, iteration: int, event: int, rank: int) -> 
                 item = item_of(scene, scene.on_event[position], other, num_ranks)
                 if item >= 0:
                     _count_down(scene, state, iteration, item)
-
-
-# Transfers.
-
-
-@inlined
-def _advance(scene: Scene, state: State, queue: int) -> None:
-    """A lane goes on to what it can begin."""
-    begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
-    while (
-        begin < end
-        and state.lanes[queue].num_under_way < scene.lane_width
-        and state.lanes[queue].iteration < state.num_iterations
-    ):
-        if state.lanes[queue].head == end:
-            state.lanes[queue].head = begin
-            state.lanes[queue].iteration += 1
-            continue
-        iteration, part = state.lanes[queue].iteration, scene.queued[state.lanes[queue].head]
-        operation = scene.parts[part].operation
-        if not is_due(scene, iteration, operation):
-            state.lanes[queue].head += 1
-            continue
-        if state.unmet[iteration, part] > 0:
-            return
-        state.lanes[queue].head += 1
-        state.lanes[queue].num_under_way += 1
-        state.begun[iteration, part] = state.heap.now[0]
-        state.parts[part].iteration = iteration
-        facts = scene.parts[part]
-        until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work)
-        push(state.heap, until, BEGUN, part)
-
-
-@inlined
-def _begin(scene: Scene, state: State, part: int) -> None:
-    operation, rank = scene.parts[part].operation, scene.parts[part].rank
-    state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
-    ours = state.parts[part]
-    ours.step = ours.asked = ours.num_sent = 0
-    ours.is_open = True
-
-
-@inlined
-def _go(scene: Scene, state: State, part: int) -> None:
-    """A lane asks and posts, one thing after another, then looks whether what it takes next is there."""
-    ours, rank = state.parts[part], scene.parts[part].rank
-    row = scene.parts[part].first_take + part + ours.step
-    ours.is_busy = True
-    while True:
-        if ours.asked < _window(scene, state, part):
-            native = _ask(scene, state, part)
-            seconds = scene.times.ask[native]
-        elif ours.post < scene.first_post[row + 1]:
-            channel = scene.post_channel[ours.post]
-            ours.post += 1
-            state.channels[channel].posted += 1
-            push(state.heap, state.heap.now[0], SENDS, channel)
-            native = scene.channels[channel].is_native
-            seconds = scene.times.post[native]
-        else:
-            break
-        if seconds > 0.0:
-            push(state.heap, work(state.heap, state.ranks, state.processor_free, rank, seconds), GOES_ON, part)
-            return
-    ours.is_busy = False
-    push(state.heap, state.heap.now[0], LOOKS, part)
-
-
-@inlined
-def _window(scene: Scene, state: State, part: int) -> int:
-    """Up to which take a part asks now."""
-    facts, step = scene.parts[part], state.parts[part].step
-    if facts.num_summed > 0:
-        return int(min(facts.num_summed if step < facts.num_summed else facts.num_takes, step + 2))
-    priority = scene.priority[facts.operation]
-    lowest, highest = priority, priority
-    for lane in range(scene.num_lanes):
-        other = state.lanes[facts.rank * scene.num_lanes + lane].priority
-        if other >= 0:
-            lowest, highest = min(lowest, other), max(highest, other)
-    window = max(1, facts.breadth) if lowest < priority else facts.breadth + _WINDOW_AHEAD
-    if lowest >= priority and highest > priority:
-        window += _WINDOW_FAVOURED
-    return int(min(facts.num_takes, step + window))
-
-
-@inlined
-def _ask(scene: Scene, state: State, part: int) -> int:
-    """Ask for one more message; whether the backend itself does it."""
-    channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
-    state.parts[part].asked += 1
-    back = scene.channels[channel].back
-    if state.lines[back].first < 0:
-        seconds = way_of_request(ways_of(scene, state), back, state.lines[back].arrives)
-        request_comes(scene, state, channel, state.heap.now[0] + seconds)
-    else:
-        stand(state, back, channel, 0.0)
-    return int(scene.channels[channel].is_native)
-
-
-@inlined
-def _send(scene: Scene, state: State, channel: int) -> None:
-    facts, ours = scene.channels[channel], state.channels[channel]
-    line = facts.line
-    while ours.sent < min(ours.posted, ours.credit):
-        num_bytes = scene.message_bytes[facts.first_message + ours.sent % facts.num_messages]
-        ours.sent += 1
-        burn(scene, state, channel, ours.sent - 1)
-        is_ahead = state.lines[line].num_bytes + num_bytes <= scene.times.bytes_ahead
-        entry = stand(state, line, channel, num_bytes)
-        state.entries[entry].is_counted = not is_ahead
-        state.lines[line].num_bytes += num_bytes
-        if state.lines[line].first == entry:
-            join(scene, state, line, num_bytes)
-        if is_ahead:
-            source = state.parts[facts.source]
-            source.num_sent += 1
-            if source.num_sent == scene.parts[facts.source].num_posts:
-                push(state.heap, state.heap.now[0], LOOKS, facts.source)
-
-
-@inlined
-def _look(scene: Scene, state: State, part: int) -> None:
-    """Whether what a part takes next is there, or it is done."""
-    facts, ours = scene.parts[part], state.parts[part]
-    if not ours.is_open or ours.is_busy:
-        return
-    if ours.step < facts.num_takes:
-        take = scene.takes[facts.first_take + ours.step]
-        channel = scene.channels[take.channel]
-        if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
-            ours.is_busy = True
-            seconds = scene.times.taken[channel.is_native] + take.added_bytes / scene.times.rate_added
-            rank = -1 if channel.is_native else facts.rank
-            push(state.heap, work(state.heap, state.ranks, state.processor_free, rank, seconds), TAKEN, part)
-        return
-    if ours.num_sent < facts.num_posts:
-        return
-    ours.is_open = False
-    ours.runs += 1
-    state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
-    push(state.heap, state.heap.now[0], ENDS, part)

@@ -14,9 +14,9 @@ A *code* is an item in an iteration, `iteration * num_items + item`; what traini
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from autosync.simulators.compiled import called, inner
 from autosync.simulators.timeline.problem import COMPUTE, EVENT, WAIT, Floats, Outcome, Problem, State
 
 _STEADY = 1e-3
@@ -25,10 +25,8 @@ _MIN_STEADY_STEPS = 4
 _ROUNDING = 1e-9
 _FULL = 1.0 - 1e-9
 
-_compiled = numba.njit(cache=True)
 
-
-@_compiled
+@called
 def simulate(problem: Problem, num_iterations: int) -> Outcome:
     """So many iterations from rest, or fewer where steps have become steady."""
     state = _at_rest(problem, num_iterations)
@@ -45,7 +43,7 @@ def simulate(problem: Problem, num_iterations: int) -> Outcome:
             return Outcome(state.step_ends[:num_steps], state.begun, state.ended)
 
 
-@_compiled
+@inner
 def _at_rest(problem: Problem, num_iterations: int) -> State:
     num_classes, num_instances = len(problem.trains), len(problem.is_transfer)
     num_items = num_instances + num_classes * problem.num_gates
@@ -91,11 +89,13 @@ def _at_rest(problem: Problem, num_iterations: int) -> State:
     return state
 
 
-@_compiled
+@inner
 def _count_waits(problem: Problem, state: State) -> None:
     """What each item waits for in each iteration: nothing of iterations before the first, nor of what is not due."""
+    # One by one: for what may go wrong with whole rows much more would be compiled.
     for iteration in range(state.num_iterations):
-        state.unmet[iteration] = problem.num_waits
+        for item in range(state.num_items):
+            state.unmet[iteration, item] = problem.num_waits[item]
     for item in range(len(problem.is_transfer)):
         for position in range(problem.first_waiting[item], problem.first_waiting[item + 1]):
             lag = problem.waiting_lag[position]
@@ -104,7 +104,7 @@ def _count_waits(problem: Problem, state: State) -> None:
                     state.unmet[iteration + lag, problem.waiting[position]] += 1
 
 
-@_compiled
+@inner
 def _is_due(problem: Problem, iteration: int, instance: int) -> bool:
     return bool((iteration + 1) % problem.every[instance] == 0)
 
@@ -112,7 +112,7 @@ def _is_due(problem: Problem, iteration: int, instance: int) -> bool:
 # What happens at one moment.
 
 
-@_compiled
+@inner
 def _go_on(problem: Problem, state: State) -> None:
     """All that can happen now, until time must pass."""
     num_classes = len(problem.trains)
@@ -132,7 +132,7 @@ def _go_on(problem: Problem, state: State) -> None:
                 moves = True
 
 
-@_compiled
+@inner
 def _tell(problem: Problem, state: State, code: int) -> None:
     """Something is over, or has happened: who waits for it has one thing less to wait for."""
     first_event = state.num_items * state.num_iterations
@@ -151,7 +151,7 @@ def _tell(problem: Problem, state: State, code: int) -> None:
         _make_room(problem, state, item, senders=False)
 
 
-@_compiled
+@inner
 def _make_room(problem: Problem, state: State, item: int, senders: bool) -> None:  # noqa: FBT001 - numba has no other
     """A transfer is over for its members, or for those that only send: their lanes go on."""
     for position in range(problem.first_member[item], problem.first_member[item + 1]):
@@ -163,14 +163,14 @@ def _make_room(problem: Problem, state: State, item: int, senders: bool) -> None
                 _stand(problem, state, queue)
 
 
-@_compiled
+@inner
 def _count_down(problem: Problem, state: State, iteration: int, item: int) -> None:
     state.unmet[iteration, item] -= 1
     if state.unmet[iteration, item] == 0:
         _release(problem, state, iteration, item)
 
 
-@_compiled
+@inner
 def _release(problem: Problem, state: State, iteration: int, item: int) -> None:
     """An item has nothing more to wait for."""
     num_instances = len(problem.is_transfer)
@@ -189,7 +189,7 @@ def _release(problem: Problem, state: State, iteration: int, item: int) -> None:
         state.num_ready[rank_class] += 1
 
 
-@_compiled
+@inner
 def _stand(problem: Problem, state: State, queue: int) -> None:
     """On to the next transfer of a class in a lane, in this iteration or a later one; the class is there now."""
     begin, end = problem.first_queued[queue], problem.first_queued[queue + 1]
@@ -212,7 +212,7 @@ def _stand(problem: Problem, state: State, queue: int) -> None:
         state.head[queue] += 1
 
 
-@_compiled
+@inner
 def _has_part(problem: Problem, item: int, rank_class: int) -> bool:
     for position in range(problem.first_member[item], problem.first_member[item + 1]):
         if problem.member[position] == rank_class:
@@ -220,7 +220,7 @@ def _has_part(problem: Problem, item: int, rank_class: int) -> bool:
     return False
 
 
-@_compiled
+@inner
 def _begin_if_met(problem: Problem, state: State, iteration: int, item: int) -> None:
     num_members = problem.first_member[item + 1] - problem.first_member[item]
     if state.unmet[iteration, item] > 0 or state.num_met[iteration, item] < num_members:
@@ -235,7 +235,7 @@ def _begin_if_met(problem: Problem, state: State, iteration: int, item: int) -> 
     state.begun[iteration, item] = state.now[0]
 
 
-@_compiled
+@inner
 def _train(problem: Problem, state: State, rank_class: int) -> None:
     """The program goes on until it takes time or must wait."""
     while state.iteration[rank_class] < state.num_iterations:
@@ -258,7 +258,7 @@ def _train(problem: Problem, state: State, rank_class: int) -> None:
             return
 
 
-@_compiled
+@inner
 def _take_work(problem: Problem, state: State, rank_class: int) -> None:
     """Of what is ready the oldest, and of that the first message's first."""
     chosen, num_ready = 0, state.num_ready[rank_class]
@@ -274,7 +274,7 @@ def _take_work(problem: Problem, state: State, rank_class: int) -> None:
     state.works_until[rank_class] = state.now[0] + problem.seconds[item]
 
 
-@_compiled
+@inner
 def _is_before(problem: Problem, state: State, one: int, other: int) -> bool:
     ours, theirs = one // state.num_items, other // state.num_items
     if ours != theirs:
@@ -285,7 +285,7 @@ def _is_before(problem: Problem, state: State, one: int, other: int) -> bool:
     return ours < theirs
 
 
-@_compiled
+@inner
 def _do(state: State, code: int) -> None:
     state.todo[state.num_todo[0]] = code
     state.num_todo[0] += 1
@@ -294,7 +294,7 @@ def _do(state: State, code: int) -> None:
 # Time.
 
 
-@_compiled
+@inner
 def _pass_time(problem: Problem, state: State) -> bool:
     """On to the next moment; False: nothing will happen any more."""
     _share(problem, state)
@@ -317,7 +317,7 @@ def _pass_time(problem: Problem, state: State) -> bool:
     return True
 
 
-@_compiled
+@inner
 def _let_senders_go(problem: Problem, state: State) -> None:
     for place in range(state.num_active[0]):
         item = state.active[place] % state.num_items
@@ -328,7 +328,7 @@ def _let_senders_go(problem: Problem, state: State) -> None:
             _make_room(problem, state, item, senders=True)
 
 
-@_compiled
+@inner
 def _until_next_moment(problem: Problem, state: State) -> float:
     """Seconds; reckoned by themselves, for what a tiny transfer has left may be less than the clock can tell."""
     now = state.now[0]
@@ -342,7 +342,7 @@ def _until_next_moment(problem: Problem, state: State) -> float:
     return max(0.0, float(elapsed))
 
 
-@_compiled
+@inner
 def _end_transfers(state: State) -> None:
     place = 0
     while place < state.num_active[0]:
@@ -359,13 +359,13 @@ def _end_transfers(state: State) -> None:
         state.rate[place] = state.rate[last]
 
 
-@_compiled
+@inner
 def _end(state: State, code: int) -> None:
     state.ended[code // state.num_items, code % state.num_items] = state.now[0]
     _do(state, code)
 
 
-@_compiled
+@inner
 def _end_step(problem: Problem, state: State, step: int) -> bool:
     """Whether a step is over on all that train; then when."""
     latest = 0.0
@@ -378,7 +378,7 @@ def _end_step(problem: Problem, state: State, step: int) -> bool:
     return True
 
 
-@_compiled
+@inner
 def _is_steady(step_ends: Floats, num_steps: int) -> bool:
     if num_steps < _MIN_STEADY_STEPS:
         return False
@@ -390,7 +390,7 @@ def _is_steady(step_ends: Floats, num_steps: int) -> bool:
 # Rates.
 
 
-@_compiled
+@inner
 def _share(problem: Problem, state: State) -> None:
     """Set the rate (shares of a transfer a second) of all transfers whose bytes flow now."""
     free = problem.capacity.copy()
@@ -411,7 +411,7 @@ def _share(problem: Problem, state: State) -> None:
                     pace[place] = 0.0
 
 
-@_compiled
+@inner
 def _pace(problem: Problem, item: int) -> float:
     """How fast a transfer becomes faster: by one byte a second and connection where its load is heaviest."""
     heaviest = 0.0
@@ -420,7 +420,7 @@ def _pace(problem: Problem, item: int) -> float:
     return 1.0 / heaviest if heaviest > 0.0 else 1.0
 
 
-@_compiled
+@inner
 def _demand(problem: Problem, state: State, pace: Floats) -> Floats:
     """By how much each link's load grows."""
     demand = np.zeros(len(problem.capacity))
@@ -432,7 +432,7 @@ def _demand(problem: Problem, state: State, pace: Floats) -> Floats:
     return demand
 
 
-@_compiled
+@inner
 def _level(problem: Problem, state: State, pace: Floats, free: Floats, demand: Floats) -> float:
     """How far all that grow can grow until a link is full or one of them is as fast as it can be."""
     level = np.inf
@@ -446,13 +446,13 @@ def _level(problem: Problem, state: State, pace: Floats, free: Floats, demand: F
     return level
 
 
-@_compiled
+@inner
 def _most(problem: Problem, item: int) -> float:
     """The rate at which nothing but the processors holds a transfer."""
     return 1.0 / max(float(problem.fastest[item]), _ROUNDING)
 
 
-@_compiled
+@inner
 def _is_held(problem: Problem, free: Floats, item: int) -> bool:
     """Whether a link that it uses is full."""
     for use in range(problem.first_use[item], problem.first_use[item + 1]):

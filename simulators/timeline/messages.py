@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autosync.simulators.compiled import borrows_inner, inner
 from autosync.simulators.timeline.book import NATIVE_RING, Book
-from autosync.simulators.timeline.compiled import borrows_inner, inner
 from autosync.simulators.timeline.problem import Flags, Floats, Integers
 
 PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from autosync.simulators.timeline.compiled import borrows_inner, inner
+from autosync.simulators.compiled import borrows_inner, called, inner
 from autosync.simulators.timeline.network import (
     CHANNEL_STATE,
     DUE,
@@ -22,7 +21,7 @@ from autosync.simulators.timeline.network import (
 )
 
 
-@numba.njit(cache=True)
+@called
 def at_rest(scene: Scene, num_iterations: int) -> State:
     num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
     num_items = num_parts + num_ranks * scene.num_gates
@@ -86,14 +85,17 @@ def _count_waits(scene: Scene, state: State) -> None:
         always &= every == 1
     for iteration in range(state.num_iterations):
         if always and iteration > longest:
-            state.unmet[iteration] = state.unmet[iteration - 1]
+            # One by one: for what may go wrong with whole rows much more would be compiled.
+            for item in range(state.num_items):
+                state.unmet[iteration, item] = state.unmet[iteration - 1, item]
         else:
             _count_waits_of(scene, state, iteration)
 
 
 @inner
 def _count_waits_of(scene: Scene, state: State, iteration: int) -> None:
-    state.unmet[iteration] = scene.num_waits
+    for item in range(state.num_items):
+        state.unmet[iteration, item] = scene.num_waits[item]
     num_ranks = len(scene.trains)
     for part in range(len(scene.parts)):
         operation, rank = scene.parts[part].operation, scene.parts[part].rank

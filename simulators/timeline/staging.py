@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from autosync.plan.tables import EVENTS, Gates, Operations
+from autosync.simulators.compiled import borrows_inner, called, inner
 from autosync.simulators.timeline.book import Book
-from autosync.simulators.timeline.compiled import borrows_inner, inner
 from autosync.simulators.timeline.copies import messages_of
 from autosync.simulators.timeline.messages import Messages, Sizes
 from autosync.simulators.timeline.network import CHANNEL, LINE, PART, TAKE, Network, Records, Scene, Times
 from autosync.simulators.timeline.problem import Flags, Floats, Integers, Program
 
 _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
-
-_called = numba.njit(cache=True)
 
 
 class Script(NamedTuple):
@@ -44,7 +41,7 @@ class Script(NamedTuple):
     is_native: Flags
 
 
-@_called
+@called
 def stage(script: Script) -> Scene:
     """The scene of a plan."""
     operations, book, num_ranks = script.operations, script.book, len(script.trains)

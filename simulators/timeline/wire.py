@@ -1,6 +1,7 @@
 """What the timeline's kernel stands on: what is about to happen, processors, connections and links. Compiled.
 
-`events` calls this: numba keeps what it compiled for a file until that file changes, so a change here wants one there.
+`events` and `transfers` call this: numba keeps what it compiled for a file until that file changes, so a change here
+wants one there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.simulators.timeline.compiled import borrows_inner, inlined
+from autosync.simulators.compiled import borrows_inner, inlined
 from autosync.simulators.timeline.network import Heap, Records, Scene, State
 from autosync.simulators.timeline.problem import Floats
 
@@ -41,8 +42,9 @@ _ROUNDING_BYTES = 0.05
 
 
 @borrows_inner
-def push(heap: Heap, time: float, kind: int, what: int) -> None:
-    value, entries, counts = what * NUM_KINDS + kind, heap.entries, heap.counts
+def push(heap: Heap, time: float, value: int) -> None:
+    """`value` is `what * NUM_KINDS + kind`. One number: a kind that stood in a call would be compiled by itself."""
+    entries, counts = heap.entries, heap.counts
     if time <= heap.now[0]:
         heap.soon[counts[2]] = value
         counts[2] += 1
@@ -128,9 +130,9 @@ def burn(scene: Scene, state: State, channel: int, number: int) -> None:
 def request_comes(scene: Scene, state: State, channel: int, arrives: float) -> None:
     """Where nobody waits for a processor it is known now when the request will have been heard of."""
     if len(state.processor_free) > 0:
-        push(state.heap, arrives, REQUEST_CAME, channel)
+        push(state.heap, arrives, channel * NUM_KINDS + REQUEST_CAME)
     else:
-        push(state.heap, arrives + scene.times.asked[scene.channels[channel].is_native], ASKED, channel)
+        push(state.heap, arrives + scene.times.asked[scene.channels[channel].is_native], channel * NUM_KINDS + ASKED)
 
 
 @borrows_inner
@@ -264,7 +266,7 @@ def _plan_link(scene: Scene, state: State, link: int) -> None:
     due = state.heap.now[0] + max(0.0, target - ours.served) * ours.num_active / scene.network.link_rate[link]
     if due != ours.due:
         ours.due = due
-        push(state.heap, due, LINK, link)
+        push(state.heap, due, link * NUM_KINDS + LINK)
 
 
 @inlined
@@ -312,11 +314,12 @@ def _leave(scene: Scene, state: State, line: int, seconds: float) -> None:
     state.lines[line].num_bytes -= num_bytes
     state.lines[line].arrives = arrives
     if len(state.processor_free) > 0:
-        push(state.heap, arrives, MESSAGE_CAME, channel)
+        push(state.heap, arrives, channel * NUM_KINDS + MESSAGE_CAME)
     else:
-        push(state.heap, arrives + scene.times.arrived[scene.channels[channel].is_native], ARRIVED, channel)
+        heard = arrives + scene.times.arrived[scene.channels[channel].is_native]
+        push(state.heap, heard, channel * NUM_KINDS + ARRIVED)
     if is_counted:
         part = scene.channels[channel].source
         state.parts[part].num_sent += 1
         if state.parts[part].num_sent == scene.parts[part].num_posts:
-            push(state.heap, state.heap.now[0], LOOKS, part)
+            push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)

@@ -1,4 +1,4 @@
-"""How the timeline's functions are compiled."""
+"""How simulators' functions are compiled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import numba
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_INNER: dict[str, Any] = {"cache": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_BORROWS: dict[str, Any] = {"cache": True, "_nrt": False, "error_model": "numpy"}
+_CALLED: dict[str, Any] = {"cache": True}
+_INNER: dict[str, Any] = {**_CALLED, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_BORROWS: dict[str, Any] = {**_CALLED, "_nrt": False, "error_model": "numpy"}
+
+
+def called(function: FunctionT) -> FunctionT:
+    """For what Python calls."""
+    return cast("FunctionT", numba.njit(**_CALLED)(function))
 
 
 def borrows(function: FunctionT) -> FunctionT:

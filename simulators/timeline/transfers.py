@@ -1,0 +1,172 @@
+"""What a lane's thread does of a transfer, for the timeline's kernel: it begins it, asks, posts and takes. Compiled.
+
+It takes its messages in order. It asks for them a window ahead, and what nobody has asked for is not sent. `events`
+calls this (see `wire` on changes).
+"""
+
+from __future__ import annotations
+
+from autosync.simulators.compiled import inlined
+from autosync.simulators.timeline.network import Scene, State
+from autosync.simulators.timeline.rest import is_due
+from autosync.simulators.timeline.wire import (
+    BEGUN,
+    ENDS,
+    GOES_ON,
+    LOOKS,
+    NUM_KINDS,
+    SENDS,
+    TAKEN,
+    burn,
+    join,
+    push,
+    request_comes,
+    stand,
+    way_of_request,
+    ways_of,
+    work,
+)
+
+_WINDOW_AHEAD, _WINDOW_FAVOURED = 3, 2
+
+
+@inlined
+def advance(scene: Scene, state: State, queue: int) -> None:
+    """A lane goes on to what it can begin."""
+    begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
+    while (
+        begin < end
+        and state.lanes[queue].num_under_way < scene.lane_width
+        and state.lanes[queue].iteration < state.num_iterations
+    ):
+        if state.lanes[queue].head == end:
+            state.lanes[queue].head = begin
+            state.lanes[queue].iteration += 1
+            continue
+        iteration, part = state.lanes[queue].iteration, scene.queued[state.lanes[queue].head]
+        operation = scene.parts[part].operation
+        if not is_due(scene, iteration, operation):
+            state.lanes[queue].head += 1
+            continue
+        if state.unmet[iteration, part] > 0:
+            return
+        state.lanes[queue].head += 1
+        state.lanes[queue].num_under_way += 1
+        state.begun[iteration, part] = state.heap.now[0]
+        state.parts[part].iteration = iteration
+        facts = scene.parts[part]
+        until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work)
+        push(state.heap, until, part * NUM_KINDS + BEGUN)
+
+
+@inlined
+def begin(scene: Scene, state: State, part: int) -> None:
+    operation, rank = scene.parts[part].operation, scene.parts[part].rank
+    state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
+    ours = state.parts[part]
+    ours.step = ours.asked = ours.num_sent = 0
+    ours.is_open = True
+
+
+@inlined
+def go(scene: Scene, state: State, part: int) -> None:
+    """A lane asks and posts, one thing after another, then looks whether what it takes next is there."""
+    ours, rank = state.parts[part], scene.parts[part].rank
+    row = scene.parts[part].first_take + part + ours.step
+    ours.is_busy = True
+    while True:
+        if ours.asked < _window(scene, state, part):
+            native = _ask(scene, state, part)
+            seconds = scene.times.ask[native]
+        elif ours.post < scene.first_post[row + 1]:
+            channel = scene.post_channel[ours.post]
+            ours.post += 1
+            state.channels[channel].posted += 1
+            push(state.heap, state.heap.now[0], channel * NUM_KINDS + SENDS)
+            native = scene.channels[channel].is_native
+            seconds = scene.times.post[native]
+        else:
+            break
+        if seconds > 0.0:
+            until = work(state.heap, state.ranks, state.processor_free, rank, seconds)
+            push(state.heap, until, part * NUM_KINDS + GOES_ON)
+            return
+    ours.is_busy = False
+    push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)
+
+
+@inlined
+def _window(scene: Scene, state: State, part: int) -> int:
+    """Up to which take a part asks now."""
+    facts, step = scene.parts[part], state.parts[part].step
+    if facts.num_summed > 0:
+        return int(min(facts.num_summed if step < facts.num_summed else facts.num_takes, step + 2))
+    priority = scene.priority[facts.operation]
+    lowest, highest = priority, priority
+    for lane in range(scene.num_lanes):
+        other = state.lanes[facts.rank * scene.num_lanes + lane].priority
+        if other >= 0:
+            lowest, highest = min(lowest, other), max(highest, other)
+    window = max(1, facts.breadth) if lowest < priority else facts.breadth + _WINDOW_AHEAD
+    if lowest >= priority and highest > priority:
+        window += _WINDOW_FAVOURED
+    return int(min(facts.num_takes, step + window))
+
+
+@inlined
+def _ask(scene: Scene, state: State, part: int) -> int:
+    """Ask for one more message; whether the backend itself does it."""
+    channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
+    state.parts[part].asked += 1
+    back = scene.channels[channel].back
+    if state.lines[back].first < 0:
+        seconds = way_of_request(ways_of(scene, state), back, state.lines[back].arrives)
+        request_comes(scene, state, channel, state.heap.now[0] + seconds)
+    else:
+        stand(state, back, channel, 0.0)
+    return int(scene.channels[channel].is_native)
+
+
+@inlined
+def send(scene: Scene, state: State, channel: int) -> None:
+    facts, ours = scene.channels[channel], state.channels[channel]
+    line = facts.line
+    while ours.sent < min(ours.posted, ours.credit):
+        num_bytes = scene.message_bytes[facts.first_message + ours.sent % facts.num_messages]
+        ours.sent += 1
+        burn(scene, state, channel, ours.sent - 1)
+        is_ahead = state.lines[line].num_bytes + num_bytes <= scene.times.bytes_ahead
+        entry = stand(state, line, channel, num_bytes)
+        state.entries[entry].is_counted = not is_ahead
+        state.lines[line].num_bytes += num_bytes
+        if state.lines[line].first == entry:
+            join(scene, state, line, num_bytes)
+        if is_ahead:
+            source = state.parts[facts.source]
+            source.num_sent += 1
+            if source.num_sent == scene.parts[facts.source].num_posts:
+                push(state.heap, state.heap.now[0], facts.source * NUM_KINDS + LOOKS)
+
+
+@inlined
+def look(scene: Scene, state: State, part: int) -> None:
+    """Whether what a part takes next is there, or it is done."""
+    facts, ours = scene.parts[part], state.parts[part]
+    if not ours.is_open or ours.is_busy:
+        return
+    if ours.step < facts.num_takes:
+        take = scene.takes[facts.first_take + ours.step]
+        channel = scene.channels[take.channel]
+        if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
+            ours.is_busy = True
+            seconds = scene.times.taken[channel.is_native] + take.added_bytes / scene.times.rate_added
+            rank = -1 if channel.is_native else facts.rank
+            until = work(state.heap, state.ranks, state.processor_free, rank, seconds)
+            push(state.heap, until, part * NUM_KINDS + TAKEN)
+        return
+    if ours.num_sent < facts.num_posts:
+        return
+    ours.is_open = False
+    ours.runs += 1
+    state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
+    push(state.heap, state.heap.now[0], part * NUM_KINDS + ENDS)
