@@ -31,6 +31,7 @@ Positions = npt.NDArray[np.intp]
 
 NO_GROUPS: frozenset[Group] = frozenset()
 ABLATIONS: Mapping[str, tuple[frozenset[Group], bool]] = {
+    "all of it": (GROUPS, True),
     "without analytical features": (frozenset({"timeline"}), True),
     "without timeline features": (frozenset({"analytical"}), True),
     "without either": (NO_GROUPS, True),
@@ -77,7 +78,15 @@ class Course:
             for other in self.rooms
             if other.lot.model_name != room.lot.model_name and other.lot.cluster.name != room.lot.cluster.name
         ]
-        return Lessons(room=room, strangers=tuple(strangers), target=target, trials=trials, few=few, draws=draws)
+        return Lessons(
+            room=room,
+            strangers=tuple(strangers),
+            prior=prior_of(strangers),
+            target=target,
+            trials=trials,
+            few=few,
+            draws=draws,
+        )
 
 
 def course_of(
@@ -119,10 +128,14 @@ def prior_of(rooms: Sequence[Room], groups: frozenset[Group] = GROUPS, *, knows_
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lessons:
-    """One target: what is learned of it, and of `strangers`, which share neither its model nor its cluster."""
+    """One target: what is learned of it, and of `strangers`, which share neither its model nor its cluster.
+
+    `prior` was trained on all strangers.
+    """
 
     room: Room
     strangers: tuple[Room, ...]
+    prior: Boosted
     target: Target
     trials: int
     few: int
@@ -143,8 +156,8 @@ class Lessons:
         """With what was learned of strangers: told no trial, few, and as many as from scratch."""
         if not self.strangers:
             return {}
-        room, prior = self.room, prior_of(self.strangers)
-        student = RankerStudent(room.reader, prior=prior)
+        room = self.room
+        student = RankerStudent(room.reader, prior=self.prior)
         line = linear.line_of([stranger.linear_group() for stranger in self.strangers])
         line_student = LinearStudent(room.lot.model, room.lot.cluster, prior=line)
         found = {
@@ -166,7 +179,7 @@ class Lessons:
     def learn_seconds(self, trials: int = 100) -> float:
         """What being taught anew by so many trials takes, on top of a prior; the least of three."""
         told = np.arange(min(trials, len(self.room.lot.records)), dtype=np.intp)
-        student = RankerStudent(self.room.reader, prior=prior_of(self.strangers))
+        student = RankerStudent(self.room.reader, prior=self.prior)
         rows, targets = taken(self.room.rows, told), self.room.targets.rows(told)
         taken_seconds = []
         for _ in range(3):
@@ -183,7 +196,8 @@ class Lessons:
             student = RankerStudent(self.room.reader, groups=groups, how=how)
             found[f"{name}, {self.trials} trials"] = self._mean(student, self.room.rows, self.trials)
             if self.strangers:
-                prior = prior_of(self.strangers, groups, knows_ties=knows_ties)
+                is_whole = groups == GROUPS and knows_ties
+                prior = self.prior if is_whole else prior_of(self.strangers, groups, knows_ties=knows_ties)
                 student = RankerStudent(self.room.reader, prior=prior, groups=groups, how=how)
                 found[f"{name}, transfer, no trial"] = self._mean(student, self.room.rows, 0)
         return found
@@ -214,30 +228,35 @@ class Lessons:
         return tuple(self.room.place[record.strategy_id or ""] for record in self.target.records)
 
 
+_OTHER = {"model": "cluster", "cluster": "model"}
+
+
+def _key(room: Room, by: str) -> str:
+    """The name of its model, without slow motion, or of its cluster."""
+    return room.lot.model_name if by == "model" else room.lot.cluster.name
+
+
 def transfer_matrix(course: Course, by: str) -> dict[str, dict[str, float | None]]:
     """Pair ranking of rankers that were trained on one model (one cluster) alone, told no trial of another.
 
-    Trained in a row, judged in a column; judged are all undisturbed records but those of the cluster (the model) that
+    Trained in a row, judged in a column; judged are all undisturbed records but those of clusters (models) that
     training saw, and where nothing is left there is no figure.
     """
-
-    def key(room: Room) -> str:
-        return room.lot.model_name if by == "model" else room.lot.cluster.name
-
-    names = sorted({key(room) for room in course.rooms})
+    names = sorted({_key(room, by) for room in course.rooms})
     matrix: dict[str, dict[str, float | None]] = {}
     for name in names:
-        seen = [room for room in course.rooms if key(room) == name]
+        seen = [room for room in course.rooms if _key(room, by) == name]
+        seen_besides = {_key(room, _OTHER[by]) for room in seen}
         prior = prior_of(seen)
         found: dict[str, list[Accuracy]] = {}
         for room in course.rooms:
-            if room not in seen:
-                found.setdefault(key(room), []).append(_accuracy_in(room, prior))
+            if _key(room, by) != name and _key(room, _OTHER[by]) not in seen_besides:
+                found.setdefault(_key(room, by), []).append(_accuracy_in(room, prior))
         matrix[name] = {
             other: rounded(mean_accuracy(found[other]))["pair_ranking"] if other in found else None for other in names
         }
     matrix["(timeline alone)"] = {
-        name: rounded(mean_accuracy([_accuracy_in(room, UNTAUGHT) for room in course.rooms if key(room) == name]))[
+        name: rounded(mean_accuracy([_accuracy_in(room, UNTAUGHT) for room in course.rooms if _key(room, by) == name]))[
             "pair_ranking"
         ]
         for name in names
@@ -248,16 +267,14 @@ def transfer_matrix(course: Course, by: str) -> dict[str, dict[str, float | None
 def held_out(course: Course, by: str) -> dict[str, dict[str, Any]]:
     """Each model (each cluster) in turn: what a ranker that was trained on all others is worth there, without a trial.
 
-    Judged are all undisturbed records; beside it stands what the timeline says, which it corrects.
+    Judged are all undisturbed records; beside it stands what the timeline says, which it corrects. Where nothing else
+    was measured there is nobody to be held out.
     """
-
-    def key(room: Room) -> str:
-        return room.lot.model_name if by == "model" else room.lot.cluster.name
-
+    names = sorted({_key(room, by) for room in course.rooms})
     found: dict[str, dict[str, Any]] = {}
-    for name in sorted({key(room) for room in course.rooms}):
-        prior = prior_of([room for room in course.rooms if key(room) != name])
-        rooms = [room for room in course.rooms if key(room) == name]
+    for name in names if len(names) > 1 else []:
+        prior = prior_of([room for room in course.rooms if _key(room, by) != name])
+        rooms = [room for room in course.rooms if _key(room, by) == name]
         found[name] = {
             "records": sum(len(room.lot.records) for room in rooms),
             "timeline": rounded(mean_accuracy([_accuracy_in(room, UNTAUGHT) for room in rooms])),

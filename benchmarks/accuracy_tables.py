@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _COLUMNS = {
@@ -23,6 +23,8 @@ def tables(document: Mapping[str, Any]) -> Iterator[str]:
         f"and {len(document['clusters'])} clusters; {len(document['targets'])} combinations are judged by. Trials of "
         f"the same strategy are within {document['noise']:.1%} of one another (95 %)."
     )
+    yield from _missing(document["missing"])
+    yield from _verdicts(document["verdicts"])
     for part, title in (
         ("as they are", "Told nothing"),
         ("after trials", f"Told {document['trials']} trials of the target, no prior"),
@@ -32,12 +34,35 @@ def tables(document: Mapping[str, Any]) -> Iterator[str]:
     ):
         if document["total"].get(part):
             yield from _total(document, part, title)
+    yield from _disturbed(document["disturbed"])
     yield from _by_target(document)
     yield from _bounds(document)
     for by in ("model", "cluster"):
         if f"{by}_matrix" in document:
             yield from _held_out(document[f"{by}_held_out"], by)
             yield from _matrix(document[f"{by}_matrix"], by)
+
+
+def _missing(found: Sequence[str]) -> Iterator[str]:
+    if found:
+        yield ""
+        yield "Missing of a whole dataset:"
+        yield ""
+        for what in found:
+            yield f"- {what}"
+
+
+def _verdicts(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield "### What is asked for"
+    yield ""
+    yield "| what | wanted | found | where | holds |"
+    yield "|---|---|---|---|---|"
+    for one in found:
+        holds = "yes" if one["holds"] else "no"
+        if one["holds_in"]:
+            holds += f", in {one['holds_in'][0]} of {one['holds_in'][1]}"
+        yield f"| {one['what'].replace('_', ' ')} | {one['wanted']} | {one['found']} | {one['where']} | {holds} |"
 
 
 def _total(document: Mapping[str, Any], part: str, title: str) -> Iterator[str]:
@@ -48,6 +73,18 @@ def _total(document: Mapping[str, Any], part: str, title: str) -> Iterator[str]:
     yield f"|---|{'---|' * len(_COLUMNS)}"
     for name, found in document["total"][part].items():
         yield f"| {name} | {' | '.join(_cell(column, found[column]) for column in _COLUMNS)} |"
+
+
+def _disturbed(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Which combinations the disturbed records are of, and what disturbed them."""
+    if not found:
+        return
+    yield ""
+    yield "| combination | disturbed strategies | by |"
+    yield "|---|---|---|"
+    for one in found:
+        flags = ", ".join(f"{flag} {count}" for flag, count in one["flags"].items())
+        yield f"| {one['model']} on {one['cluster']} | {one['strategies']} | {flags} |"
 
 
 def _by_target(document: Mapping[str, Any]) -> Iterator[str]:
@@ -78,12 +115,11 @@ def _bounds(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "### The bound"
     yield ""
-    yield "| combination | bound | exact strategies | faster than the bound | fastest | median |"
+    yield "| combination | bound | exact trials | faster than the bound | fastest | median |"
     yield "|---|---|---|---|---|---|"
-    for target in document["targets"]:
-        found = target["bound"]
+    for found in document["bounds"]:
         yield (
-            f"| {target['model']} on {target['cluster']} | {found['term']} | {found['num_exact']} | "
+            f"| {found['model']} on {found['cluster']} | {found['term']} | {found['num_exact']} | "
             f"{found['num_faster']} | {found['fastest_over_bound']:.2f} x | {found['median_over_bound']:.2f} x |"
         )
 
@@ -106,6 +142,9 @@ def _matrix(matrix: Mapping[str, Mapping[str, float | None]], by: str) -> Iterat
     names = [name for name in matrix if not name.startswith("(")]
     yield ""
     yield f"### Pair ranking without a trial: trained on the {by} of the row, judged on that of the column"
+    yield ""
+    other = "cluster" if by == "model" else "model"
+    yield f"Records of {other}s that training saw are left out; an empty cell has no others."
     yield ""
     yield f"| | {' | '.join(names)} |"
     yield f"|---|{'---|' * len(names)}"

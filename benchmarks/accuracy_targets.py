@@ -1,9 +1,13 @@
-"""What simulators are judged by: combinations of model and cluster with enough measured strategies."""
+"""What simulators are judged by: combinations of model and cluster with enough measured strategies.
+
+Beside these: what was measured while something disturbed it, and all that bounds are held against.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosync.datasets.drift import combination_of, flag_drift
+from autosync.datasets.drift import Combination, combination_of, flag_drift
+from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
 from autosync.datasets.schema import Measurement, Record
 from autosync.datasets.sources import Source
 from autosync.documents import Document
 from autosync.errors import InputError
 from autosync.plan.bound import bound, rates_of
 from autosync.simulators.evaluation import (
+    DISTURBED,
     Accuracy,
     Measured,
     accuracy_of,
@@ -28,6 +34,8 @@ from autosync.simulators.evaluation import (
 )
 from autosync.simulators.interface import Simulator
 from autosync.simulators.learned.priors import Lot, lots_of_records
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
 from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Strategy
 
@@ -38,11 +46,10 @@ SAMPLED = "sampled"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """One combination: its randomly sampled strategies, undisturbed ones and others. `noise`: between trials."""
+    """One combination: its randomly sampled strategies, each once, that nothing disturbed. `noise`: between trials."""
 
     lot: Lot
     records: tuple[Record, ...]
-    disturbed: tuple[Record, ...]
     noise: float
 
     @property
@@ -71,11 +78,6 @@ class Target:
         records = self.records if chosen is None else [self.records[row] for row in chosen.tolist()]
         return np.array([one.seconds for one in simulator.predict([strategy_of(record) for record in records])])
 
-    def accuracy_on_disturbed(self, simulator: Simulator) -> Accuracy:
-        """How good it is on records that were disturbed."""
-        predicted = np.array([one.seconds for one in simulator.predict([strategy_of(one) for one in self.disturbed])])
-        return accuracy_of(measured_of(_measurements(self.disturbed), noise=self.noise), predicted)
-
     def after_trials(self, simulator: Simulator, *, trials: int, draws: int) -> Accuracy:
         """How good a simulator is when it was told so many trials."""
         found = []
@@ -84,46 +86,112 @@ class Target:
             found.append(accuracy_of(self.rows(others), self.predicted(simulator, others)))
         return dataclasses.replace(mean_accuracy(found), num_strategies=len(others), num_pairs=found[-1].num_pairs)
 
-    def bound(self) -> dict[str, Any]:
-        """Whether an exact strategy, interval and all, is faster than its bound; and how far above it they are."""
-        model, cluster = self.lot.model, self.lot.cluster
-        found = bound(model, cluster, rates=rates_of(cluster))
-        exact = [record for record in self.lot.records if record.classes == ("exact",)]
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Aside:
+    """All that was measured of a combination; its random strategies that were disturbed are judged by themselves."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    records: tuple[Record, ...]
+    noise: float
+
+    @property
+    def disturbed(self) -> list[Record]:
+        """Random strategies, each once, during whose trials something had a say that is no strategy's."""
+        found = [one for one in self.records if one.strategy is not None and is_disturbed(one)]
+        return _each_once([one for one in found if one.origin == SAMPLED])
+
+    @property
+    def flags(self) -> dict[str, int]:
+        """What disturbed them, and how many of them."""
+        flags = [flag for one in _measurements(self.disturbed) for flag in one.flags if flag in DISTURBED]
+        return dict(sorted(Counter(flags).items()))
+
+    def accuracy(self, simulator: Simulator) -> Accuracy:
+        """How good it is on those that were disturbed."""
+        disturbed = self.disturbed
+        predicted = np.array([one.seconds for one in simulator.predict([strategy_of(one) for one in disturbed])])
+        return accuracy_of(measured_of(_measurements(disturbed), noise=self.noise), predicted)
+
+    def bound(self) -> dict[str, Any] | None:
+        """Whether an exact strategy, interval and all, is faster than its bound; how far above it they are.
+
+        All that was measured counts: presets, stock DDP and what was disturbed as well. None: nothing exact was.
+        """
+        exact = [record for record in self.records if record.classes == ("exact",)]
         measured = measured_of(_measurements(exact))
-        faster = measured.high < found.seconds
+        if not len(measured.seconds):
+            return None
+        found = bound(self.model, self.cluster, rates=rates_of(self.cluster))
         return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
             "seconds": round(found.seconds, 6),
             "term": str(found.largest),
-            "num_exact": len(exact),
-            "num_faster": int(np.count_nonzero(faster)),
+            "num_exact": len(measured.seconds),
+            "num_faster": int(np.count_nonzero(measured.high < found.seconds)),
             "fastest_over_bound": round(float(measured.seconds.min() / found.seconds), 4),
             "median_over_bound": round(float(np.median(measured.seconds) / found.seconds), 4),
         }
 
 
-def targets_of_lots(path: Path, *, least: int) -> tuple[list[Lot], list[Target], float]:
-    """All lots of a dataset, those to be judged by, and how far off one trial is from another."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Material:
+    """A dataset as it is judged by.
+
+    `lots` are all that can be learned from, `targets` those of them with enough random strategies, `counts` how many
+    each lot has of these, by its name; `asides` are all combinations with whatever was measured. `noise` is how far off
+    one trial is from another.
+    """
+
+    lots: tuple[Lot, ...]
+    targets: tuple[Target, ...]
+    counts: Mapping[str, int]
+    asides: tuple[Aside, ...]
+    noise: float
+
+
+def material_of(path: Path, *, least: int) -> Material:
+    """A dataset, of which combinations with at least so many random strategies are judged by."""
     source = Source(path)
     unreadable: list[object] = []
     records = flag_drift(source.records(unreadable.append))
     if unreadable:
         raise InputError(f"{path}: {unreadable[0]}", rule="records that can be read")
-    lots = lots_of_records(records, source.specs())
+    specs = list(source.specs())
+    lots = lots_of_records(records, specs)
     noise = noise_of(records)
-    targets = []
+    targets, counts = [], {}
     for lot in lots:
         sampled = _each_once([record for record in lot.records if record.origin == SAMPLED])
+        counts[f"{lot.model.name} on {lot.cluster.name}"] = len(sampled)
         if len(sampled) >= least:
-            key = combination_of(lot.records[0])
-            others = [one for one in records if combination_of(one) == key and one.origin == SAMPLED]
-            disturbed = tuple([one for one in others if one.strategy is not None and is_disturbed(one)])
-            targets.append(Target(lot=lot, records=tuple(sampled), disturbed=disturbed, noise=noise))
+            targets.append(Target(lot=lot, records=tuple(sampled), noise=noise))
     if not targets:
-        most = max((sum(one.origin == SAMPLED for one in lot.records) for lot in lots), default=0)
         raise InputError(
-            f"{path}: no model on a cluster has {least} sampled strategies", rule="--least", hint=f"the most is {most}"
+            f"{path}: no model on a cluster has {least} random strategies that nothing disturbed",
+            rule="--least",
+            hint=f"the most is {max(counts.values(), default=0)}",
         )
-    return lots, targets, noise
+    asides = tuple(_asides(records, specs, noise))
+    return Material(lots=tuple(lots), targets=tuple(targets), counts=counts, asides=asides, noise=noise)
+
+
+def _asides(records: Sequence[Record], specs: Sequence[Spec], noise: float) -> Iterator[Aside]:
+    known = {spec.spec_id: spec for spec in specs}
+    found: dict[Combination, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.measurement is not None:
+            found[combination_of(record)].append(record)
+    for (model, cluster), chosen in sorted(found.items()):
+        if model in known and cluster in known:
+            yield Aside(
+                model=model_of_spec(known[model]),
+                cluster=cluster_of_spec(known[cluster]),
+                records=tuple(chosen),
+                noise=noise,
+            )
 
 
 def strategy_of(record: Record) -> Strategy:

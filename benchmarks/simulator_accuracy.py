@@ -1,10 +1,11 @@
 """How good simulators are, held against what was measured; what the tables of docs/learned.md are made of.
 
     python benchmarks/simulator_accuracy.py > accuracy.json                     # the records that ship
-    python benchmarks/simulator_accuracy.py --records FOLDER --least 40         # another store or dataset
+    python benchmarks/simulator_accuracy.py --records FOLDER --least 40         # another one, not yet whole
     python benchmarks/simulator_accuracy.py --markdown accuracy.json            # the tables, nothing is computed
 
-Judged are combinations of model and cluster with enough randomly sampled strategies. Only pairs count whose
+Judged are combinations of model and cluster with enough randomly sampled strategies; a whole dataset has 150 of each of
+at least six. With less, what can be said is said, and what is missing is told first (`missing`). Only pairs count whose
 measurements are apart by more than their noise, of distinct strategies; records that other programs or busy processors
 disturbed are judged apart. What is learned is always judged on strategies that it has not seen: after so many trials
 of the target, on the others; with a prior, one that saw neither the target's model nor its cluster. Splits are by model
@@ -16,9 +17,12 @@ the simulators.
 - *transfer*: a ranker trained on other models and other clusters, told none, or few, trials of the target;
 - *matrices*: trained on one model (one cluster), judged on another; and on all but one, judged on that;
 - *ablations*: without some of the features, without knowing ties;
-- *bound*: whether an exact strategy was measured to be faster than its bound, and how far above it the fastest is.
+- *disturbed*: strategies whose trials were flagged, in all combinations that have two of them;
+- *bounds*: whether anything exact was measured to be faster than its bound, and how far above it the fastest is;
+- *verdicts*: what simulators are asked for, and whether it came.
 
-Ends with 1 where a measured exact strategy is faster than its bound.
+Most of the time goes into reading (every strategy is lowered and played once) and into training: about sixty priors,
+and as many sequence models as there are targets. Ends with 1 where anything exact is faster than its bound.
 """
 
 from __future__ import annotations
@@ -38,16 +42,17 @@ from autosync.simulators.evaluation import accuracy_of, mean_accuracy
 sys.path.insert(0, str(Path(__file__).parent))
 from accuracy_lessons import Course, course_of, held_out, transfer_matrix
 from accuracy_tables import tables
-from accuracy_targets import Target, accuracy_from, rounded, targets_of_lots
+from accuracy_targets import Aside, Target, accuracy_from, material_of, rounded
+from accuracy_verdict import missing, verdicts
 
-LEARNED = ("learned", "linear", "sequence")
+_NOT_LEARNED = tuple([name for name in simulator_names() if name not in ("learned", "linear", "sequence")])
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, default=SHIPPED, help="a store, a dataset folder or a study")
-    parser.add_argument("--least", type=int, default=150, help="sampled strategies that a combination is judged by")
+    parser.add_argument("--least", type=int, default=100, help="random strategies that a combination is judged by")
     parser.add_argument("--trials", type=int, default=50, help="trials of the target that learned simulators are told")
     parser.add_argument("--few", type=int, default=10, help="trials of the target that a transferred ranker is told")
     parser.add_argument("--draws", type=int, default=5, help="random draws of trials to average over")
@@ -63,35 +68,62 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(json.dumps(document, indent=2))
-    return 1 if any(target["bound"]["num_faster"] for target in document["targets"]) else 0
+    return 1 if any(bound["num_faster"] for bound in document["bounds"]) else 0
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All as one document."""
-    began = time.monotonic()
-    lots, targets, noise = targets_of_lots(options.records, least=options.least)
-    tell(f"{sum(len(lot.records) for lot in lots)} records of {len(lots)} combinations, {len(targets)} to be judged by")
-    course = course_of(lots, targets, with_sequence="sequence" not in options.without, tell=tell)
-    found = [judged(target, course, options) for target in targets]
+    clock = Clock()
+    material = material_of(options.records, least=options.least)
+    lots = material.lots
+    num_records = sum(len(lot.records) for lot in lots)
+    tell(f"{num_records} records of {len(lots)} combinations, {len(material.targets)} to be judged by")
     document: dict[str, Any] = {
-        "records": sum(len(lot.records) for lot in lots),
+        "records": num_records,
         "combinations": len(lots),
         "models": sorted({lot.model_name for lot in lots}),
         "clusters": sorted({lot.cluster.name for lot in lots}),
-        "noise": round(noise, 4),
+        "noise": round(material.noise, 4),
         "trials": options.trials,
         "few": options.few,
         "draws": options.draws,
-        "targets": found,
-        "total": total(found),
+        "missing": list(missing(material)),
+        "random_strategies": material.counts,
     }
+    for what in document["missing"]:
+        tell(f"missing: {what}")
+    document["bounds"] = [bound for aside in material.asides if (bound := aside.bound()) is not None]
+    document["disturbed"] = [disturbed(aside) for aside in material.asides if len(aside.disturbed) > 1]
+    clock.took("bounds and disturbed records")
+    course = course_of(lots, material.targets, with_sequence="sequence" not in options.without, tell=tell)
+    clock.took("reading")
+    document["targets"] = [judged(target, course, options) for target in material.targets]
+    document["total"] = total(document["targets"], document["disturbed"])
+    clock.took("targets")
     if "matrices" not in options.without:
         for by in ("model", "cluster"):
             tell(f"matrix {by} x {by}")
             document[f"{by}_matrix"] = transfer_matrix(course, by)
             document[f"{by}_held_out"] = held_out(course, by)
-    document["seconds"] = round(time.monotonic() - began, 1)
+        clock.took("matrices")
+    document["verdicts"] = verdicts(document)
+    document["seconds"] = clock.seconds
     return document
+
+
+class Clock:
+    """How long each part took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def took(self, part: str) -> None:
+        """The part that has just ended."""
+        now = time.monotonic()
+        self.seconds[part] = round(now - self._since, 1)
+        self._since = now
+        tell(f"{part}: {self.seconds[part]} s")
 
 
 def judged(target: Target, course: Course, options: argparse.Namespace) -> dict[str, Any]:
@@ -101,19 +133,13 @@ def judged(target: Target, course: Course, options: argparse.Namespace) -> dict[
         "model": target.lot.model.name,
         "cluster": target.lot.cluster.name,
         "strategies": len(target.records),
-        "bound": target.bound(),
         "as they are": {},
-        "disturbed": {},
+        "after trials": {},
     }
-    for name in simulator_names():
-        if name in LEARNED:
-            continue
+    for name in _NOT_LEARNED:
         simulator = open_simulator(name, target.lot.model, target.lot.cluster)
-        predicted = target.predicted(simulator)
-        document["as they are"][name] = rounded(accuracy_of(target.measured, predicted))
-        if target.disturbed:
-            document["disturbed"][name] = rounded(target.accuracy_on_disturbed(simulator))
-        document.setdefault("after trials", {})[name] = rounded(
+        document["as they are"][name] = rounded(accuracy_of(target.measured, target.predicted(simulator)))
+        document["after trials"][name] = rounded(
             target.after_trials(simulator, trials=options.trials, draws=options.draws)
         )
     lessons = course.lessons(target, trials=options.trials, few=options.few, draws=options.draws)
@@ -122,18 +148,34 @@ def judged(target: Target, course: Course, options: argparse.Namespace) -> dict[
     document["learn_seconds"] = round(lessons.learn_seconds(), 3)
     if "ablations" not in options.without:
         document["ablations"] = {name: rounded(found) for name, found in lessons.ablations().items()}
+    for part in ("as they are", "after trials", "transfer"):
+        tell(f"  {part}: " + ", ".join(f"{name} {one['pair_ranking']}" for name, one in document[part].items()))
     return document
 
 
-def total(found: list[dict[str, Any]]) -> dict[str, Any]:
+def disturbed(aside: Aside) -> dict[str, Any]:
+    """What was measured while something disturbed it: simulators that were told nothing."""
+    document: dict[str, Any] = {
+        "model": aside.model.name,
+        "cluster": aside.cluster.name,
+        "strategies": len(aside.disturbed),
+        "flags": aside.flags,
+        "disturbed": {},
+    }
+    for name in _NOT_LEARNED:
+        simulator = open_simulator(name, aside.model, aside.cluster)
+        document["disturbed"][name] = rounded(aside.accuracy(simulator))
+    return document
+
+
+def total(targets: list[dict[str, Any]], disturbed: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over combinations, each of which counts the same."""
     document: dict[str, Any] = {}
-    for part in ("as they are", "disturbed", "after trials", "transfer", "ablations"):
-        names = dict.fromkeys(name for target in found for name in target.get(part, {}))
+    parts = {"as they are": targets, "after trials": targets, "transfer": targets, "ablations": targets}
+    for part, found in {**parts, "disturbed": disturbed}.items():
+        names = dict.fromkeys(name for one in found for name in one.get(part, {}))
         document[part] = {
-            name: rounded(
-                mean_accuracy([accuracy_from(target[part][name]) for target in found if name in target.get(part, {})])
-            )
+            name: rounded(mean_accuracy([accuracy_from(one[part][name]) for one in found if name in one.get(part, {})]))
             for name in names
         }
     return document
