@@ -22,6 +22,8 @@ from datetime import UTC, datetime, timedelta
 
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.errors import InputError
+from autosync.plan.tables import LOCAL_KINDS
+from autosync.simulators.costs import Costs, ProcessorCosts
 from autosync.simulators.interface import Prediction, Simulator
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
@@ -37,6 +39,31 @@ Builder = Callable[[ModelSpec, ClusterSpec], Simulator]
 _SAME = 1e-6
 _STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 _STRANGER = "nobody.weight"
+
+FREE = Costs(
+    transfer_seconds=0.0,
+    round_seconds=0.0,
+    native_round_seconds=0.0,
+    rate_added=1e15,
+    local_seconds=0.0,
+    local_rates=dict.fromkeys(LOCAL_KINDS, 1e18),
+    link_share=1.0,
+    payload_share=1.0,
+    hop_seconds=0.0,
+    processor=ProcessorCosts(
+        ask=(0.0, 0.0),
+        post=(0.0, 0.0),
+        asked=(0.0, 0.0),
+        arrived=(0.0, 0.0),
+        taken=(0.0, 0.0),
+        per_byte=0.0,
+        transfer=0.0,
+        stock_transfer=0.0,
+        local=0.0,
+        step=0.0,
+    ),
+)
+"""Costs for what is reckoned by hand: nothing but bytes on links takes time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

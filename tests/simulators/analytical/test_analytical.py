@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from autosync.plan.bound import bound
 from autosync.plan.lowering import lower
-from autosync.plan.tables import LOCAL_KINDS
 from autosync.plan.traffic import amortised_traffic
 from autosync.plan.types import Transfer
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
@@ -25,20 +24,9 @@ from autosync.strategy.representation import AllReduce, Message, ParameterServer
 from autosync.strategy.space import Space
 from autosync.testing.generate import random_cluster, random_model
 from autosync.testing.plans import cluster_of, examples
-from autosync.testing.simulators import small_case, two_layers
+from autosync.testing.simulators import FREE, small_case, two_layers
 
 RATE = 1e8
-FREE = Costs(
-    transfer_seconds=0.0,
-    round_seconds=0.0,
-    native_round_seconds=0.0,
-    rate_added=1e15,
-    local_seconds=0.0,
-    local_rates=dict.fromkeys(LOCAL_KINDS, 1e18),
-    link_share=1.0,
-    processor=ProcessorCosts(step=0.0),
-)
-"""Nothing but bytes on links takes time."""
 
 
 def seconds_of(strategy: Strategy, cluster: ClusterSpec, model: ModelSpec | None = None, costs: Costs = FREE) -> float:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from autosync.errors import InputError
 from autosync.plan.bound import bound
 from autosync.plan.lowering import lower
-from autosync.plan.tables import LOCAL_KINDS, tables_of
+from autosync.plan.tables import tables_of
 from autosync.plan.types import Transfer
 from autosync.runtime import pieces
 from autosync.runtime.stock import why_not_stock
 from autosync.runtime.updates import engine_updates
-from autosync.simulators.costs import Costs, ProcessorCosts
+from autosync.simulators.costs import Costs
 from autosync.simulators.timeline import messages as made
 from autosync.simulators.timeline.events import play
 from autosync.simulators.timeline.network import Scene
@@ -31,28 +31,9 @@ from autosync.strategy.representation import AllReduce, Message, ParameterServer
 from autosync.strategy.space import Space
 from autosync.testing.generate import random_cluster, random_model
 from autosync.testing.plans import cluster_of
-from autosync.testing.simulators import two_layers
+from autosync.testing.simulators import FREE, two_layers
 
 RATE = 1e8
-NOTHING = (0.0, 0.0)
-FREE = Costs(
-    rate_added=1e15,
-    local_rates=dict.fromkeys(LOCAL_KINDS, 1e18),
-    payload_share=1.0,
-    hop_seconds=0.0,
-    processor=ProcessorCosts(
-        ask=NOTHING,
-        post=NOTHING,
-        asked=NOTHING,
-        arrived=NOTHING,
-        taken=NOTHING,
-        per_byte=0.0,
-        transfer=0.0,
-        stock_transfer=0.0,
-        local=0.0,
-    ),
-)
-"""Nothing but bytes on links takes time."""
 
 
 def seconds_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs = FREE) -> float:
