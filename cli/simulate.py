@@ -97,13 +97,13 @@ def simulate(
     with compiling_is_told(note):
         predictor = open_simulator(simulator, model, cluster, prior=prior)
         predictions = dict(zip(strategies, predictor.predict(list(strategies.values())), strict=True))
+        explanation = None
+        if trace is not None or (len(strategies) == 1 and simulator == DEFAULT_SIMULATOR):
+            explanation = _explanation(next(iter(strategies.values())), model, cluster, trace)
     limit = bound(model, cluster, rates=rates_of(cluster))
     found = Simulation(
         model=model, cluster=cluster, simulator=simulator, strategies=strategies, predictions=predictions, limit=limit
     )
-    explanation = None
-    if trace is not None or (len(strategies) == 1 and simulator == DEFAULT_SIMULATOR):
-        explanation = _explanation(next(iter(strategies.values())), model, cluster, trace)
     if as_json:
         print_json(fields(found, explanation))
     else:
