@@ -1,6 +1,7 @@
 """How many strategies a second are looked at without running them, on one core, and what one on 1,024 hosts takes.
 
     python benchmarks/simulator_speed.py [--simulators analytical timeline] > out.json
+    python benchmarks/simulator_speed.py --markdown out.json                    # the tables, nothing is measured
 
 Strategies are presets and samples of the space of ResNet50 on 8 hosts, up to 4 lanes. Every round takes all stages in
 another order, on the same strategies; a figure is the median of the rounds with its 95 % bootstrap interval. Prints one
@@ -28,8 +29,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lowering_speed import hosts
@@ -224,6 +226,33 @@ def large(simulators: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def tables(document: dict[str, Any]) -> Iterator[str]:
+    """A result in Markdown."""
+    about = f"{document['strategies']} strategies of {document['model']} on {document['hosts']} hosts"
+    yield f"{about}, a second of one core:"
+    yield from _table([{"stage": name, **figures} for name, figures in document["stages"].items()])
+    yield from _table(document["by_transfers"])
+    yield from _table(document["by_hosts"])
+    yield "BERT-large on 1,024 hosts of two ranks each:"
+    yield from _table([{"simulator": name, **figures} for name, figures in document["large"].items()])
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    yield ""
+    yield f"| {' | '.join(name.replace('_', ' ') for name in columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in rows:
+        yield f"| {' | '.join(_cell(row.get(name, '')) for name in columns)} |"
+    yield ""
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--strategies", type=int, default=256, help="how many strategies a round looks at")
@@ -231,7 +260,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--simulators", nargs="+", choices=SIMULATORS, default=SIMULATORS)
     parser.add_argument("--large", choices=SIMULATORS, help="only predict the large strategy, in this process")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the tables of this result")
     options = parser.parse_args()
+    if options.markdown:
+        print("\n".join(tables(json.loads(options.markdown.read_text(encoding="utf-8")))))
+        return 0
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if options.large:
         print(json.dumps(predict_large(options.large)))
