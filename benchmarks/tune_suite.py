@@ -9,7 +9,10 @@ first.
 
 `real` tunes targets on this machine's testbed, as users would, and proves each result beside stock DDP, DDP with its
 best single bucket and the best preset; needs an idle machine, and hours. What it has done it keeps in `--folder`, and
-goes on from there.
+goes on from there. The tuner's own share of the time (all in which no rank was asked for anything) and its own memory
+are told for each target; memory is that of this one process since it began, which tunes target after target.
+
+The document is on stdout, a table of it on stderr.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ from typing import Any
 import tune_suite_real
 from tune_suite_picture import write_pictures
 from tune_suite_race import run_races
+from tune_suite_table import race_table, real_table
 from tune_suite_targets import replayed_targets, simulated_targets
 
+from autosync.search.plan import PRIOR_SIMULATOR
 from autosync.search.proposers.catalogue import proposer_names
+from autosync.search.study_folder import DEFAULT_SIMULATOR
 
 NUM_SEEDS = 3
 
@@ -41,15 +47,18 @@ def main() -> int:
     simulated.add_argument("--targets", nargs="*", default=(), help="some of them, by MODEL/CLUSTER")
     for mode in (replay, simulated):
         mode.add_argument("--proposers", nargs="*", default=sorted(proposer_names()))
-        mode.add_argument("--simulator", default="timeline", help="who predicts for proposers that ask")
-        mode.add_argument("--prior", type=Path, help="records of others for the simulator to learn from")
+        mode.add_argument("--simulator", help="who predicts for proposers that ask [timeline; with --prior learned]")
+        mode.add_argument("--prior", help="records of others to learn from; shipped; in replay others: the store's own")
         mode.add_argument("--trials", type=int, default=50)
         mode.add_argument("--seeds", type=int, default=NUM_SEEDS)
         mode.add_argument("--pictures", type=Path, help="draw the curves into this folder")
         mode.add_argument("--limit-seconds", type=float, default=3 * 3600.0, help="begin no race after this time")
     tune_suite_real.add_arguments(modes.add_parser("real", help="by trials on this machine's testbed"))
     options = parser.parse_args()
+    if options.simulator is None and options.mode != "real":
+        options.simulator = DEFAULT_SIMULATOR if options.prior is None else PRIOR_SIMULATOR
     document = tune_suite_real.run(options) if options.mode == "real" else _raced(options)
+    print((real_table if options.mode == "real" else race_table)(document), file=sys.stderr)
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"mode": options.mode, **document, "peak_memory_bytes": 1024 * peak_kib}, indent=2))
     return 0

@@ -1,4 +1,8 @@
-"""Targets of `tune_suite.py` without a cluster: recorded pools, and simulated clusters whose parameters are hidden."""
+"""Targets of `tune_suite.py` without a cluster: recorded pools, and simulated clusters whose parameters are hidden.
+
+For a pool the prior may be `others`: what the store's records of all other targets teach. What a target's own records
+teach would be told to the search before its first trial.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,33 @@ import functools
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from tune_suite_race import Race
 
 from autosync.datasets.sources import Source
 from autosync.search.candidates import Candidate, default_as_strategy, known_candidates
 from autosync.search.domain import PoolDomain, SpaceDomain
-from autosync.search.plan import simulators
+from autosync.search.plan import PRIOR_SIMULATOR, prior_of, simulators
 from autosync.search.pool import Pool, read_pool
 from autosync.search.proposers.interface import Ground
 from autosync.simulators.costs import Costs, costs_of
+from autosync.simulators.features.reader import Reader
+from autosync.simulators.learned.boosted import Boosted
+from autosync.simulators.learned.priors import Lot, lots_of
+from autosync.simulators.learned.ranker import RankerStudent
+from autosync.simulators.learned.simulators import ranker_of
+from autosync.simulators.learned.student import StudentSimulator
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.space import Limits, Space
+
+OTHERS = "others"
 
 NOISE = 0.01
 """Standard deviation of the logarithm of what a simulated trial shows."""
@@ -47,15 +60,16 @@ SIMULATED = (
 
 def replayed_targets(options: argparse.Namespace) -> Iterator[Race]:
     """Every combination of a store that has records enough."""
+    lots = lots_of(options.store) if options.prior == OTHERS else []
     counts = Counter((r.model_name, r.cluster_name) for r in Source(options.store).records(lambda _: None))
     for (model, cluster), count in sorted(counts.items()):
         if count < options.least_records:
             print(f"{model}/{cluster}: {count} records, left out", file=sys.stderr)
             continue
-        yield _replayed(read_pool(str(options.store), model=model, cluster=cluster), options)
+        yield _replayed(read_pool(str(options.store), model=model, cluster=cluster), options, lots)
 
 
-def _replayed(pool: Pool, options: argparse.Namespace) -> Race:
+def _replayed(pool: Pool, options: argparse.Namespace, lots: Sequence[Lot]) -> Race:
     space = Space(model=pool.model, cluster=pool.cluster)
     exact = [one for one in pool.candidates if one.strategy is not None and one.strategy.is_exact]
     domain = PoolDomain(space, [one.strategy for one in exact if one.strategy is not None])
@@ -67,8 +81,20 @@ def _replayed(pool: Pool, options: argparse.Namespace) -> Race:
             domain=domain,
             limits=space.limits,
             known=tuple(one for one in exact if one.origin.startswith("preset:")),
-            **simulators(options.simulator, pool.model, pool.cluster, prior=options.prior),
+            **predictors(),
         )
+
+    def predictors() -> dict[str, Any]:
+        if options.prior != OTHERS:
+            return simulators(options.simulator, pool.model, pool.cluster, prior=prior_of(options.prior))
+        student = RankerStudent(Reader(pool.model, pool.cluster), prior=taught_by_others())
+        return {**simulators(PRIOR_SIMULATOR, pool.model, pool.cluster), "simulator": StudentSimulator(student)}
+
+    @functools.cache
+    def taught_by_others() -> Boosted:
+        name = pool.model.name.partition("@")[0]
+        others = [lot for lot in lots if lot.model_name != name or lot.cluster.name != pool.cluster.name]
+        return ranker_of(others)[0]
 
     def truth(candidate: Candidate) -> float | None:
         record = pool.records.get(candidate.strategy_id)
@@ -120,7 +146,7 @@ def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: arg
             domain=domain,
             limits=Limits(),
             known=known,
-            **simulators(options.simulator, model, cluster, prior=options.prior),
+            **simulators(options.simulator, model, cluster, prior=prior_of(options.prior)),
         )
 
     return Race(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from autosync import units
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 
 NUM_SHOWN = 10
 """How many of the strategies that would be tried a dry run shows."""
+
+BEGUN_WITH = (
+    "--proposer",
+    "--simulator",
+    "--prior",
+    "--allow",
+    "--target",
+    "--trial-timeout",
+    "--seed",
+    "--study",
+)
+"""What a study that is resumed keeps."""
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
@@ -53,6 +66,7 @@ Examples:
   autosync tune --replay resnet50-4-hosts-20260131-120000 --proposer evolution
   autosync tune model.py --cluster cluster.yaml --target ddp
   autosync tune model.py --cluster cluster.yaml --allow lossy
+  autosync tune model.py --cluster cluster.yaml --prior shipped
   autosync tune resnet50 --cluster 4-hosts --dry-run"""
 )
 @click.argument("target", metavar="[MODEL]", required=False)
@@ -61,21 +75,23 @@ Examples:
 @click.option("--budget", callback=_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
 @click.option(
     "--patience",
-    default=20,
-    show_default=True,
     type=click.IntRange(0, 100_000),
-    help="Stop after so many trials without a gain; 0 never does.",
+    help="Stop after so many trials without a gain; 0 never does.  [default: 20]",
 )
 @click.option(
     "--proposer",
     metavar="NAME",
     help="Who says what to try: learned, evolution, mcmc, nsga2, random, tpe or one installed.  [default: learned]",
 )
-@click.option("--simulator", metavar="NAME", help="Who predicts step times where the proposer asks.")
+@click.option(
+    "--simulator",
+    metavar="NAME",
+    help="Who predicts step times where the proposer asks.  [default: timeline; with --prior learned]",
+)
 @click.option(
     "--prior",
-    type=click.Path(path_type=Path, exists=True),
-    help="Records of other models and clusters to learn from.",
+    metavar="RECORDS",
+    help="Records of other models and clusters to learn from; shipped: those that ship.",
 )
 @click.option(
     "--allow", callback=_classes, metavar="CLASSES", help="Let lossy, stale strategies in: they change training."
@@ -116,10 +132,10 @@ def tune(
     cluster: str | None,
     trials: int | None,
     budget: float | None,
-    patience: int,
+    patience: int | None,
     proposer: str | None,
     simulator: str | None,
-    prior: Path | None,
+    prior: str | None,
     allow: tuple[InexactClass, ...],
     target_engine: Target,
     effort: str | None,
@@ -152,6 +168,7 @@ def tune(
     }
     how: dict[str, Any] = {
         "num_trials": trials,
+        "patience": patience,
         "proposer": proposer,
         "simulator": simulator,
         "prior": prior,
@@ -171,7 +188,6 @@ def tune(
             **of,
             **how,
             budget_seconds=budget,
-            patience=patience or None,
             effort=None if effort is None else EFFORTS[effort],
             trial_timeout_seconds=trial_timeout,
             output=output,
@@ -189,8 +205,20 @@ def _check_sources(target: str | None, cluster: str | None, *, resume: str | Non
         raise click.UsageError("a study is resumed (--resume) or another is replayed (--replay), not both")
     if resume is not None and (target is not None or cluster is not None):
         raise click.UsageError("the study that is resumed has its model and its cluster: leave out MODEL and --cluster")
+    if resume is not None and (kept := [name for name in BEGUN_WITH if _is_given(name)]):
+        raise click.UsageError(
+            f"the study that is resumed keeps what it was begun with: leave out {' and '.join(kept)}"
+        )
     if resume is None and replay is None and (target is None or cluster is None):
         raise click.UsageError("Missing argument 'MODEL'." if target is None else "Missing option '--cluster'.")
+
+
+def _is_given(option: str) -> bool:
+    """Whether an option stands on the command line."""
+    context = click.get_current_context()
+    name = next(one.name for one in context.command.params if option in one.opts)
+    assert name is not None, "options have names"
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _dry_run(of: Mapping[str, Any], how: Mapping[str, Any], *, as_json: bool) -> None:

@@ -1,8 +1,8 @@
 """What a winner must beat beside stock DDP as it ships: DDP with its best single bucket, and the best preset.
 
 Both are found without trying everything: a simulator says which of each family are promising, those among them that
-were not tried are measured once, and the fastest goes into the proof. Where no trials are wanted the fastest that is
-predicted does.
+were not tried are measured once, and the fastest goes into the proof. What is measured for that the study keeps, so a
+proof that is begun again measures none of them again. Where no trials are wanted the fastest that is predicted does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from autosync.search.candidates import Candidate, candidate, known_candidates
 from autosync.search.guarantee import Rival, Role
 from autosync.search.progress import SILENT, Progress
 from autosync.search.proposers.interface import Ground
+from autosync.search.study import Study
 from autosync.search.trial import Trials
 from autosync.simulators.interface import Simulator
 from autosync.specs.cluster import ClusterSpec
@@ -70,21 +71,20 @@ class Baselines:
 
 
 def find_rivals(
-    trials: Trials,
-    ground: Ground,
-    records: Sequence[Record],
-    *,
-    spares_trials: bool = False,
-    progress: Progress = SILENT,
+    study: Study, trials: Trials, ground: Ground, *, spares_trials: bool = False, progress: Progress = SILENT
 ) -> list[Rival]:
     """What finalists have to beat beside stock DDP as it ships. With `spares_trials` nothing is measured for it."""
     baselines = find_baselines(ground.model, ground.cluster, ground.domain.contains)
+    records = study.history()
     ground.simulator.learn(records)
     medians = [record.measurement.median_seconds for record in records if record.measurement is not None]
 
     def measure(one: Candidate) -> float | None:
         progress.now(f"measuring {one.name} for the proof")
-        return trials.seconds(one, best_seconds=min(medians, default=None))
+        begun = study.begin_for_proof(one)
+        record = trials.run(one, begun.number, best_seconds=min(medians, default=None))
+        study.tell(record)
+        return None if record.measurement is None else record.measurement.median_seconds
 
     how = None if spares_trials else measure
     bucket = baselines.best("bucket", records, ground.simulator, measure=how)

@@ -11,26 +11,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from autosync.search.candidates import STOCK_DDP, Candidate
 from autosync.search.guarantee import Verdict
 from autosync.search.progress import SILENT, Progress
-from autosync.search.trial import Trials
+from autosync.search.trial import ComparingService, Trials
 from autosync.trials.contestant import Contestant
-from autosync.trials.policy import Service
-from autosync.trials.service import StepSamples, TrialFailed
+from autosync.trials.service import TrialFailed
 
 NUM_STEPS = 60
 NUM_LAST = 10
 """How many of the last steps make the loss that is compared."""
-
-
-class ComparingService(Service, Protocol):
-    """What is needed of a trial service: it also tells of losses, and of the difference of two contestants."""
-
-    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples: ...
-    def difference(self, first: str, second: str) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +55,7 @@ def fidelity(trials: Trials, candidate: Candidate) -> Fidelity:
     """Measure how an inexact strategy trains, on the ranks of the trials."""
     if trials.is_replayed or trials.is_recorded:
         return Fidelity(note="what it does to training is not known: replayed compute has no gradients of its own")
-    service: ComparingService = trials.service  # type: ignore[assignment]  # only a recorded one lacks the difference
+    service = trials.service
     contestant = replace(trials.contestant(candidate), name=f"{candidate.name}, training")
     exact = replace(trials.contestant(STOCK_DDP), name=f"{STOCK_DDP.name}, training")
     try:

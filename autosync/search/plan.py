@@ -24,6 +24,7 @@ from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.proposers.interface import Domain, Ground, Proposer
 from autosync.search.study import Study, begin_study, resume_study
 from autosync.search.study_folder import (
+    CHANGEABLE,
     StudyFolder,
     StudySettings,
     check_name,
@@ -32,6 +33,7 @@ from autosync.search.study_folder import (
     read_settings,
 )
 from autosync.search.target import DdpDomain, ddp_limits
+from autosync.search.trial import ComparingService, Trials
 from autosync.simulators.catalogue import open_simulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
@@ -40,7 +42,6 @@ from autosync.specs.model_file import load_model, model_of, split_dilation
 from autosync.specs.task_file import is_task
 from autosync.strategy.space import Limits, Space
 from autosync.trials.others import Others
-from autosync.trials.policy import Service
 from autosync.trials.ranks import plan_launch
 from autosync.trials.service import TrialService
 
@@ -50,6 +51,15 @@ SCREEN = "analytical"
 NUM_SCREENED = 2500
 NUM_SIMULATED = 96
 """For each round."""
+
+PRIOR_SIMULATOR = "learned"
+"""Predicts where there are records of others to learn from and nobody else is named."""
+
+SHIPPED_PRIOR = "shipped"
+"""As a prior: what was learned from the records that ship."""
+
+HEEDLESS = frozenset({"analytical", "timeline"})
+"""Simulators of ours that learn nothing from a prior."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +84,7 @@ class TuningPlan:
             return begin_study(self.folder, self.model, self.cluster, self.settings, storage=self.storage)
         return resume_study(self.folder, self.model, self.cluster, storage=self.storage)
 
-    def service(self) -> AbstractContextManager[Service]:
+    def service(self) -> AbstractContextManager[ComparingService]:
         """Who runs the trials."""
         if self.pool is not None:
             return RecordedService(self.pool)
@@ -85,6 +95,18 @@ class TuningPlan:
             folder=self.folder.logs,
             seed=self.settings.seed,
             timeout_seconds=self.settings.trial_timeout_seconds,
+        )
+
+    def trials(self, study: str, service: ComparingService) -> Trials:
+        """How each strategy is tried, and what its record is to say."""
+        return Trials(
+            study=study,
+            service=service,
+            model=self.model,
+            cluster=self.cluster,
+            effort=self.settings.effort,
+            target=self.settings.target,
+            **self.circumstances(),
         )
 
     def circumstances(self) -> Mapping[str, Any]:
@@ -116,14 +138,13 @@ class TuningPlan:
                 raise InputError("the pool has no strategy that may be tried", rule="exact ones, or --allow")
             domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
             known = [one for one in candidates if one.origin.startswith("preset:")]
-        prior = None if self.settings.prior is None else Path(self.settings.prior)
         return Ground(
             model=self.model,
             cluster=self.cluster,
             domain=domain,
             limits=limits,
             known=tuple(known),
-            **simulators(self.settings.simulator, self.model, self.cluster, prior=prior),
+            **simulators(self.settings.simulator, self.model, self.cluster, prior=prior_of(self.settings.prior)),
         )
 
     def proposer(self) -> Proposer:
@@ -154,27 +175,20 @@ def plan_tuning(
     """Read and check everything. A task is profiled, for what is tried depends on it.
 
     `settings` are those of `StudySettings` that the user gave, None where not; a study that is resumed keeps those that
-    it was begun with, but for the number of trials, the budget and the effort.
+    it was begun with, but for those of `CHANGEABLE`.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     if resume is not None:
         return _resumed(resume, given, storage)
     if study is not None:
         check_name(study)
-    chosen: dict[str, Any] = {**given, "storage": None if storage is None else without_password(storage)}
+    if "prior" in given:
+        given.setdefault("simulator", PRIOR_SIMULATOR)
+        _check_prior(given["prior"], given["simulator"])
+    chosen = {**given, "storage": None if storage is None else without_password(storage)}
     if replay is not None:
         pool = read_pool(replay, model=model, cluster=cluster)
-        folder = new_study_folder(study, pool.model, pool.cluster)
-        chosen |= {"name": folder.path.name, "task": pool.model.name, "cluster": pool.cluster.name, "replay": replay}
-        return TuningPlan(
-            settings=StudySettings(**chosen),
-            model=pool.model,
-            cluster=pool.cluster,
-            folder=folder,
-            is_new=True,
-            storage=storage,
-            pool=pool,
-        )
+        return _of_pool(pool, new_study_folder(study, pool.model, pool.cluster), {**chosen, "replay": replay}, storage)
     if model is None or cluster is None:
         missing = "MODEL" if model is None else "--cluster"
         raise InputError(f"{missing} is missing", rule="a new study needs a model and a cluster")
@@ -195,6 +209,20 @@ def plan_tuning(
     )
 
 
+def _of_pool(pool: Pool, folder: StudyFolder, chosen: Mapping[str, Any], storage: str | None) -> TuningPlan:
+    """A new study of what was measured once."""
+    names = {"name": folder.path.name, "task": pool.model.name, "cluster": pool.cluster.name}
+    return TuningPlan(
+        settings=StudySettings(**names, **chosen),
+        model=pool.model,
+        cluster=pool.cluster,
+        folder=folder,
+        is_new=True,
+        storage=storage,
+        pool=pool,
+    )
+
+
 def simulators(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> dict[str, Any]:
     """The fields of a `Ground` that are about prediction: by this simulator, with the screen in front of it."""
     found: dict[str, Any] = {"simulator": open_simulator(name, model, cluster, prior=prior)}
@@ -204,11 +232,37 @@ def simulators(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path
     return {**found, "num_simulated": NUM_SIMULATED, "screen": screen, "num_screened": NUM_SCREENED}
 
 
+def prior_of(text: str | None) -> Path | None:
+    """Where the records lie that a prior names; None where there is none, or where those that ship are meant."""
+    return None if text in {None, SHIPPED_PRIOR} else Path(str(text))
+
+
+def _check_prior(prior: str, simulator: str) -> None:
+    """Refuse a prior that nobody would look at."""
+    if simulator in HEEDLESS:
+        rule = f"a prior needs a simulator that learns, such as {PRIOR_SIMULATOR}"
+        raise InputError(f"the simulator {simulator} learns nothing from --prior", rule=rule, hint="no --simulator")
+    if prior != SHIPPED_PRIOR:
+        if not Path(prior).exists():
+            rule = f"a dataset, a folder that training has saved, or {SHIPPED_PRIOR}"
+            raise InputError(f"--prior {prior}: there is no such file or folder", rule=rule)
+        return
+    # Loads XGBoost.
+    from autosync.simulators.learned.boosted import UNTAUGHT
+    from autosync.simulators.learned.simulators import shipped_ranker
+
+    if simulator != PRIOR_SIMULATOR:
+        raise InputError(f"nothing ships for the simulator {simulator}", rule=f"--prior {SHIPPED_PRIOR} is for learned")
+    if shipped_ranker() is UNTAUGHT:
+        rule = "what ships was learned with the simulators that it corrects"
+        raise InputError("nothing ships that fits this version", rule=rule, hint="--prior RECORDS")
+
+
 def _resumed(name: str, settings: Mapping[str, Any], storage: str | None) -> TuningPlan:
     """A study that goes on, by what stands in its folder."""
     folder = known_study_folder(name)
     begun = read_settings(folder)
-    given = {key: settings[key] for key in ("num_trials", "budget_seconds", "effort") if settings.get(key) is not None}
+    given = {key: settings[key] for key in CHANGEABLE if settings.get(key) is not None}
     model, cluster = load_model(str(folder.model)), load_cluster(str(folder.cluster))
     pool = None if begun.replay is None else read_pool(begun.replay, model=model.name, cluster=cluster.name)
     return TuningPlan(

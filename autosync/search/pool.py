@@ -19,11 +19,11 @@ from autosync.datasets.studies import find_study
 from autosync.documents import Document, parse
 from autosync.errors import InputError, Problem
 from autosync.search.candidates import STOCK_DDP, Candidate, candidate_of
+from autosync.search.trial import ComparingService
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
 from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
 from autosync.trials.contestant import Contestant
-from autosync.trials.policy import Service
 from autosync.trials.service import StepSamples, TrialFailed
 
 DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early"})
@@ -99,7 +99,7 @@ def _document(spec: Spec) -> Document:
     return Document(file="", value=dict(spec.fields), lines={})
 
 
-class RecordedService(Service):
+class RecordedService(ComparingService):
     """A trial service that runs nothing: contestants take the steps that their records have, again and again."""
 
     def __init__(self, pool: Pool) -> None:
@@ -133,6 +133,9 @@ class RecordedService(Service):
             bytes_received=_times(measured.bytes_received, num_steps),
             peak_memory_bytes=measured.peak_memory_bytes,
         )
+
+    def difference(self, first: str, second: str) -> float:
+        raise TrialFailed("refused", f"{first} and {second} are recorded: their parameters are not known")
 
     def release(self, name: str) -> None:
         self._at.pop(name, None)

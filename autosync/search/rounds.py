@@ -14,7 +14,7 @@ class Rounds:
     """The trials of a study, one after another.
 
     Stock DDP comes first: what users have today is what all is held against. What follows depends on the seed and on
-    what was measured, so a search that goes on elsewhere, or later, is the same search.
+    what was measured, for a proof too, so a search that goes on elsewhere, or later, is the same search.
     """
 
     def __init__(self, study: Study, proposer: Proposer, *, seed: int) -> None:
@@ -46,7 +46,7 @@ class Rounds:
         if not history and STOCK_DDP.strategy_id not in taken:
             proposed = [STOCK_DDP]
         else:
-            rng = random.Random(f"{self._seed} {len(history)}")
+            rng = random.Random(f"{self._seed} {len(self._study.searched())}")
             count = min(self._proposer.round_size, num_left)
             proposed = self._proposer.propose(history, count, rng, taken=taken)
         self._study.enqueue(proposed)

@@ -13,8 +13,8 @@ LEAST_GAIN = 0.005
 """A trial that is faster by less brought nothing: it may be noise."""
 
 
-def why_stop(records: Sequence[Record], *, bound_seconds: float, patience: int | None) -> str | None:
-    """Why no further gain is likely, if so. `patience` is how many trials without a gain are enough; None: any."""
+def why_stop(records: Sequence[Record], *, bound_seconds: float, patience: int) -> str | None:
+    """Why no further gain is likely, if so. So many trials without a gain as `patience` are enough; with 0 none are."""
     seconds = [record.measurement.median_seconds for record in records if record.measurement is not None]
     if not seconds:
         return None
@@ -22,7 +22,7 @@ def why_stop(records: Sequence[Record], *, bound_seconds: float, patience: int |
         share = 100 * (min(seconds) / bound_seconds - 1)
         return f"no strategy can be much faster: the best is {max(share, 0.0):.1f} % above what the links allow"
     num_idle = _num_without_gain(records)
-    if patience is not None and num_idle >= patience:
+    if 0 < patience <= num_idle:
         return f"no further gain is likely: the last {num_idle} trials brought none"
     return None
 

@@ -3,6 +3,9 @@
 Trials are asked for and told. What is proposed waits in Optuna's queue, each trial with its strategy as an attribute
 from the moment it is there; so whoever else tunes the same study sees what is being tried, and a study that is
 interrupted goes on with what was to come next. A strategy that was under way then is tried once more.
+
+What is measured for the proof alone (baselines that no trial of the search was of) is a trial like the others, and so
+kept and never repeated; a mark keeps it out of what the search counts.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Literal, Self
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autosync.datasets.schema import Record, record_from_plain, record_to_plain
 from autosync.datasets.storage import close_storage, open_journal, open_storage
@@ -31,6 +34,7 @@ from autosync.strategy.files import dump_strategy, parse_strategy
 
 CANDIDATE_ATTRIBUTE = "candidate"
 TUNER_ATTRIBUTE = "tuner"
+PROOF_ATTRIBUTE = "for_proof"
 STALE_SECONDS = 3600.0
 """A trial that another machine began that long ago is no longer counted as under way."""
 
@@ -95,6 +99,18 @@ class Study:
                 return Asked(number=trial.number, candidate=self._candidate(fields))
         return None
 
+    def begin_for_proof(self, candidate: Candidate) -> Asked:
+        """Begin a trial at once, beside those that wait and outside of what the search counts."""
+        self._candidates[candidate.strategy_id] = candidate
+        attributes = {
+            CANDIDATE_ATTRIBUTE: _plain(candidate),
+            TUNER_ATTRIBUTE: self.settings.tuner,
+            PROOF_ATTRIBUTE: True,
+        }
+        begun = create_trial(state=TrialState.RUNNING, user_attrs=attributes)
+        trial_id = self._storage.create_new_trial(self._id, template_trial=begun)
+        return Asked(number=self._storage.get_trial_number_from_id(trial_id), candidate=candidate)
+
     def tell(self, record: Record) -> None:
         """Finish a trial: the record goes into it, its median is its value."""
         self._mark(record.trial, RECORD_ATTRIBUTE, record_to_plain(record))
@@ -102,15 +118,24 @@ class Study:
 
     def history(self) -> list[Record]:
         """The records of all finished trials, whoever ran them, in the order of their numbers."""
-        return [self._record(trial) for trial in self._trials() if trial.state.is_finished() and _has_record(trial)]
+        return [self._record(trial) for trial in self._finished()]
+
+    def searched(self) -> list[Record]:
+        """Those of the search."""
+        return [self._record(trial) for trial in self._finished() if not _is_for_proof(trial)]
+
+    def for_proof(self) -> list[Record]:
+        """Those that were measured for a proof alone."""
+        return [self._record(trial) for trial in self._finished() if _is_for_proof(trial)]
 
     def taken(self) -> set[str]:
         """The ids of strategies that wait or are being tried."""
         return {_strategy_id(trial) for trial in self._trials() if _has_candidate(trial) and not _is_over(trial)}
 
     def num_under_way(self) -> int:
-        """How many trials others have begun and not ended, those aside of which nothing was heard for long."""
-        return sum(trial.state == TrialState.RUNNING and not _is_stale(trial) for trial in self._trials())
+        """How many trials of the search have begun and not ended, those aside of which nothing was heard for long."""
+        running = (trial for trial in self._trials() if trial.state == TrialState.RUNNING and not _is_for_proof(trial))
+        return sum(not _is_stale(trial) for trial in running)
 
     def recover(self) -> int:
         """Bring order into what an interrupted run of this tuner left; how many trials had to be put back."""
@@ -120,7 +145,8 @@ class Study:
             if _has_record(trial):
                 self._finish(self._record(trial))
                 continue
-            if _has_candidate(trial) and not self._waits(_strategy_id(trial)):
+            is_wanted = _has_candidate(trial) and not _is_for_proof(trial)
+            if is_wanted and not self._waits(_strategy_id(trial)):
                 self.enqueue([self._candidate(trial.user_attrs[CANDIDATE_ATTRIBUTE])])
                 num_back += 1
             self._withdraw(trial.number, "interrupted")
@@ -139,6 +165,9 @@ class Study:
     def _trials(self) -> list[FrozenTrial]:
         return self._optuna.get_trials(deepcopy=False)
 
+    def _finished(self) -> list[FrozenTrial]:
+        return [trial for trial in self._trials() if trial.state.is_finished() and _has_record(trial)]
+
     def _finish(self, record: Record) -> None:
         if record.measurement is None:
             self._optuna.tell(record.trial, state=TrialState.FAIL)
@@ -154,9 +183,13 @@ class Study:
         self._storage.set_trial_user_attr(trial_id, attribute, value)
 
     def _is_duplicate(self, number: int, strategy_id: str) -> bool:
-        """Whether a trial with a smaller number is of the same strategy; so one of several always stays."""
-        earlier = (trial for trial in self._trials() if trial.number < number and not _is_withdrawn(trial))
-        return any(_has_candidate(trial) and _strategy_id(trial) == strategy_id for trial in earlier)
+        """Whether another trial is of the same strategy: with a smaller number, so that one of several always stays.
+
+        Those for the proof count whatever their number: they do not wait as others do, and so may overtake them.
+        """
+        others = (trial for trial in self._trials() if trial.number < number or _is_for_proof(trial))
+        alike = (trial for trial in others if _has_candidate(trial) and _strategy_id(trial) == strategy_id)
+        return any(not _is_withdrawn(trial) for trial in alike)
 
     def _waits(self, strategy_id: str) -> bool:
         waiting = (trial for trial in self._trials() if trial.state == TrialState.WAITING and _has_candidate(trial))
@@ -186,13 +219,13 @@ def begin_study(
     folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, settings: StudySettings, *, storage: str | None = None
 ) -> Study:
     """A new study, or a part of our own in one that others have in the same storage."""
-    folder.path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        # Whoever makes the folder has the study: two that begin at once do not share one.
-        folder.path.mkdir()
-    except FileExistsError as error:
-        raise taken_error(folder.path) from error
+    if folder.is_begun:
+        raise taken_error(folder.path)
+    folder.path.mkdir(parents=True, exist_ok=True)
     with _closing_where_it_fails(folder.hold()) as held:
+        if folder.is_begun:
+            # Somebody else began it meanwhile, and is done.
+            raise taken_error(folder.path)
         save_model(model, folder.model)
         save_cluster(folder.cluster, cluster)
         # Last: a folder that has its settings has all that is needed to go on.
@@ -241,6 +274,10 @@ def _strategy_id(trial: FrozenTrial) -> str:
 
 def _is_withdrawn(trial: FrozenTrial) -> bool:
     return WITHDRAWN_ATTRIBUTE in trial.user_attrs
+
+
+def _is_for_proof(trial: FrozenTrial) -> bool:
+    return PROOF_ATTRIBUTE in trial.user_attrs
 
 
 def _is_over(trial: FrozenTrial) -> bool:

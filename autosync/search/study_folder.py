@@ -23,6 +23,9 @@ from autosync.strategy.space.limits import InexactClass
 DEFAULT_PROPOSER = "learned"
 DEFAULT_SIMULATOR = "timeline"
 
+CHANGEABLE = ("num_trials", "budget_seconds", "patience", "effort")
+"""Settings that may be given anew where a study is resumed: how long it goes on, and how much is measured."""
+
 SCHEMA_KIND = "study"
 SCHEMA_VERSION = 1
 
@@ -65,6 +68,11 @@ class StudyFolder:
     def summary(self) -> Path:
         return self.path / "summary.json"
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a study: a folder whose maker was killed before it had its settings holds none."""
+        return any(path.exists() for path in (self.settings, self.journal, self.logs, self.best, self.summary))
+
     def hold(self) -> IO[bytes]:
         """Keep others from tuning in this folder until what is returned is closed, or its process ends."""
         file = self.lock.open("ab")
@@ -81,7 +89,8 @@ class StudySettings:
     """What a study was begun with.
 
     `task` is the model as the user named it. `tuner` is drawn for each folder: of several that share a storage it tells
-    whose trials are whose. `storage` is a URL without its password, None for the folder's own journal.
+    whose trials are whose. `storage` is a URL without its password, None for the folder's own journal. With a
+    `patience` of 0 a search never ends for lack of gains.
     """
 
     __pydantic_config__ = STRICT
@@ -91,6 +100,7 @@ class StudySettings:
     cluster: str = ""
     num_trials: int = 50
     budget_seconds: float | None = None
+    patience: int = 20
     trial_timeout_seconds: float = 120.0
     effort: Effort = NORMAL_EFFORT
     seed: int = 0
@@ -134,12 +144,12 @@ def known_study_folder(name: str) -> StudyFolder:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a study, or one that has its folder already."""
+    """Refuse what is no name of a study, or that of one that was begun already."""
     if not name or Path(name).name != name or name.startswith(".") or not name.isprintable():
         raise InputError(f"{name!r} is no name of a study", rule="a name without slashes that starts with no dot")
-    folder = Path(STUDIES_FOLDER) / name
-    if folder.exists():
-        raise taken_error(folder)
+    folder = StudyFolder(Path(STUDIES_FOLDER) / name)
+    if folder.is_begun:
+        raise taken_error(folder.path)
 
 
 def taken_error(folder: Path) -> InputError:

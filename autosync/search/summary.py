@@ -1,4 +1,4 @@
-"""What a study came to, for people and programs. docs/tune.md says what the fields of `summary.json` mean."""
+"""What a study came to, for people and programs. docs/proof.md says what the fields of `summary.json` mean."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ def summary_fields(
     model: ModelSpec,
     cluster: ClusterSpec,
     records: Sequence[Record],
+    baselines: Sequence[Record],
     verdict: Verdict,
     usage: Usage,
     bundle: Path,
     fidelities: Mapping[str, Fidelity],
-    wall_seconds: float,
 ) -> dict[str, object]:
-    """The fields of `summary.json`."""
-    failed = [record for record in records if record.failure is not None]
+    """The fields of `summary.json` that say what was found; what finding it cost is told by whoever did."""
     gain = prospect(verdict.default.measurement, model, cluster)
     return {
         "schema": "autosync.summary/1",
@@ -40,10 +39,10 @@ def summary_fields(
         "model": model.name,
         "cluster": cluster.name,
         "num_trials": len(records),
-        "num_failed_trials": len(failed),
+        "num_failed_trials": sum(record.failure is not None for record in records),
         "num_stopped_trials": sum(_is_stopped(record.measurement) for record in records),
+        "num_baseline_trials": len(baselines),
         "tried": tried_by_origin(records),
-        "wall_seconds": round(wall_seconds, 3),
         "winner": _winner(verdict, model, usage, bundle, fidelities),
         "contests": [_contest(contest, model, cluster) for contest in verdict.contests],
         "left_out": {name: f"{failure.kind}: {failure.message}" for name, failure in verdict.left_out.items()},
@@ -55,7 +54,11 @@ def summary_fields(
             "in_words": str(gain),
         },
         "fidelity": {name: {**asdict(one), "in_words": str(one)} for name, one in fidelities.items()},
-        "failures": [{"trial": record.trial, "origin": record.origin, "why": _why(record)} for record in failed],
+        "failures": [
+            {"trial": record.trial, "origin": record.origin, "why": _why(record)}
+            for record in (*records, *baselines)
+            if record.failure is not None
+        ],
     }
 
 

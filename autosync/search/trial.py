@@ -6,6 +6,7 @@ import datetime as dt
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.schema import Failure, Measurement, Record
@@ -22,7 +23,14 @@ from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Service, measure
-from autosync.trials.service import TrialFailed
+from autosync.trials.service import StepSamples, TrialFailed
+
+
+class ComparingService(Service, Protocol):
+    """What tuning needs of a trial service: it also tells of losses, and of the difference of two contestants."""
+
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples: ...
+    def difference(self, first: str, second: str) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +44,7 @@ class Trials:
     """
 
     study: str
-    service: Service
+    service: ComparingService
     model: ModelSpec
     cluster: ClusterSpec
     is_replayed: bool
@@ -93,14 +101,6 @@ class Trials:
         else:
             outcome = replace(outcome, other_cpu_share=self._other_cpu_share())
         return self._record(candidate, number, started, outcome)
-
-    def seconds(self, candidate: Candidate, *, best_seconds: float | None = None) -> float | None:
-        """How long a step takes, measured as in a trial that nobody records; None where it fails."""
-        try:
-            measured = measure(self.service, self.contestant(candidate), self.effort.trial, best_seconds=best_seconds)
-        except TrialFailed:
-            return None
-        return measured.median_seconds
 
     def _other_cpu_share(self) -> float | None:
         return None if self.others_share is None else round(self.others_share(), 4)

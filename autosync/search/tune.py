@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from autosync.search.effort import Effort
 from autosync.search.fidelity import measure_fidelities
 from autosync.search.guarantee import Verdict, choose_finalists, prove
 from autosync.search.handover import bundle_of, usage, write_bundle
+from autosync.search.own_cost import TimedService, peak_memory_bytes
 from autosync.search.plan import plan_tuning
 from autosync.search.progress import SILENT, Course, Progress, Tried
 from autosync.search.proposers.catalogue import open_proposer
 from autosync.search.rounds import Rounds
 from autosync.search.stopping import why_stop
+from autosync.search.study import Study
 from autosync.search.summary import summary_fields
 from autosync.search.target import Target
 from autosync.search.trial import Trials
@@ -28,17 +31,19 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.space.limits import InexactClass
 
-DEFAULT_PATIENCE = 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What tuning came to: the study's folder, its records in order, the verdict, and the fields of `summary.json`."""
+    """What tuning came to: the study's folder, the verdict, and the fields of `summary.json`.
+
+    `records` has the trials of the search in their order, `baselines` what was measured for the proof alone.
+    """
 
     folder: Path
     model: ModelSpec
     cluster: ClusterSpec
     records: tuple[Record, ...]
+    baselines: tuple[Record, ...]
     verdict: Verdict
     summary: dict[str, object]
 
@@ -49,11 +54,11 @@ def tune(
     cluster: str | None = None,
     num_trials: int | None = None,
     budget_seconds: float | None = None,
-    patience: int | None = DEFAULT_PATIENCE,
+    patience: int | None = None,
     effort: Effort | None = None,
     proposer: str | None = None,
     simulator: str | None = None,
-    prior: Path | None = None,
+    prior: Path | str | None = None,
     allow: Sequence[InexactClass] = (),
     target: Target = "autosync",
     trial_timeout_seconds: float = 120.0,
@@ -70,18 +75,20 @@ def tune(
     `model` names a task (`FILE.py[:NAME]`) or a model spec, whose compute is then replayed (a file or a shipped one,
     also `SPEC@x4`); `cluster` a cluster file or a shipped cluster. Strategies are tried one after another on the
     cluster, stock DDP first, then what the `proposer` says: `num_trials` at most (50 unless told otherwise), no new one
-    after `budget_seconds`, and none once the last `patience` brought nothing. `simulator` predicts for proposers that
-    ask, `prior` has records of other models and clusters for it to learn from. `allow` lets `lossy` and `stale`
-    strategies in; `target` "ddp" tries only what stock DDP can express, and by stock DDP. `effort` says how much is
-    measured of each. The fastest are measured again in turn with stock DDP, stock DDP with its best single bucket and
-    the best preset. The winner is written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where
-    nothing beats it for certain. Trials that fail are kept as records; tuning goes on.
+    after `budget_seconds`, and none once the last `patience` brought nothing (20 unless told otherwise, 0 for never).
+    `simulator` predicts for proposers that ask; with a `prior`, records of other models and clusters ("shipped": those
+    that ship), it begins with what they teach. `allow` lets `lossy` and `stale` strategies in; `target` "ddp" tries
+    only what stock DDP can express, and by stock DDP. `effort` says how much is measured of each. The fastest are
+    measured again in turn with stock DDP, stock DDP with its best single bucket and the best preset. The winner is
+    written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where nothing beats it for certain.
+    Trials that fail are kept as records; tuning goes on.
 
     Whatever interrupts it, trials that have ended are kept, and `resume` (a study) goes on with it: its settings are
-    those that it was begun with, but for `num_trials`, `budget_seconds` and `effort` where given. `storage` is a URL of
-    Optuna's in place of the study's own journal: all who name the same storage and study tune together. `replay` (a
-    study, or a dataset) searches what was measured once instead of a cluster.
+    those that it was begun with, but for `num_trials`, `budget_seconds`, `patience` and `effort` where given. `storage`
+    is a URL of Optuna's in place of the study's own journal: all who name the same storage and study tune together.
+    `replay` (a study, or a dataset) searches what was measured once instead of a cluster.
     """
+    began = time.monotonic()
     plan = plan_tuning(
         model=model,
         cluster=cluster,
@@ -89,6 +96,7 @@ def tune(
         settings={
             "num_trials": num_trials,
             "budget_seconds": budget_seconds,
+            "patience": patience,
             "trial_timeout_seconds": trial_timeout_seconds,
             "seed": seed,
             "proposer": proposer,
@@ -106,52 +114,27 @@ def tune(
     settings = plan.settings
     ground = plan.ground()
     asked_of = open_proposer(settings.proposer, ground)
-    course = Course(num_trials=settings.num_trials, budget_seconds=budget_seconds, effort=settings.effort)
-    best_possible_seconds = bound(plan.model, plan.cluster).seconds
-    ended: str | None = None
+    course = Course(num_trials=settings.num_trials, budget_seconds=settings.budget_seconds, effort=settings.effort)
     try:
-        with plan.open_study() as opened, plan.service() as service, compiling_is_told(progress.now):
-            course.go_on(opened.history())
-            trials = Trials(
-                study=opened.name,
-                service=service,
-                model=plan.model,
-                cluster=plan.cluster,
-                effort=settings.effort,
-                target=settings.target,
-                **plan.circumstances(),
-            )
+        with plan.open_study() as opened, plan.service() as ranks, compiling_is_told(progress.now):
+            course.go_on(opened.searched())
+            service = TimedService(ranks)
+            trials = plan.trials(opened.name, service)
             rounds = Rounds(opened, asked_of, seed=settings.seed)
-            while ended is None and not course.is_over(opened.num_under_way()):
-                asked = rounds.next(course.num_left)
-                if asked is None:
-                    ended = "nothing new is left to try"
-                    break
-                progress.now(course.beginning(asked.candidate))
-                opened.tell(trials.run(asked.candidate, asked.number, best_seconds=course.best_seconds))
-                course.take_in(opened.history())
-                progress.note(course.outcome(asked.number))
-                ended = why_stop(course.records, bound_seconds=best_possible_seconds, patience=patience)
-            if ended is not None:
-                progress.note(ended)
-            finalists = choose_finalists(course.tried, settings.effort.num_finalists)
+            ended = _search(opened, trials, rounds, course, patience=settings.patience, progress=progress)
             spares = settings.num_trials == 0
-            if spares:
-                finalists = rounds.predicted(settings.effort.num_finalists)
+            num_finalists = settings.effort.num_finalists
+            finalists = rounds.predicted(num_finalists) if spares else choose_finalists(course.tried, num_finalists)
             progress.note(course.proving(len(finalists)))
-            rivals = (
-                find_rivals(trials, ground, course.records, progress=progress, spares_trials=spares)
-                if finalists
-                else ()
-            )
+            rivals = find_rivals(opened, trials, ground, spares_trials=spares, progress=progress) if finalists else ()
             verdict = prove(trials, finalists, rivals=rivals, seed=settings.seed, progress=progress)
             fidelities = measure_fidelities(trials, verdict, progress)
+            records, baselines = tuple(course.records), tuple(opened.for_proof())
     except OperationError as error:
         raise OperationError(f"{error} (the study is kept in {plan.folder.path})") from error
     except KeyboardInterrupt:
         progress.note(f"{_counted(course.tried)} in {plan.folder.path}")
         raise
-    records = tuple(course.records)
     bundle = bundle_of(trials, verdict.winner)
     path = write_bundle(bundle, plan.folder.best, output)
     summary = summary_fields(
@@ -159,22 +142,52 @@ def tune(
         model=plan.model,
         cluster=plan.cluster,
         records=records,
+        baselines=baselines,
         verdict=verdict,
         usage=usage(verdict.winner, bundle, path),
         bundle=plan.folder.best,
         fidelities=fidelities,
-        wall_seconds=course.spent_seconds,
     )
-    summary |= {"proposer": settings.proposer, "search_seconds": round(rounds.search_seconds, 3), "ended": ended}
+    wall_seconds = time.monotonic() - began
+    summary |= {
+        "proposer": settings.proposer,
+        "ended": ended,
+        "wall_seconds": round(wall_seconds, 3),
+        "search_seconds": round(rounds.search_seconds, 3),
+        "own_seconds": round(wall_seconds - service.busy_seconds, 3),
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
     jsonio.write_json(plan.folder.summary, summary)
     return Tuned(
         folder=plan.folder.path,
         model=plan.model,
         cluster=plan.cluster,
         records=records,
+        baselines=baselines,
         verdict=verdict,
         summary=summary,
     )
+
+
+def _search(
+    study: Study, trials: Trials, rounds: Rounds, course: Course, *, patience: int, progress: Progress
+) -> str | None:
+    """Try one strategy after another; why it ended before all trials or all time were spent, if it did."""
+    best_possible_seconds = bound(trials.model, trials.cluster).seconds
+    ended: str | None = None
+    while ended is None and not course.is_over(study.num_under_way()):
+        asked = rounds.next(course.num_left)
+        if asked is None:
+            ended = "nothing new is left to try"
+            break
+        progress.now(course.beginning(asked.candidate))
+        study.tell(trials.run(asked.candidate, asked.number, best_seconds=course.best_seconds))
+        course.take_in(study.searched())
+        progress.note(course.outcome(asked.number))
+        ended = why_stop(course.records, bound_seconds=best_possible_seconds, patience=patience)
+    if ended is not None:
+        progress.note(ended)
+    return ended
 
 
 def _counted(tried: Sequence[Tried]) -> str:

@@ -50,7 +50,9 @@ def test_json_is_one_document_and_the_study_can_be_exported(shell: Shell) -> Non
     assert "trial 2 of 2: " in shell.err
     assert Path("best.yaml").exists()
     assert shell.run("export", "s", "-o", "records.jsonl") == 0, shell.err
-    assert len(Path("records.jsonl").read_text().splitlines()) == 2
+    num_records = len(Path("records.jsonl").read_text().splitlines())
+    assert num_records == summary["num_trials"] + summary["num_baseline_trials"]
+    assert (summary["num_trials"], num_records > 2) == (2, True)
 
 
 def _tune(*options: str) -> tuple[str, ...]:
@@ -167,6 +169,10 @@ def test_the_efforts_are_those_that_there_are() -> None:
         (("--resume", "s", TASKS), "leave out MODEL and --cluster"),
         (("--resume", "s", "--replay", "s"), "not both"),
         (("--resume", "nowhere"), "unknown study 'nowhere'"),
+        (("--resume", "s", "--seed", "0", "--target", "ddp"), "leave out --target and --seed"),
+        ((TASKS, "--cluster", "local-2", "--prior", "nowhere"), "--prior nowhere: there is no such file or folder"),
+        ((TASKS, "--cluster", "local-2", "--prior", ".", "--simulator", "timeline"), "timeline learns nothing from"),
+        ((TASKS, "--cluster", "local-2", "--prior", "shipped", "--simulator", "linear"), "nothing ships for"),
         ((TASKS, "--cluster", "local-2", "--allow", "lossy,wrong"), "'wrong' is no class to allow"),
     ],
 )

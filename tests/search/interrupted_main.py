@@ -1,10 +1,12 @@
-"""Tunes on a service that runs nothing, in processes that are killed again and again; prints what became of it.
+"""Tunes in processes that are killed again and again, or that share a study; prints what became of it.
 
     python interrupted_main.py killed FOLDER NUM_KILLS NUM_TRIALS
+    python interrupted_main.py killed-for-real FOLDER NUM_KILLS NUM_TRIALS
     python interrupted_main.py together FOLDER URL NUM_TRIALS
 
 Everything is imported once; the processes that tune are forks of this one. They die by a signal that nobody handles, at
-a moment by lot, so that nothing of theirs is tidied up.
+a moment by lot, so that nothing of theirs is tidied up. Trials are run by a service that runs nothing, for real by
+ranks of this machine. Each run wants so many trials more than the last one, so that it dies in its search or its proof.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import random
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +25,7 @@ from pathlib import Path
 import optuna
 
 import autosync.search.plan
-from autosync.datasets.storage import open_storage
+from autosync.datasets.storage import close_storage, open_journal, open_storage
 from autosync.datasets.studies import read_study
 from autosync.search.effort import Effort
 from autosync.search.tune import tune
@@ -36,7 +39,10 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Policy
 
 STUDY = "autosync-studies/s"
-LONGEST_SECONDS = 0.4
+MOMENTS_SECONDS = {"killed": (0.01, 0.4), "killed-for-real": (2.0, 20.0)}
+GONE_SECONDS = 15.0
+"""By then the ranks of whoever was killed must be gone."""
+
 EFFORT = Effort(
     trial=Policy(max_warmup_steps=4, min_steps=4, max_steps=8, budget_seconds=2.0),
     proof=Design(num_steps=12, budget_seconds=5.0),
@@ -84,11 +90,9 @@ def _fork(work: Callable[[], None]) -> int:
 
 def _tune_on(num_trials: int) -> None:
     if Path(STUDY, "study.json").exists():
-        tune(resume="s", num_trials=num_trials, patience=None)
+        tune(resume="s", num_trials=num_trials, patience=0)
     else:
-        # Killed before it had its settings: there is nothing to go on with.
-        if Path(STUDY).exists():
-            Path(STUDY).rename(f"{STUDY}-{random.randrange(10**9)}")
+        # None was begun yet, or who began it was killed before it had its settings.
         tune(
             model="model.yaml",
             cluster="pair.yaml",
@@ -96,38 +100,68 @@ def _tune_on(num_trials: int) -> None:
             proposer="evolution",
             num_trials=num_trials,
             effort=EFFORT,
-            patience=None,
+            patience=0,
         )
 
 
-def _killed(num_kills: int, num_trials: int) -> dict[str, object]:
+def _killed(num_kills: int, num_trials: int, *, moments: tuple[float, float]) -> dict[str, object]:
     rng = random.Random(11)
     kept: dict[int, str | None] = {}
-    num_died = num_lost = 0
-    for _ in range(num_kills):
-        moment = rng.uniform(0.01, LONGEST_SECONDS)
+    num_died = num_lost = num_left = 0
+    for number in range(num_kills):
+        moment = rng.uniform(*moments)
 
-        def work(moment: float = moment) -> None:
+        def work(moment: float = moment, wanted: int = num_trials * (number + 1) // num_kills) -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, moment)
-            _tune_on(num_trials)
+            _tune_on(wanted)
 
         _, status = os.waitpid(_fork(work), 0)
         num_died += os.WIFSIGNALED(status)
+        num_left += _num_left()
         if Path(STUDY, "journal.log").exists():
             records = {one.trial: one.strategy_id for one in read_study(STUDY, report=lambda _: None)}
             num_lost += sum(records.get(number, "none") != identity for number, identity in kept.items())
             kept = records
     _, status = os.waitpid(_fork(lambda: _tune_on(num_trials)), 0)
-    final = [one.strategy_id for one in read_study(STUDY)]
+    searched, for_proof = _strategies(
+        optuna.load_study(study_name="s", storage=open_journal(Path(STUDY, "journal.log")))
+    )
     return {
         "num_died": num_died,
         "num_lost": num_lost,
+        "num_processes_left": num_left,
         "ended_well": status == 0,
-        "num_records": len(final),
-        "num_repeated": len(final) - len(set(final)),
+        "num_records": len(searched),
+        "num_for_proof": len(for_proof),
+        "num_repeated": len(searched) + len(for_proof) - len({*searched, *for_proof}),
         "has_best": Path(STUDY, "best.yaml").exists(),
     }
+
+
+def _num_left() -> int:
+    """How many processes beside this one still work in this folder when they should be gone."""
+    here, end = str(Path.cwd()), time.monotonic() + GONE_SECONDS
+    while True:
+        found = 0
+        for place in Path("/proc").glob("[0-9]*/cwd"):
+            try:
+                found += str(place.readlink()) == here and int(place.parent.name) != os.getpid()
+            except OSError:
+                # It ended while we looked.
+                continue
+        if found == 0 or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
+
+
+def _strategies(study: optuna.Study) -> tuple[list[str | None], list[str | None]]:
+    """What was measured, by the search and for proofs alone."""
+    found: tuple[list[str | None], list[str | None]] = ([], [])
+    for trial in study.get_trials():
+        if "record" in trial.user_attrs:
+            found["for_proof" in trial.user_attrs].append(trial.user_attrs["record"].get("strategy_id"))
+    return found
 
 
 def _together(url: str, num_trials: int) -> dict[str, object]:
@@ -146,30 +180,36 @@ def _together(url: str, num_trials: int) -> dict[str, object]:
             proposer="evolution",
             num_trials=num_trials,
             effort=EFFORT,
-            patience=None,
+            patience=0,
             storage=url,
         )
 
     processes = [_fork(lambda place=place: work(place)) for place in ("here", "there")]  # type: ignore[misc]
     ended_well = [os.waitpid(process, 0)[1] == 0 for process in processes]
-    study = optuna.load_study(study_name="s", storage=open_storage(url))
-    found = [trial for trial in study.get_trials() if "record" in trial.user_attrs]
-    ids = [trial.user_attrs["record"].get("strategy_id") for trial in found]
+    storage = open_storage(url)
+    study = optuna.load_study(study_name="s", storage=storage)
+    trials = study.get_trials()
+    searched, _ = _strategies(study)
+    close_storage(storage)
     return {
         "ended_well": all(ended_well),
-        "num_records": len(ids),
-        "num_repeated": len(ids) - len(set(ids)),
-        "num_tuners": len({trial.user_attrs["tuner"] for trial in found}),
-        "num_unfinished": sum(trial.state.name == "RUNNING" for trial in study.get_trials()),
+        "num_records": len(searched),
+        "num_repeated": len(searched) - len(set(searched)),
+        "num_tuners": len({trial.user_attrs["tuner"] for trial in trials if "record" in trial.user_attrs}),
+        "num_unfinished": sum(trial.state.name == "RUNNING" for trial in trials),
     }
 
 
 def main() -> None:
     what, folder, first, second = sys.argv[1:]
     os.chdir(folder)
-    autosync.search.plan.TrialService = lambda **_: _Service({})  # type: ignore[assignment,misc]
+    if what != "killed-for-real":
+        autosync.search.plan.TrialService = lambda **_: _Service({})  # type: ignore[assignment,misc]
     _write_specs()
-    result = _killed(int(first), int(second)) if what == "killed" else _together(first, int(second))
+    if what == "together":
+        result = _together(first, int(second))
+    else:
+        result = _killed(int(first), int(second), moments=MOMENTS_SECONDS[what])
     sys.stdout.write(json.dumps(result))
 
 

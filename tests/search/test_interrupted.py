@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 MAIN = Path(__file__).with_name("interrupted_main.py")
+DRIVERS = ("psycopg", "psycopg2")
 
 
-def _run(*arguments: str | Path) -> dict[str, int]:
+def _run(*arguments: str | Path | int) -> dict[str, int]:
     ended = subprocess.run(
         [sys.executable, str(MAIN), *map(str, arguments)],
         capture_output=True,
@@ -28,15 +34,33 @@ def _run(*arguments: str | Path) -> dict[str, int]:
     return found
 
 
+def _check_that_nothing_is_lost(found: dict[str, int], num_kills: int, num_trials: int) -> None:
+    assert found["has_best"]
+    assert (found["num_lost"], found["num_repeated"], found["num_processes_left"]) == (0, 0, 0)
+    assert found["num_records"] == num_trials
+    assert found["num_for_proof"] > 0
+    assert found["num_died"] > num_kills / 2
+
+
 @pytest.mark.parametrize("num_kills", [5, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.timeout(300)
 def test_killed_at_random_moments(num_kills: int, tmp_path: Path) -> None:
     num_trials = 6 * num_kills
-    found = _run("killed", tmp_path, str(num_kills), str(num_trials))
-    assert found["has_best"]
-    assert (found["num_lost"], found["num_repeated"]) == (0, 0)
-    assert found["num_records"] == num_trials
-    assert found["num_died"] > num_kills / 2
+    _check_that_nothing_is_lost(_run("killed", tmp_path, num_kills, num_trials), num_kills, num_trials)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_at_random_moments_with_real_ranks(tmp_path: Path) -> None:
+    _check_that_nothing_is_lost(_run("killed-for-real", tmp_path, 5, 20), 5, 20)
+
+
+def _check_that_a_study_is_shared(url: str, folder: Path) -> None:
+    found = _run("together", folder, url, 24)
+    assert found["num_repeated"] == 0
+    assert found["num_unfinished"] == 0
+    assert 24 <= found["num_records"] <= 25
+    assert found["num_tuners"] == 2
 
 
 @pytest.mark.parametrize(
@@ -44,9 +68,45 @@ def test_killed_at_random_moments(num_kills: int, tmp_path: Path) -> None:
 )
 @pytest.mark.timeout(300)
 def test_two_tuners_share_a_study(scheme: str, tmp_path: Path) -> None:
-    url = scheme.format(tmp_path)
-    found = _run("together", tmp_path, url, "24")
-    assert found["num_repeated"] == 0
-    assert found["num_unfinished"] == 0
-    assert 24 <= found["num_records"] <= 25
-    assert found["num_tuners"] == 2
+    _check_that_a_study_is_shared(scheme.format(tmp_path), tmp_path)
+
+
+@pytest.fixture
+def postgresql() -> Iterator[str]:
+    """The URL of a PostgreSQL server of this test's own; the system's programs and a driver are needed for it."""
+    driver = next((name for name in DRIVERS if importlib.util.find_spec(name)), None)
+    if driver is None:
+        pytest.skip(f"no driver for PostgreSQL is installed ({' or '.join(DRIVERS)})")
+    found = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
+    if found is None:
+        pytest.skip("no PostgreSQL is installed: there is no initdb")
+    programs = Path(found).resolve().parent
+    # PostgreSQL refuses to run as root.
+    user = "nobody" if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(dir="/tmp") as text:
+        folder = Path(text)
+        if user is not None:
+            shutil.chown(folder, user)
+        data = folder / "data"
+        begin = [str(programs / "initdb"), "-D", str(data), "-U", "tuner", "-A", "trust", "--no-sync"]
+        subprocess.run(begin, check=True, capture_output=True, user=user, cwd=folder, timeout=100)
+        serve = [str(programs / "postgres"), "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", "-F"]
+        with subprocess.Popen(serve, user=user, cwd=folder, stderr=subprocess.DEVNULL) as server:
+            try:
+                _await_server(programs / "pg_isready", folder)
+                yield f"postgresql+{driver}://tuner@/postgres?host={folder}"
+            finally:
+                server.terminate()
+
+
+def _await_server(is_ready: Path, folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while subprocess.run([str(is_ready), "-q", "-h", str(folder)], check=False).returncode != 0:
+        assert time.monotonic() < deadline, "the server does not start"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_tuners_share_a_study_on_postgresql(postgresql: str, tmp_path: Path) -> None:
+    _check_that_a_study_is_shared(postgresql, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ import pytest
 from autosync.errors import InputError, UnknownNameError
 from autosync.launchers.local import LocalLauncher
 from autosync.search.candidates import STOCK_DDP
-from autosync.search.plan import plan_tuning
+from autosync.search.plan import TuningPlan, plan_tuning, prior_of
+from autosync.simulators.learned.boosted import UNTAUGHT
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model import ModelSpec
@@ -63,6 +65,23 @@ def test_a_new_study_needs_a_model_and_a_cluster() -> None:
         plan_tuning(model=None, cluster="pair.yaml", study=None, settings={})
     with pytest.raises(InputError, match="--cluster is missing"):
         plan_tuning(model="model.yaml", cluster=None, study=None, settings={})
+
+
+def test_a_prior_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(**settings: str) -> TuningPlan:
+        return plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
+
+    assert planned().settings.simulator == "timeline"
+    assert planned(prior=str(tmp_path)).settings.simulator == "learned"
+    assert planned(prior=str(tmp_path), simulator="linear").settings.simulator == "linear"
+    shipped = "autosync.simulators.learned.simulators.shipped_ranker"
+    monkeypatch.setattr(shipped, lambda: UNTAUGHT)
+    with pytest.raises(InputError, match="nothing ships that fits this version"):
+        planned(prior="shipped")
+    monkeypatch.setattr(shipped, lambda: replace(UNTAUGHT, share=0.5))
+    assert planned(prior="shipped").settings.simulator == "learned"
+    assert prior_of("shipped") is None
+    assert prior_of("records") == Path("records")
 
 
 def test_unknown_names_are_told_with_the_known_ones() -> None:

@@ -27,7 +27,7 @@ def test_patience_counts_trials_since_the_last_gain(make_record: MakeRecord) -> 
         "no further gain is likely: the last 4 trials brought none"
     )
     assert why_stop(_records(make_record, *seconds, 0.5), bound_seconds=0.1, patience=4) is None
-    assert why_stop(_records(make_record, *seconds, 0.99), bound_seconds=0.1, patience=None) is None
+    assert why_stop(_records(make_record, *seconds, 0.99), bound_seconds=0.1, patience=0) is None
 
 
 def test_failures_alone_are_no_reason(make_record: MakeRecord) -> None:

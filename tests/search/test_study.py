@@ -143,6 +143,41 @@ def test_a_journal_that_breaks_off_is_mended(
     assert len(list(read_study(study.folder.path))) == 2
 
 
+def test_what_is_measured_for_a_proof_is_kept_and_not_counted(
+    study: Study, ours: list[Candidate], make_record: MakeRecord
+) -> None:
+    study.enqueue([ours[0], ours[1], ours[2]])
+    first = study.ask()
+    assert first is not None
+    study.tell(make_record(first.number, first.candidate, 0.1))
+    begun = study.begin_for_proof(ours[1])
+    assert (begun.candidate, study.num_under_way()) == (ours[1], 0)
+    assert ours[1].strategy_id in study.taken()
+    study.tell(make_record(begun.number, begun.candidate, 0.2))
+    assert [record.strategy_id for record in study.searched()] == [ours[0].strategy_id]
+    assert [record.strategy_id for record in study.for_proof()] == [ours[1].strategy_id]
+    assert study.history() == [*study.searched(), *study.for_proof()]
+    assert list(read_study(study.folder.path)) == study.history()
+    # It overtook the one that waited, which is not tried any more.
+    left = study.ask()
+    assert left is not None
+    assert left.candidate == ours[2]
+    assert study.ask() is None
+
+
+def test_what_was_interrupted_for_a_proof_is_left_to_the_next_proof(
+    study: Study, ours: list[Candidate], make_record: MakeRecord, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    ended, lost = study.begin_for_proof(ours[0]), study.begin_for_proof(ours[1])
+    study._mark(ended.number, "record", record_to_plain(make_record(ended.number, ended.candidate, 0.1)))
+    study.close()
+    with resume_study(study.folder, model, cluster) as again:
+        assert [record.trial for record in again.for_proof()] == [ended.number]
+        assert again.taken() == set()
+        assert again.ask() is None
+        assert again.begin_for_proof(ours[1]).number > lost.number
+
+
 def test_one_process_tunes_in_a_folder(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
     with pytest.raises(OperationError, match="is being tuned by another process"):
         resume_study(study.folder, model, cluster)
@@ -217,6 +252,19 @@ def test_a_study_is_never_replaced(study: Study, model: ModelSpec, cluster: Clus
     with pytest.raises(InputError, match="the study autosync-studies/s exists"):
         begin_study(study.folder, model, cluster, _settings())
     assert sorted(study.folder.path.iterdir()) == before
+
+
+def test_a_folder_without_a_study_is_free(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
+    """Killed before the settings were there: nothing was tried, so there is nothing to go on with."""
+    study.close()
+    study.folder.settings.unlink()
+    with pytest.raises(InputError, match="the study autosync-studies/s exists"):
+        new_study_folder("s", model, cluster)
+    study.folder.journal.unlink()
+    with begin_study(new_study_folder("s", model, cluster), model, cluster, _settings()) as again:
+        assert again.history() == []
+        with pytest.raises(InputError, match="the study autosync-studies/s exists"):
+            begin_study(study.folder, model, cluster, _settings())
 
 
 def test_what_cannot_be_resumed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study) -> None:

@@ -87,11 +87,6 @@ def test_what_is_never_used_is_frozen_where_it_is_there(model: ModelSpec, cluste
     assert replace(trials, is_replayed=True).contestant(ours).ddp.frozen == ()
 
 
-def test_a_measurement_that_nobody_records(model: ModelSpec, cluster: ClusterSpec) -> None:
-    assert _trials(FakeSteps(seconds=0.1), model, cluster).seconds(STOCK_DDP) == pytest.approx(0.1)
-    assert _trials(FakeSteps(seconds=0.1, fails_at=3), model, cluster).seconds(STOCK_DDP) is None
-
-
 def test_a_record_says_all_that_is_known_beside_the_measurement(model: ModelSpec, cluster: ClusterSpec) -> None:
     shares = iter([0.9, 0.25])
     trials = replace(_trials(FakeSteps(seconds=0.1), model, cluster), dilation=4.0, others_share=lambda: next(shares))

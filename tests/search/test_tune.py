@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autosync.datasets.schema import Record
 from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.plan.identity import plan_id
@@ -44,6 +46,7 @@ SUMMARY = {
     "num_trials",
     "num_failed_trials",
     "num_stopped_trials",
+    "num_baseline_trials",
     "wall_seconds",
     "winner",
     "contests",
@@ -55,9 +58,16 @@ SUMMARY = {
     "failures",
     "proposer",
     "search_seconds",
+    "own_seconds",
+    "peak_memory_bytes",
     "ended",
 }
 STOCK = STOCK_DDP.name
+
+
+def _measured(tuned: Tuned) -> list[Record]:
+    """All that was measured, in the order of the trials."""
+    return sorted([*tuned.records, *tuned.baselines], key=lambda record: record.trial)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +94,7 @@ def tune_fake(model: ModelSpec, cluster: ClusterSpec, monkeypatch: pytest.Monkey
 @pytest.fixture
 def names(tune_fake: TuneFake) -> list[str]:
     """What the first candidates are called: chance depends on the seed and on how many there were."""
-    tuned, _ = tune_fake({}, study="names", num_trials=6, patience=None)
+    tuned, _ = tune_fake({}, study="names", num_trials=6, patience=0)
     return [candidate_of(record).name for record in tuned.records]
 
 
@@ -104,7 +114,7 @@ def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
     assert tuned.summary["proposer"] == "mcmc"
     assert all(record.measurement is not None for record in tuned.records)
     assert tuned.folder == Path("autosync-studies/first")
-    assert list(read_study(tuned.folder)) == list(tuned.records)
+    assert list(read_study(tuned.folder)) == _measured(tuned)
     assert tuned.verdict.default.name == "stock DDP"
     assert len(tuned.verdict.contests) >= 3
 
@@ -125,7 +135,7 @@ def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
 
     with pytest.raises(InputError, match="the study autosync-studies/first exists"):
         tune(model=str(TASKS), cluster="local-2", num_trials=3, study="first")
-    assert list(read_study(tuned.folder)) == list(tuned.records)
+    assert list(read_study(tuned.folder)) == _measured(tuned)
 
 
 def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: Told) -> None:
@@ -151,7 +161,7 @@ def test_the_winner_is_handed_over(tune_fake: TuneFake, names: list[str], told: 
         [False] * 4 + [True] * 2
     )
     assert tuned.summary["num_stopped_trials"] == 2
-    assert list(read_study(tuned.folder)) == list(tuned.records)
+    assert list(read_study(tuned.folder)) == _measured(tuned)
     assert "stopped early" in told.notes[5]
     assert told.lines[1] == f"trying {STOCK} (trial 1 of 6)"
     assert any(line.startswith("round 9 of 12") for line in told.lines)
@@ -192,7 +202,7 @@ def test_strategies_that_fail_are_kept_and_passed_over(tune_fake: TuneFake, name
     ]
     assert tuned.summary["num_failed_trials"] == 2
     assert {contest.candidate.name for contest in tuned.verdict.contests}.isdisjoint(fails)
-    assert list(read_study(tuned.folder)) == list(tuned.records)
+    assert list(read_study(tuned.folder)) == _measured(tuned)
 
 
 def test_if_all_fail_the_reason_is_told_and_the_study_kept(tune_fake: TuneFake, names: list[str]) -> None:
@@ -258,18 +268,69 @@ def test_bad_input_is_told_before_anything_is_written(changes: dict[str, str], w
 
 
 def test_a_study_goes_on_as_it_was_begun(tune_fake: TuneFake, told: Told) -> None:
-    whole, _ = tune_fake({}, study="whole", num_trials=8, patience=None, effort=CHEAP)
-    begun, _ = tune_fake({}, num_trials=5, patience=None, effort=CHEAP)
-    gone_on, _ = tune_fake({}, resume="s", num_trials=8, patience=None, progress=told)
+    whole, _ = tune_fake({}, study="whole", num_trials=8, patience=0, effort=CHEAP)
+    begun, _ = tune_fake({}, num_trials=5, patience=0, effort=CHEAP)
+    gone_on, _ = tune_fake({}, resume="s", num_trials=8, patience=0, progress=told)
     assert gone_on.records[:5] == begun.records
     assert [record.strategy_id for record in gone_on.records] == [record.strategy_id for record in whole.records]
-    assert list(read_study(gone_on.folder)) == list(gone_on.records)
+    assert list(read_study(gone_on.folder)) == _measured(gone_on)
     assert [line.partition(":")[0] for line in told.notes if line.startswith("trial")] == [
         f"trial {number} of 8" for number in (6, 7, 8)
     ]
     # There is nothing left to do but to prove it again.
     again, _ = tune_fake({}, resume="s", num_trials=8)
-    assert again.records == gone_on.records
+    assert (again.records, again.baselines) == (gone_on.records, gone_on.baselines)
+
+
+def test_what_was_measured_for_a_proof_is_not_measured_again(
+    tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_off(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("autosync.search.tune.prove", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            tune_fake({}, num_trials=4)
+    kept = list(read_study("autosync-studies/s"))
+    assert len(kept) > 4
+    tuned, service = tune_fake({}, resume="s")
+    assert (list(tuned.records), list(tuned.baselines)) == (kept[:4], kept[4:])
+    assert list(read_study(tuned.folder)) == kept
+    # The proof itself begins anew: nobody but those that take part is asked of the ranks.
+    prepared = {name for what, name, _ in service.calls if what == "prepare"}
+    assert prepared == {contest.name for contest in tuned.verdict.contests}
+    assert (tuned.summary["num_trials"], tuned.summary["num_baseline_trials"]) == (4, len(kept) - 4)
+
+
+def test_a_budget_and_patience_are_kept_unless_given_anew(tune_fake: TuneFake) -> None:
+    begun, _ = tune_fake({}, num_trials=8, budget_seconds=0.0, patience=0)
+    assert begun.records == ()
+    still, _ = tune_fake({}, resume="s")
+    assert still.records == ()
+    now, _ = tune_fake({STOCK: FakeSteps(seconds=0.05)}, resume="s", budget_seconds=100.0)
+    assert len(now.records) == 8
+    hasty, _ = tune_fake({}, resume="s", budget_seconds=100.0, num_trials=30, patience=2)
+    assert len(hasty.records) == 9
+    assert "the last 8 trials brought none" in str(hasty.summary["ended"])
+
+
+def test_what_it_cost_is_measured(tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FakeService.run
+
+    def slowly(self: FakeService, *arguments: Any, **options: Any) -> Any:
+        time.sleep(0.005)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(FakeService, "run", slowly)
+    tuned, service = tune_fake({}, num_trials=3)
+    num_runs = sum(what.startswith("run") for what, _, _ in service.calls)
+    wall, own = tuned.summary["wall_seconds"], tuned.summary["own_seconds"]
+    assert isinstance(wall, float)
+    assert isinstance(own, float)
+    assert 0 < tuned.summary["search_seconds"] < own  # type: ignore[operator]
+    assert own < wall - 0.005 * num_runs + 0.001
+    assert tuned.summary["peak_memory_bytes"] > 10_000_000  # type: ignore[operator]
 
 
 def test_without_trials_the_predicted_are_proved(tune_fake: TuneFake) -> None:
@@ -293,7 +354,7 @@ def test_it_ends_where_nothing_new_is_left(
 ) -> None:
     tune_fake({}, num_trials=1)
     save_model(scalar, "model.yaml")
-    tuned, _ = tune_fake({}, study="small", num_trials=60, patience=None, progress=told)
+    tuned, _ = tune_fake({}, study="small", num_trials=60, patience=0, progress=told)
     assert 2 <= len(tuned.records) < 60
     assert "nothing new is left to try" in told.notes
     assert len({record.strategy_id for record in tuned.records}) == len(tuned.records)
@@ -304,22 +365,22 @@ def test_a_replay_is_the_same_each_time_and_needs_no_cluster(
     proposer: str, tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = {}
-    pool, _ = tune_fake(steps, study="pool", num_trials=25, patience=None, effort=CHEAP)
+    pool, _ = tune_fake(steps, study="pool", num_trials=25, patience=0, effort=CHEAP)
     monkeypatch.setattr(FakeService, "prepare", None)
     tuned = [
-        tune(replay="autosync-studies/pool", study=name, proposer=proposer, seed=3, num_trials=12, patience=None)
+        tune(replay="autosync-studies/pool", study=name, proposer=proposer, seed=3, num_trials=12, patience=0)
         for name in ("one", "two")
     ]
     assert [r.strategy_id for r in tuned[0].records] == [r.strategy_id for r in tuned[1].records]
     assert tuned[0].verdict.winner.candidate == tuned[1].verdict.winner.candidate
-    known = {record.strategy_id: record for record in pool.records}
+    known = {record.strategy_id: record for record in _measured(pool)}
     assert len(tuned[0].records) == 12
     for record in tuned[0].records:
         recorded = known[record.strategy_id].measurement
         assert record.measurement is not None
         assert recorded is not None
         assert record.measurement.median_seconds == pytest.approx(recorded.median_seconds, rel=0.05)
-    whole = tune(replay="pool", study="whole", proposer=proposer, num_trials=60, patience=None)
+    whole = tune(replay="pool", study="whole", proposer=proposer, num_trials=60, patience=0)
     assert {record.strategy_id for record in whole.records} == set(known)
     assert whole.summary["ended"] == "nothing new is left to try"
 
