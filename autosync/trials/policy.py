@@ -54,9 +54,9 @@ class Policy:
     """How long one contestant is measured.
 
     At least `min_warmup_steps` are discarded: stock DDP rebuilds its buckets in the first ones. Steps are taken until
-    the 95 % interval of their median is narrower than `interval_share` of it, `max_steps` are measured or
-    `budget_seconds` are spent, warm-up included. A trial whose interval lies above `give_up_factor` times the best
-    so far is stopped.
+    the 95 % interval of their median is narrower than `interval_share` of it and the later half lasts as long as the
+    earlier one, `max_steps` are measured or `budget_seconds` are spent, warm-up included. A trial whose interval lies
+    above `give_up_factor` times the best so far is stopped.
     """
 
     min_warmup_steps: int = 4
@@ -132,10 +132,15 @@ def _longest_warmup(policy: Policy) -> int:
 
 
 def is_enough(seconds: Sequence[float], policy: Policy) -> bool:
-    """Whether as many steps are measured as the noise needs, or as many as there may be."""
+    """Whether as many steps are measured as the noise needs, or as many as there may be.
+
+    Halves of few steps often differ by chance: before a trial is said to drift, more of it is seen.
+    """
     if len(seconds) >= policy.max_steps:
         return True
-    return len(seconds) >= policy.min_steps and not is_noisy(seconds, policy)
+    if len(seconds) < policy.min_steps or is_noisy(seconds, policy):
+        return False
+    return is_level(seconds, share=policy.steady_share)
 
 
 def is_noisy(seconds: Sequence[float], policy: Policy) -> bool:

@@ -18,6 +18,7 @@ from autosync.trials.policy import (
     is_clearly_worse,
     is_enough,
     is_level,
+    is_noisy,
     measure,
     next_run,
     num_discarded,
@@ -91,6 +92,14 @@ def test_noise_asks_for_more_steps_up_to_a_maximum() -> None:
     assert is_enough(_noise(12, 0.005), DEFAULT_POLICY)
     assert not is_enough(_noise(24, 0.1), DEFAULT_POLICY)
     assert is_enough(_noise(120, 0.1), DEFAULT_POLICY)
+
+
+def test_what_seems_to_drift_is_seen_for_longer() -> None:
+    falling = [1.04] * 6 + [1.0] * 6
+    assert not is_noisy(falling, wide := replace(DEFAULT_POLICY, interval_share=0.1))
+    assert not is_enough(falling, wide)
+    assert is_enough(falling + [1.0] * 12, wide)
+    assert is_enough([1.04] * 60 + [1.0] * 60, wide)
 
 
 def test_the_budget_limits_a_run() -> None:
