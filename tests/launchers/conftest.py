@@ -1,19 +1,30 @@
-"""What the launchers' tests share: bundles for train.py, command lines with a limit, and ways to wait and look."""
+"""What the launchers' tests share: bundles for train.py, command lines with a limit, and ways to wait and look.
+
+Tests of launchers that take real machines have these as a fixture of their module's own, `hosts`: `cluster` is theirs,
+`through` and `environment` make a command run where they are used from, and `left` says what is left of autosync's on
+some of them, or anywhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autosync.datasets.studies import read_study
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.specs.cluster import ClusterSpec
@@ -26,6 +37,9 @@ from autosync.strategy.presets import build_preset
 
 TRAIN = Path(__file__).parent / "train.py"
 AUTOSYNC = (sys.executable, "-P", "-m", "autosync.cli")
+NUM_TRIALS = 10
+LIMIT_SECONDS = 30.0
+"""How long it may take until nothing is left, and until it is said why."""
 CONTRACT = """
 import sys
 from pathlib import Path
@@ -138,6 +152,151 @@ def check_contract(tmp_path: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def losses() -> Callable[[str], list[str]]:
-    """The losses that train.py has printed."""
-    return functools.partial(re.findall, r"step \d+: ([0-9.]+)")
+def start(hosts: Any, start_autosync: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a command line of autosync's where the hosts are used from."""
+
+    def command(*arguments: str | Path, within: Sequence[str] = ()) -> subprocess.Popen[str]:
+        return start_autosync(*arguments, through=(*hosts.through, *within), **hosts.environment)
+
+    return command
+
+
+@pytest.fixture
+def run(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., tuple[int, str, str]]:
+    """Runs such a command line to its end: exit code, output, errors."""
+
+    def command(*arguments: str | Path) -> tuple[int, str, str]:
+        process = start(*arguments)
+        out, err = process.communicate(timeout=110)
+        return process.returncode, out, err
+
+    return command
+
+
+@pytest.fixture
+def bundle(hosts: Any, make_bundle: Callable[..., Path]) -> Path:
+    """Stock DDP's buckets on the hosts."""
+    return make_bundle(hosts.cluster)
+
+
+@pytest.fixture
+def start_waiting(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+) -> Callable[[], tuple[subprocess.Popen[str], list[int]]]:
+    """Starts a script that waits on the hosts: the launch, once all ranks do, and which processes they say they are."""
+
+    def launch() -> tuple[subprocess.Popen[str], list[int]]:
+        launched = start("launch", bundle, "--", TRAIN, "--wait")
+        assert launched.stdout is not None
+        processes = []
+        for _ in range(hosts.cluster.num_workers):
+            line = launched.stdout.readline()
+            assert "waits as process" in line, line + launched.communicate(timeout=LIMIT_SECONDS)[1]
+            processes.append(int(line.split()[-1]))
+        return launched, processes
+
+    return launch
+
+
+@pytest.fixture
+def await_free(hosts: Any) -> Callable[..., None]:
+    """Waits until nothing of autosync's is left on some nodes, or anywhere."""
+
+    def wait(*nodes: str, seconds: float = LIMIT_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while left := hosts.left(*nodes):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.2)
+
+    return wait
+
+
+@pytest.fixture
+def check_losses(
+    run: Callable[..., tuple[int, str, str]], make_bundle: Callable[..., Path], await_free: Callable[..., None]
+) -> Callable[[ClusterSpec], None]:
+    """Trains on a cluster and here: the losses are the same."""
+
+    def check(cluster: ClusterSpec) -> None:
+        nodes = tuple(replace(node, host="localhost") for node in cluster.nodes)
+        losses = []
+        for one in (cluster, replace(cluster, launcher="local", nodes=nodes)):
+            code, out, err = run("launch", make_bundle(one, name=f"{one.launcher}.yaml"), "--", TRAIN)
+            assert code == 0, err
+            losses.append(re.findall(r"step \d+: ([0-9.]+)", out))
+            await_free()
+        assert len(losses[0]) == 4
+        assert losses[0] == losses[1]
+
+    return check
+
+
+@pytest.fixture
+def check_tuning(
+    start: Callable[..., subprocess.Popen[str]], await_free: Callable[..., None], tmp_path: Path
+) -> Callable[..., None]:
+    """Tunes on a cluster, while it can be watched: all trials run."""
+
+    def check(cluster: ClusterSpec, *, watch: Callable[[subprocess.Popen[str]], None] = lambda _tuned: None) -> None:
+        save_cluster(tmp_path / "c.yaml", cluster)
+        trials = ("--trials", str(NUM_TRIALS), "--effort", "quick")
+        tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", *trials, "--json")
+        watch(tuned)
+        out, err = tuned.communicate(timeout=200)
+        assert tuned.returncode == 0, err
+        summary = json.loads(out)
+        assert (summary["num_trials"], summary["num_failed_trials"]) == (NUM_TRIALS, 0), err
+        await_free()
+
+    return check
+
+
+@pytest.fixture
+def start_tuning(
+    hosts: Any, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> Callable[[], subprocess.Popen[str]]:
+    """Starts a study `kept` that would go on for long; returns when it has two trials."""
+
+    def tune() -> subprocess.Popen[str]:
+        save_cluster(tmp_path / "c.yaml", hosts.cluster)
+        options = ("--trials", "40", "--study", "kept", "--proposer", "random")
+        tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", *options)
+        assert tuned.stderr is not None
+        told = []
+        for line in tuned.stderr:
+            told.append(line)
+            if line.startswith("trial 2 of 40: "):
+                return tuned
+        pytest.fail("".join(told))
+
+    return tune
+
+
+@pytest.fixture
+def check_kept(tmp_path: Path) -> Callable[[], None]:
+    """The study `kept` has its two trials."""
+
+    def check() -> None:
+        assert len(list(read_study(tmp_path / "autosync-studies" / "kept"))) >= 2
+
+    return check
+
+
+@pytest.fixture
+def check_ctrl_c(
+    start: Callable[..., subprocess.Popen[str]], bundle: Path, await_free: Callable[..., None]
+) -> Callable[..., None]:
+    """Interrupts launches after some seconds each, whatever they are about: each ends, and nothing is left."""
+
+    def check(*moments: float) -> None:
+        for seconds in moments:
+            launched = start("launch", bundle, "--", TRAIN, "--wait")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launched.wait(seconds)
+            launched.send_signal(signal.SIGINT)
+            _, err = launched.communicate(timeout=LIMIT_SECONDS)
+            # Python itself is interrupted while it starts.
+            assert launched.returncode in (130, -signal.SIGINT), err
+            await_free()
+
+    return check

@@ -77,7 +77,10 @@ class Pod:
 class Server:
     """The objects, and what was asked for. `waiting` is why pods of an image do not start, by image."""
 
-    def __init__(self) -> None:
+    through = ()
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.environment = {"KUBECONFIG": str(kubeconfig)}
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.pods: dict[str, Pod] = {}
         self.asked: list[str] = []
@@ -138,6 +141,10 @@ class Server:
         """Delete a pod, as an eviction does."""
         name = next(name for name, pod in self.pods.items() if pod.labels[INDEX] == str(index))
         self.pods.pop(name).end()
+
+    def left(self) -> list[str]:
+        """The objects and pods that there are."""
+        return [*map(str, self.objects), *self.pods]
 
     def end(self) -> None:
         for pod in self.pods.values():
@@ -262,7 +269,7 @@ def _frame(opcode: int, payload: bytes) -> bytes:
 @contextlib.contextmanager
 def kubernetes_server(folder: Path) -> Iterator[Server]:
     """A server, and a kubeconfig that leads to it in `folder`. Nothing of it is left afterwards."""
-    server = Server()
+    server = Server(folder / "kubeconfig")
     handler = type("Handler", (_Handler,), {"kubernetes": server})
     listening = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     listening.daemon_threads = True

@@ -101,9 +101,10 @@ class RayHosts:
         """The last of what each daemon has said."""
         return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def running(self, node: str) -> list[str]:
-        """What runs in a node's host but for Ray itself."""
-        found = map(str, self.bed.processes()[node])
+    def left(self, *nodes: str) -> list[str]:
+        """What runs in some hosts, or in any, but for Ray itself."""
+        processes = self.bed.processes()
+        found = [f"{node}: {one}" for node in nodes or processes for one in processes[node]]
         return [one for one in found if not any(word in one for word in _SERVICES)]
 
     def end(self) -> None:

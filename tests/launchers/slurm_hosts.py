@@ -75,6 +75,10 @@ class SlurmHosts:
         self._daemon(self.through, "slurmctld", "-D", "-c")
         for node in self.cluster.nodes:
             self._daemon(self.bed.enter(node.name), "slurmd", "-D", "-N", node.host)
+        self.await_idle()
+
+    def await_idle(self) -> None:
+        """Wait until all nodes can be had."""
         self._await(lambda: self.ask("sinfo", "--noheader", "-o", "%t").split() == ["idle"])
 
     def _write_configuration(self) -> None:
@@ -132,9 +136,11 @@ class SlurmHosts:
         """The last of what each daemon has said."""
         return "\n".join(f"{path.name}: {path.read_text()[-800:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def running(self, node: str) -> list[str]:
-        """What runs in a node's host but for Slurm itself."""
-        return [str(one) for one in self.bed.processes()[node] if "slurm" not in str(one)]
+    def left(self, *nodes: str) -> list[str]:
+        """What runs in some hosts but for Slurm itself; or in any, and the jobs that there are."""
+        found = self.bed.processes()
+        jobs = [] if nodes else self.ask("squeue", "--noheader").splitlines()
+        return [*jobs, *(f"{node}: {one}" for node in nodes or found for one in found[node] if "slurm" not in str(one))]
 
     def end(self) -> None:
         for daemon in reversed(self._daemons):

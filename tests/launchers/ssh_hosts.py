@@ -95,10 +95,10 @@ class SshHosts:
                 assert time.monotonic() < deadline, (self.folder / f"{node}.sshd").read_text()
                 time.sleep(0.02)
 
-    def running(self, node: str) -> list[str]:
-        """What runs in a node's host but for sshd."""
-        found = self.bed.processes()[node]
-        return [str(one) for one in found if "sshd" not in str(one)]
+    def left(self, *nodes: str) -> list[str]:
+        """What runs in some hosts, or in any, but for sshd."""
+        found = self.bed.processes()
+        return [f"{node}: {one}" for node in nodes or found for one in found[node] if "sshd" not in str(one)]
 
     def restart(self, node: str, **environment: str) -> None:
         """Another sshd, whose sessions have other variables."""

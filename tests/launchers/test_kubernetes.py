@@ -7,7 +7,6 @@ client libraries.
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import signal
 import subprocess
@@ -61,32 +60,10 @@ def cluster(tmp_path: Path) -> ClusterSpec:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return {"KUBECONFIG": str(tmp_path / "kubeconfig")}
-
-
-@pytest.fixture
-def start(
-    environment: dict[str, str], start_autosync: Callable[..., subprocess.Popen[str]]
-) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a command line of autosync's that finds the server."""
-    return partial(start_autosync, **environment)
-
-
-def _await_free(server: Any, seconds: float = 30.0) -> None:
-    """Until nothing is there and nothing runs."""
-    deadline = time.monotonic() + seconds
-    while server.objects or server.pods:
-        assert time.monotonic() < deadline, (server.objects, server.pods)
-        time.sleep(0.1)
-
-
-def _waits(launched: subprocess.Popen[str]) -> list[int]:
-    """The processes that the ranks say they are."""
-    assert launched.stdout is not None
-    lines = [launched.stdout.readline() for _ in range(2)]
-    assert all("waits as process" in line for line in lines), lines
-    return [int(line.split()[-1]) for line in lines]
+def hosts(server: Any, cluster: ClusterSpec) -> Any:
+    """The server, which has the machines here."""
+    server.cluster = cluster
+    return server
 
 
 def _await_gone(processes: list[int]) -> None:
@@ -115,9 +92,7 @@ def test_the_kubernetes_launcher_is_known_by_name() -> None:
 def test_a_script_trains_as_it_does_here(
     server: Any,
     cluster: ClusterSpec,
-    make_bundle: Callable[..., Path],
-    start: Callable[..., subprocess.Popen[str]],
-    losses: Callable[[str], list[str]],
+    check_losses: Callable[[ClusterSpec], None],
     *,
     kind: Any,
 ) -> None:
@@ -126,14 +101,7 @@ def test_a_script_trains_as_it_does_here(
     if kind == "trainjob":
         container = {"env": options.container["env"]}
         cluster = replace(cluster, kubernetes=replace(options, kind=kind, container=container))
-    launched = start("launch", make_bundle(cluster), "--", TRAIN)
-    out, err = launched.communicate(timeout=100)
-    assert launched.returncode == 0, err
-    nodes = tuple(replace(node, host="localhost") for node in cluster.nodes)
-    here = make_bundle(replace(cluster, launcher="local", nodes=nodes), name="local.yaml")
-    local_out, _ = start("launch", here, "--", TRAIN).communicate(timeout=100)
-    assert len(losses(out)) == 4
-    assert losses(out) == losses(local_out)
+    check_losses(cluster)
     assert not server.objects
     assert not server.pods
     made = [one for one in server.asked if one.startswith("POST")]
@@ -147,69 +115,58 @@ def test_a_script_trains_as_it_does_here(
 @pytest.mark.slow
 @needs_client
 def test_nodes_that_only_serve_are_pods_too(
-    server: Any, cluster: ClusterSpec, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+    cluster: ClusterSpec,
+    make_bundle: Callable[..., Path],
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
 ) -> None:
     first, second = cluster.nodes
     served = replace(cluster, nodes=(replace(first, devices=2), replace(second, role="server", devices=0)))
-    launched = start("launch", make_bundle(served, "ps_load_balanced"), "--", TRAIN, "--steps", "2")
-    out, err = launched.communicate(timeout=100)
-    assert launched.returncode == 0, err
+    code, out, err = run("launch", make_bundle(served, "ps_load_balanced"), "--", TRAIN, "--steps", "2")
+    assert code == 0, err
     assert "n1 rank 2 | training has ended after 2 steps" in out
-    _await_free(server)
+    await_free()
 
 
 @pytest.mark.slow
 @needs_client
 def test_exit_codes_come_back_with_node_and_rank(
-    server: Any, cluster: ClusterSpec, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+    bundle: Path, run: Callable[..., tuple[int, str, str]], await_free: Callable[..., None]
 ) -> None:
-    launched = start("launch", make_bundle(cluster), "--", TRAIN, "--wait", "--rank", "1", "--exit", "7")
-    _, err = launched.communicate(timeout=100)
-    assert (launched.returncode, "error: rank 1 on n1: exit code 7" in err) == (7, True), err
-    _await_free(server)
+    code, _, err = run("launch", bundle, "--", TRAIN, "--wait", "--rank", "1", "--exit", "7")
+    assert (code, "error: rank 1 on n1: exit code 7" in err) == (7, True), err
+    await_free()
 
 
 @pytest.mark.slow
 @needs_client
-def test_trials_run_and_need_no_way_from_the_pods(
-    server: Any, cluster: ClusterSpec, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    save_cluster(tmp_path / "c.yaml", cluster)
-    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "3", "--effort", "quick", "--json")
-    out, err = tuned.communicate(timeout=115)
-    assert tuned.returncode == 0, err
-    assert json.loads(out)["schema"].startswith("autosync.")
+def test_trials_run_and_need_no_way_from_the_pods(hosts: Any, check_tuning: Callable[..., None]) -> None:
+    check_tuning(hosts.cluster)
     # One set of pods for all of it.
-    assert server.asked.count("POST /apis/batch/v1/namespaces/ml/jobs") == 1
-    _await_free(server)
+    assert hosts.asked.count("POST /apis/batch/v1/namespaces/ml/jobs") == 1
 
 
 @pytest.mark.slow
 @needs_client
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_launch_is_ended_or_killed(
-    server: Any,
-    cluster: ClusterSpec,
-    make_bundle: Callable[..., Path],
-    start: Callable[..., subprocess.Popen[str]],
-    number: int,
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]], await_free: Callable[..., None], number: int
 ) -> None:
-    launched = start("launch", make_bundle(cluster), "--", TRAIN, "--wait")
-    processes = _waits(launched)
+    launched, processes = start_waiting()
     launched.send_signal(number)
     launched.communicate(timeout=60)
     assert launched.returncode == (130 if number == signal.SIGINT else -9)
-    _await_free(server)
+    await_free()
     _await_gone(processes)
 
 
 @pytest.mark.slow
 @needs_client
 def test_an_interruption_while_pods_are_waited_for_leaves_nothing(
-    server: Any, cluster: ClusterSpec, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+    server: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], await_free: Callable[..., None]
 ) -> None:
     server.waiting["here"] = "ContainerCreating"
-    launched = start("launch", make_bundle(cluster), "--", TRAIN)
+    launched = start("launch", bundle, "--", TRAIN)
     deadline = time.monotonic() + 60
     while not any(one.startswith("GET") and one.endswith("/pods") for one in server.asked):
         assert time.monotonic() < deadline, server.asked
@@ -217,7 +174,7 @@ def test_an_interruption_while_pods_are_waited_for_leaves_nothing(
     launched.send_signal(signal.SIGINT)
     out, err = launched.communicate(timeout=40)
     assert (launched.returncode, out, err) == (130, "", "interrupted\n")
-    _await_free(server)
+    await_free()
 
 
 @pytest.mark.slow
@@ -225,13 +182,11 @@ def test_an_interruption_while_pods_are_waited_for_leaves_nothing(
 @pytest.mark.parametrize("how", ["evicted", "silent"])
 def test_a_pod_that_vanishes_is_named_and_the_others_end(
     server: Any,
-    cluster: ClusterSpec,
-    make_bundle: Callable[..., Path],
-    start: Callable[..., subprocess.Popen[str]],
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
     how: str,
 ) -> None:
-    launched = start("launch", make_bundle(cluster), "--", TRAIN, "--wait")
-    processes = _waits(launched)
+    launched, processes = start_waiting()
     began = time.monotonic()
     if how == "evicted":
         server.lose(1)
@@ -242,31 +197,30 @@ def test_a_pod_that_vanishes_is_named_and_the_others_end(
     assert launched.returncode == 255
     said = {"evicted": r"its pod autosync-test-workers-1-\w+ is gone", "silent": "no sign of life for 15 s"}[how]
     assert re.search(rf"error: n1 \(127\.0\.0\.1\): {said}", err), err
-    _await_free(server)
+    await_free()
     _await_gone(processes)
 
 
 @pytest.mark.slow
 @needs_client
 def test_what_cannot_be_had_is_named(
-    server: Any,
-    cluster: ClusterSpec,
-    make_bundle: Callable[..., Path],
+    hosts: Any,
+    bundle: Path,
     tmp_path: Path,
-    start: Callable[..., subprocess.Popen[str]],
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
 ) -> None:
-    bundle = make_bundle(cluster)
+    cluster = hosts.cluster
 
     def attempt(cluster: ClusterSpec, **options: Any) -> str:
         assert cluster.kubernetes is not None
         save_cluster(tmp_path / "c.yaml", replace(cluster, kubernetes=replace(cluster.kubernetes, **options)))
-        launched = start("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
-        out, err = launched.communicate(timeout=60)
-        assert (launched.returncode, out) == (1, ""), err
-        _await_free(server)
+        code, out, err = run("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
+        assert (code, out) == (1, ""), err
+        await_free()
         return err
 
-    server.waiting["absent"] = "ImagePullBackOff"
+    hosts.waiting["absent"] = "ImagePullBackOff"
     image = attempt(cluster, image="absent")
     assert re.search(r"error: n0: its pod \S+ cannot start: ImagePullBackOff: as the test says", image), image
     python = attempt(replace(cluster, python="/no/python"))
@@ -274,20 +228,19 @@ def test_what_cannot_be_had_is_named(
     forbidden = attempt(cluster, namespace="forbidden")
     assert "error: Job autosync-test-workers cannot be made in the namespace forbidden: jobs is forbidden" in forbidden
     assert "error: no way to Kubernetes is known here: " in attempt(cluster, context="nowhere")
-    server.objects["jobs", "ml", "autosync-test-workers"] = {}
+    hosts.objects["jobs", "ml", "autosync-test-workers"] = {}
     save_cluster(tmp_path / "c.yaml", cluster)
-    launched = start("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
-    _, err = launched.communicate(timeout=60)
-    assert launched.returncode == 1
+    code, _, err = run("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
+    assert code == 1
     assert "error: the namespace ml has a Job autosync-test-workers already" in err
     # What is another's stays.
-    assert list(server.objects) == [("jobs", "ml", "autosync-test-workers")]
+    assert list(hosts.objects) == [("jobs", "ml", "autosync-test-workers")]
 
 
 @pytest.mark.slow
 @needs_client
 def test_it_keeps_the_contract_of_launchers(
-    server: Any, cluster: ClusterSpec, environment: dict[str, str], check_contract: Callable[..., None]
+    hosts: Any, check_contract: Callable[..., None], await_free: Callable[..., None]
 ) -> None:
-    check_contract(cluster, **environment)
-    _await_free(server)
+    check_contract(hosts.cluster, **hosts.environment)
+    await_free()

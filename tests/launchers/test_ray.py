@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -28,7 +27,6 @@ from autosync.specs.cluster_file import load_cluster, parse_cluster, save_cluste
 from autosync.specs.launch_options import RayOptions
 
 TRAIN = Path(__file__).parent / "train.py"
-NODES = ("n0", "n1", "head")
 # Ray's own services take most of a minute to start, and the first test waits for them.
 pytestmark = pytest.mark.timeout(240)
 
@@ -125,57 +123,17 @@ def hosts(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]
         yield found
 
 
-@pytest.fixture
-def start(hosts: Any, start_autosync: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a command line of autosync's where Ray is used from."""
-
-    def command(*arguments: str | Path) -> subprocess.Popen[str]:
-        return start_autosync(*arguments, through=hosts.through, **hosts.environment)
-
-    return command
-
-
-@pytest.fixture
-def bundle(hosts: Any, make_bundle: Callable[..., Path]) -> Path:
-    return make_bundle(hosts.cluster)
-
-
-def _await_free(hosts: Any, *, nodes: tuple[str, ...] = NODES, seconds: float = 30.0) -> None:
-    """Until nothing but Ray itself runs."""
-    deadline = time.monotonic() + seconds
-    while left := [(node, found) for node in nodes if (found := hosts.running(node))]:
-        assert time.monotonic() < deadline, f"left: {left}"
-        time.sleep(0.2)
-
-
-def _waits(launched: subprocess.Popen[str]) -> None:
-    assert launched.stdout is not None
-    for _ in range(2):
-        line = launched.stdout.readline()
-        assert "waits as process" in line, line + launched.communicate(timeout=30)[1]
-
-
 @pytest.mark.slow
-def test_a_script_trains_as_it_does_here(
-    hosts: Any,
-    make_bundle: Callable[..., Path],
-    start: Callable[..., subprocess.Popen[str]],
-    losses: Callable[[str], list[str]],
-) -> None:
-    launched = start("launch", make_bundle(hosts.cluster), "--", TRAIN)
-    out, err = launched.communicate(timeout=100)
-    assert launched.returncode == 0, err + hosts.told()
-    nodes = tuple(replace(node, host="localhost") for node in hosts.cluster.nodes)
-    here = make_bundle(replace(hosts.cluster, launcher="local", nodes=nodes), name="local.yaml")
-    local_out, _ = start("launch", here, "--", TRAIN).communicate(timeout=100)
-    assert len(losses(out)) == 4
-    assert losses(out) == losses(local_out)
-    _await_free(hosts)
+def test_a_script_trains_as_it_does_here(hosts: Any, check_losses: Callable[[ClusterSpec], None]) -> None:
+    check_losses(hosts.cluster)
 
 
 @pytest.mark.slow
 def test_nodes_that_only_serve_run_the_server(
-    hosts: Any, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    make_bundle: Callable[..., Path],
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
 ) -> None:
     first, second = hosts.cluster.nodes
     # Anywhere: which of Ray's nodes serves is Ray's affair.
@@ -184,55 +142,50 @@ def test_nodes_that_only_serve_run_the_server(
         nodes=(replace(first, devices=2), replace(second, role="server", devices=0)),
         ray=replace(hosts.cluster.ray, pinned=False),
     )
-    launched = start("launch", make_bundle(served, "ps_load_balanced"), "--", TRAIN, "--steps", "2")
-    out, err = launched.communicate(timeout=100)
-    assert launched.returncode == 0, err
+    code, out, err = run("launch", make_bundle(served, "ps_load_balanced"), "--", TRAIN, "--steps", "2")
+    assert code == 0, err
     assert "n1 rank 2 | training has ended after 2 steps" in out
-    _await_free(hosts)
+    await_free()
 
 
 @pytest.mark.slow
 def test_exit_codes_come_back_with_node_and_rank(
-    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+    bundle: Path, run: Callable[..., tuple[int, str, str]], await_free: Callable[..., None]
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN, "--wait", "--rank", "1", "--exit", "7")
-    _, err = launched.communicate(timeout=100)
-    assert (launched.returncode, "error: rank 1 on n1: exit code 7" in err) == (7, True), err
-    _await_free(hosts)
+    code, _, err = run("launch", bundle, "--", TRAIN, "--wait", "--rank", "1", "--exit", "7")
+    assert (code, "error: rank 1 on n1: exit code 7" in err) == (7, True), err
+    await_free()
 
 
 @pytest.mark.slow
-def test_trials_run(hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
-    save_cluster(tmp_path / "c.yaml", hosts.cluster)
-    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "3", "--effort", "quick", "--json")
-    out, err = tuned.communicate(timeout=115)
-    assert tuned.returncode == 0, err
-    assert json.loads(out)["schema"].startswith("autosync.")
-    _await_free(hosts)
+def test_trials_run(hosts: Any, check_tuning: Callable[..., None]) -> None:
+    check_tuning(hosts.cluster)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_launch_is_ended_or_killed(
-    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], number: int
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]], await_free: Callable[..., None], number: int
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN, "--wait")
-    _waits(launched)
+    launched, _ = start_waiting()
     launched.send_signal(number)
     out, _ = launched.communicate(timeout=60)
     assert launched.returncode == (130 if number == signal.SIGINT else -9), out
-    _await_free(hosts)
+    await_free()
 
 
 @pytest.mark.slow
 def test_what_cannot_be_had_is_named(
-    hosts: Any, bundle: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    bundle: Path,
+    tmp_path: Path,
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
 ) -> None:
     def attempt(cluster: ClusterSpec) -> str:
         save_cluster(tmp_path / "c.yaml", cluster)
-        launched = start("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
-        out, err = launched.communicate(timeout=60)
-        assert (launched.returncode, out) == (1, ""), err
+        code, out, err = run("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
+        assert (code, out) == (1, ""), err
         return err
 
     first, second = hosts.cluster.nodes
@@ -244,21 +197,24 @@ def test_what_cannot_be_had_is_named(
     assert re.search(r"error: n\d \(\S+\): no Python at /no/such/python: say `python: PATH`", no_python), no_python
     nobody = attempt(replace(hosts.cluster, ray=replace(hosts.cluster.ray, address="127.0.0.1:1")))
     assert "error: no Ray cluster can be had at 127.0.0.1:1: " in nobody
-    _await_free(hosts)
+    await_free()
 
 
 @pytest.mark.slow
-def test_it_keeps_the_contract_of_launchers(hosts: Any, check_contract: Callable[..., None]) -> None:
+def test_it_keeps_the_contract_of_launchers(
+    hosts: Any, check_contract: Callable[..., None], await_free: Callable[..., None]
+) -> None:
     check_contract(hosts.cluster, through=hosts.through, **hosts.environment)
-    _await_free(hosts)
+    await_free()
 
 
 @pytest.mark.slow
 def test_an_actor_that_is_killed_is_named_and_leaves_nothing(
-    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN, "--wait")
-    _waits(launched)
+    launched, _ = start_waiting()
     (actor,) = [one for one in hosts.bed.processes()["n1"] if "ray::RayMachine" in str(one)]
     began = time.monotonic()
     os.kill(actor.pid, signal.SIGKILL)
@@ -266,16 +222,20 @@ def test_an_actor_that_is_killed_is_named_and_leaves_nothing(
     assert time.monotonic() - began < 30, err
     assert launched.returncode == 255
     assert re.search(rf"error: n1 \({hosts.bed.address('n1')}\): .*actor", err), err
-    _await_free(hosts)
+    await_free()
 
 
 @pytest.mark.slow
 def test_waiting_for_room_is_said_and_can_be_interrupted(
-    hosts: Any, make_bundle: Callable[..., Path], start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    make_bundle: Callable[..., Path],
+    start: Callable[..., subprocess.Popen[str]],
+    await_free: Callable[..., None],
 ) -> None:
     whole = make_bundle(replace(hosts.cluster, ray=replace(hosts.cluster.ray, resources={"CPU": 2})))
     first = start("launch", whole, "--", TRAIN, "--wait")
-    _waits(first)
+    assert first.stdout is not None
+    assert "waits as process" in first.stdout.readline()
     second = start("launch", whole, "--", TRAIN)
     assert second.stderr is not None
     said = second.stderr.readline()
@@ -287,15 +247,16 @@ def test_waiting_for_room_is_said_and_can_be_interrupted(
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=40)
     assert first.returncode == 143
-    _await_free(hosts)
+    await_free()
 
 
 @pytest.mark.slow
 def test_a_node_that_vanishes_is_named_and_its_ranks_end(
-    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN, "--wait")
-    _waits(launched)
+    launched, _ = start_waiting()
     began = time.monotonic()
     hosts.bed.set_link("n1", up=False)
     try:
@@ -303,7 +264,7 @@ def test_a_node_that_vanishes_is_named_and_its_ranks_end(
         assert time.monotonic() - began < 30, err
         assert launched.returncode == 255
         assert f"error: n1 ({hosts.bed.address('n1')}): " in err
-        _await_free(hosts, nodes=("n0", "head"))
-        _await_free(hosts, nodes=("n1",), seconds=60)
+        await_free("n0", "head")
+        await_free("n1", seconds=60)
     finally:
         hosts.bed.set_link("n1", up=True)

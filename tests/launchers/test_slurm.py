@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -91,7 +90,7 @@ def test_the_slurm_launcher_is_known_by_name() -> None:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]) -> Iterator[Any]:
+def hosts(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]) -> Iterator[Any]:
     """Two nodes."""
     slurm_hosts = helper("slurm_hosts")
     if why := slurm_hosts.missing():
@@ -101,84 +100,53 @@ def slurm(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]
         yield found
 
 
-@pytest.fixture
-def start(slurm: Any, start_autosync: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a command line of autosync's where Slurm is used from."""
-
-    def command(*arguments: str | Path, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        return start_autosync(*arguments, through=(*slurm.through, *within), **slurm.environment)
-
-    return command
-
-
-@pytest.fixture
-def bundle(slurm: Any, make_bundle: Callable[..., Path]) -> Path:
-    return make_bundle(slurm.cluster)
-
-
-def _await_free(slurm: Any) -> None:
-    """Until no job is there and nothing of one runs."""
-    deadline = time.monotonic() + 30
-    while slurm.ask("squeue", "--noheader").strip() or any(slurm.running(node) for node in ("n0", "n1", "head")):
-        left = (slurm.ask("squeue"), [slurm.running(node) for node in ("n0", "n1", "head")])
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
-
-
-def _waits(launched: subprocess.Popen[str]) -> None:
-    assert launched.stdout is not None
-    for _ in range(2):
-        assert "waits as process" in launched.stdout.readline()
+@pytest.mark.slow
+def test_a_script_trains_as_it_does_here(hosts: Any, check_losses: Callable[[ClusterSpec], None]) -> None:
+    check_losses(hosts.cluster)
 
 
 @pytest.mark.slow
-def test_a_script_trains_as_it_does_here(
-    slurm: Any,
-    bundle: Path,
-    make_bundle: Callable[..., Path],
-    start: Callable[..., subprocess.Popen[str]],
-    losses: Callable[[str], list[str]],
+def test_an_allocation_that_is_there_is_used(
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], await_free: Callable[..., None]
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN)
-    out, err = launched.communicate(timeout=100)
-    assert launched.returncode == 0, err + slurm.told()
-    nodes = tuple(replace(node, host="localhost") for node in slurm.cluster.nodes)
-    local = start(
-        "launch", make_bundle(replace(slurm.cluster, launcher="local", nodes=nodes), name="l.yaml"), "--", TRAIN
-    )
-    local_out, _ = local.communicate(timeout=100)
-    assert len(losses(out)) == 4
-    assert losses(out) == losses(local_out)
-    _await_free(slurm)
-    options = ("--nodes=2", "--ntasks-per-node=1", "--exclusive", "--quiet")
-    inside = start("launch", bundle, "--", TRAIN, "--rank", "1", "--exit", "7", "--wait", within=("salloc", *options))
+    before = _count_jobs(hosts)
+    allocation = ("salloc", "--nodes=2", "--ntasks-per-node=1", "--exclusive", "--quiet")
+    inside = start("launch", bundle, "--", TRAIN, "--rank", "1", "--exit", "7", "--wait", within=allocation)
     _, err = inside.communicate(timeout=100)
     assert "error: rank 1 on n1: exit code 7" in err
-    _await_free(slurm)
+    assert _count_jobs(hosts) == before + 1
+    await_free()
 
 
 @pytest.mark.slow
-def test_tuning_has_one_allocation(slurm: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
-    save_cluster(tmp_path / "c.yaml", slurm.cluster)
-    before = slurm.ask("scontrol", "--oneliner", "show", "jobs").count("JobId=")
-    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "2", "--effort", "quick", "--json")
-    out, err = tuned.communicate(timeout=110)
-    assert tuned.returncode == 0, err
-    assert json.loads(out)["schema"].startswith("autosync.")
-    assert slurm.ask("scontrol", "--oneliner", "show", "jobs").count("JobId=") == before + 1
-    _await_free(slurm)
+@pytest.mark.timeout(240)
+def test_tuning_has_one_allocation(hosts: Any, check_tuning: Callable[..., None]) -> None:
+    before = _count_jobs(hosts)
+    check_tuning(hosts.cluster)
+    assert _count_jobs(hosts) == before + 1
+
+
+def _count_jobs(hosts: Any) -> int:
+    """All that Slurm knows of, also those that have ended."""
+    return int(hosts.ask("scontrol", "--oneliner", "show", "jobs").count("JobId="))
+
+
+def _cancel(hosts: Any) -> None:
+    hosts.ask("scancel", *hosts.ask("squeue", "--noheader", "-o", "%i").split())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "scancel"])
 def test_whatever_ends_it_nothing_is_left(
-    slurm: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], how: str
+    hosts: Any,
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
+    how: str,
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN, "--wait")
-    _waits(launched)
+    launched, _ = start_waiting()
     began = time.monotonic()
     if how == "scancel":
-        slurm.ask("scancel", slurm.ask("squeue", "--noheader", "-o", "%i").strip())
+        _cancel(hosts)
     else:
         launched.send_signal(signal.Signals[how])
     _, err = launched.communicate(timeout=60)
@@ -186,29 +154,104 @@ def test_whatever_ends_it_nothing_is_left(
     assert launched.returncode == {"SIGTERM": 143, "SIGKILL": -9, "scancel": 255}[how]
     if how == "scancel":
         assert re.search(r"error: n\d( \(\S+\))?: the allocation \d+ has ended: CANCELLED", err), err
-    _await_free(slurm)
+    await_free()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGINT", "scancel"])
+def test_of_tuning_that_ends_early_the_trials_are_kept(
+    hosts: Any,
+    start_tuning: Callable[[], subprocess.Popen[str]],
+    check_kept: Callable[[], None],
+    await_free: Callable[..., None],
+    how: str,
+) -> None:
+    tuned = start_tuning()
+    if how == "scancel":
+        _cancel(hosts)
+    else:
+        tuned.send_signal(signal.Signals[how])
+    _, err = tuned.communicate(timeout=30)
+    if how == "scancel":
+        assert tuned.returncode == 1, err
+        ended = r"n\d( \(\S+\))?: the allocation \d+ has ended: CANCELLED"
+        assert re.search(rf"error: .*{ended}.* \(the study is kept in \S*kept\)", err), err
+    else:
+        assert (tuned.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    check_kept()
+    await_free()
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_nothing(check_ctrl_c: Callable[..., None]) -> None:
+    check_ctrl_c(0.5, 1.5, 2.5, 4.0)
+
+
+@pytest.mark.slow
+def test_waiting_in_the_queue_is_said_and_can_be_interrupted(
+    bundle: Path,
+    start: Callable[..., subprocess.Popen[str]],
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
+) -> None:
+    first, _ = start_waiting()
+    second = start("launch", bundle, "--", TRAIN)
+    assert second.stderr is not None
+    assert "queued" in second.stderr.readline()
+    second.send_signal(signal.SIGINT)
+    out, err = second.communicate(timeout=30)
+    assert (second.returncode, out, err.splitlines()[-1]) == (130, "", "interrupted")
+    assert first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=30)
+    await_free()
+
+
+@pytest.mark.slow
+def test_a_node_that_vanishes_is_named_and_its_ranks_end(
+    hosts: Any,
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
+) -> None:
+    launched, _ = start_waiting()
+    began = time.monotonic()
+    hosts.bed.set_link("n1", up=False)
+    try:
+        _, err = launched.communicate(timeout=60)
+        assert time.monotonic() - began < 30, err
+        assert launched.returncode == 255
+        assert f"error: n1 ({hosts.bed.address('n1')}): " in err
+        await_free("n0", "head")
+        await_free("n1", seconds=60)
+    finally:
+        hosts.bed.set_link("n1", up=True)
+        hosts.await_idle()
 
 
 @pytest.mark.slow
 def test_an_allocation_that_slurm_refuses_is_an_error(
-    slurm: Any, bundle: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    bundle: Path,
+    tmp_path: Path,
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
 ) -> None:
-    nodes = tuple(replace(node, host=f"x{node.host}") for node in slurm.cluster.nodes)
-    save_cluster(tmp_path / "c.yaml", replace(slurm.cluster, nodes=nodes))
-    launched = start("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
-    _, err = launched.communicate(timeout=60)
-    assert launched.returncode == 1
+    nodes = tuple(replace(node, host=f"x{node.host}") for node in hosts.cluster.nodes)
+    save_cluster(tmp_path / "c.yaml", replace(hosts.cluster, nodes=nodes))
+    code, _, err = run("launch", bundle, "--cluster", "c.yaml", "--", TRAIN)
+    assert code == 1
     assert "error: Slurm gives no allocation: " in err
     assert "Invalid node name specified" in err
-    save_cluster(tmp_path / "p.yaml", replace(slurm.cluster, python="/no/such/python"))
-    launched = start("launch", bundle, "--cluster", "p.yaml", "--", TRAIN)
-    _, err = launched.communicate(timeout=60)
-    assert launched.returncode == 1
+    save_cluster(tmp_path / "p.yaml", replace(hosts.cluster, python="/no/such/python"))
+    code, _, err = run("launch", bundle, "--cluster", "p.yaml", "--", TRAIN)
+    assert code == 1
     assert re.search(r"error: n\d( \(\S+\))?: no Python at /no/such/python", err), err
-    _await_free(slurm)
+    await_free()
 
 
 @pytest.mark.slow
-def test_it_keeps_the_contract_of_launchers(slurm: Any, check_contract: Callable[..., None]) -> None:
-    check_contract(slurm.cluster, through=slurm.through, **slurm.environment)
-    _await_free(slurm)
+def test_it_keeps_the_contract_of_launchers(
+    hosts: Any, check_contract: Callable[..., None], await_free: Callable[..., None]
+) -> None:
+    check_contract(hosts.cluster, through=hosts.through, **hosts.environment)
+    await_free()

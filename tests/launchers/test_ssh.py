@@ -107,62 +107,20 @@ def hosts(tmp_path_factory: pytest.TempPathFactory, helper: Callable[[str], Any]
         yield found
 
 
-@pytest.fixture
-def start(hosts: Any, start_autosync: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a command line of autosync's on the host from which others are reached."""
-
-    def command(*arguments: str | Path) -> subprocess.Popen[str]:
-        return start_autosync(*arguments, through=hosts.through, **hosts.environment)
-
-    return command
-
-
-@pytest.fixture
-def run(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., tuple[int, str, str]]:
-    """Runs such a command line to its end: exit code, output, errors."""
-
-    def command(*arguments: str | Path) -> tuple[int, str, str]:
-        process = start(*arguments)
-        out, err = process.communicate(timeout=110)
-        return process.returncode, out, err
-
-    return command
-
-
-@pytest.fixture
-def bundle(hosts: Any, make_bundle: Callable[..., Path]) -> Path:
-    return make_bundle(hosts.cluster)
-
-
-def _await_empty(hosts: Any, *nodes: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while left := [(node, found) for node in nodes if (found := hosts.running(node))]:
-        assert time.monotonic() < deadline, f"left: {left}"
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_a_script_trains_as_it_does_here(
     hosts: Any,
-    bundle: Path,
     make_bundle: Callable[..., Path],
     run: Callable[..., tuple[int, str, str]],
-    losses: Callable[[str], list[str]],
+    check_losses: Callable[[ClusterSpec], None],
+    await_free: Callable[..., None],
 ) -> None:
-    code, out, err = run("launch", bundle, "--", TRAIN)
-    assert code == 0, err
-    here = replace(
-        hosts.cluster, launcher="local", nodes=tuple(replace(n, host="localhost") for n in hosts.cluster.nodes)
-    )
-    local_code, local_out, local_err = run("launch", make_bundle(here, name="local.yaml"), "--", TRAIN)
-    assert local_code == 0, local_err
-    assert len(losses(out)) == 4
-    assert losses(out) == losses(local_out)
+    check_losses(hosts.cluster)
     served = make_bundle(hosts.cluster, "ps_load_balanced", "served.yaml")
     code, out, err = run("launch", served, "--", TRAIN, "--steps", "2")
     assert code == 0, err
     assert "s0 rank 3 | training has ended after 2 steps" in out
-    _await_empty(hosts, "n0", "n1", "s0", "head")
+    await_free()
 
 
 def test_exit_codes_come_back_with_node_and_rank(bundle: Path, run: Callable[..., tuple[int, str, str]]) -> None:
@@ -173,26 +131,27 @@ def test_exit_codes_come_back_with_node_and_rank(bundle: Path, run: Callable[...
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_launch_is_ended_or_killed(
-    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], number: int
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]], await_free: Callable[..., None], number: int
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN, "--wait")
-    assert launched.stdout is not None
-    for _ in range(3):
-        assert "waits as process" in launched.stdout.readline()
+    launched, _ = start_waiting()
     launched.send_signal(number)
     launched.communicate(timeout=60)
     assert launched.returncode == (143 if number == signal.SIGTERM else -9)
-    _await_empty(hosts, "n0", "n1", "head")
+    await_free()
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_nothing(check_ctrl_c: Callable[..., None]) -> None:
+    check_ctrl_c(0.2, 1.0, 2.0, 4.0)
 
 
 @pytest.mark.slow
 def test_a_host_that_vanishes_is_named_and_its_ranks_end(
-    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
 ) -> None:
-    launched = start("launch", bundle, "--", TRAIN, "--wait")
-    assert launched.stdout is not None
-    for _ in range(3):
-        assert "waits as process" in launched.stdout.readline()
+    launched, _ = start_waiting()
     began = time.monotonic()
     hosts.bed.set_link("n1", up=False)
     try:
@@ -200,15 +159,43 @@ def test_a_host_that_vanishes_is_named_and_its_ranks_end(
         assert time.monotonic() - began < 30
         assert launched.returncode == 255
         assert f"error: n1 ({hosts.bed.address('n1')}): no sign of life for 15 s" in err
-        _await_empty(hosts, "n0", "head")
-        _await_empty(hosts, "n1", seconds=50)
+        await_free("n0", "head")
+        await_free("n1", seconds=50)
     finally:
         hosts.bed.set_link("n1", up=True)
 
 
 @pytest.mark.slow
+def test_a_full_disk_of_one_node_is_named(
+    hosts: Any,
+    make_bundle: Callable[..., Path],
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
+    mount_disk: Callable[[int], Path],
+) -> None:
+    # Room enough to try whether there is any, and too little for the copy of the bundle.
+    disk = mount_disk(4)
+    bundle = make_bundle(hosts.cluster)
+    bundle.write_text(f"{bundle.read_text()}# {'long ' * 2000}\n")
+    hosts.restart("n1", TMPDIR=str(disk))
+    try:
+        code, out, err = run("launch", bundle, "--", TRAIN)
+        assert (code, out) == (1, ""), err
+        assert "error: rank 2 on n1 could not be started: [Errno 28] No space left on device: " in err
+        assert f"'{disk}/" in err
+        await_free()
+        assert list(disk.iterdir()) == []
+    finally:
+        hosts.restart("n1")
+
+
+@pytest.mark.slow
 def test_what_cannot_be_reached_is_named(
-    hosts: Any, bundle: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+    hosts: Any,
+    bundle: Path,
+    tmp_path: Path,
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
 ) -> None:
     def attempt(cluster: ClusterSpec) -> str:
         save_cluster(tmp_path / "c.yaml", cluster)
@@ -238,43 +225,44 @@ def test_what_cannot_be_reached_is_named(
     refused = attempt(hosts.cluster)
     (hosts.folder / "user.pub").write_text(authorized)
     assert re.search(r"error: n\d \(\S+\): it does not accept a key of this user's", refused), refused
-    _await_empty(hosts, "n0", "n1", "s0", "head")
+    await_free()
 
 
 @pytest.mark.slow
-def test_trials_run_and_their_token_is_on_no_command_line(
-    hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    save_cluster(tmp_path / "c.yaml", hosts.cluster)
-    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "3", "--effort", "quick", "--json")
+@pytest.mark.timeout(240)
+def test_trials_run_and_their_token_is_on_no_command_line(hosts: Any, check_tuning: Callable[..., None]) -> None:
     tokens: set[str] = set()
     lines: set[str] = set()
-    while tuned.poll() is None:
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                lines.add((process / "cmdline").read_text())
-                environment = (process / "environ").read_text()
-            except (OSError, UnicodeDecodeError):
-                continue
-            tokens.update(re.findall(r"AUTOSYNC_CONTROL_TOKEN=(\w+)", environment))
-        time.sleep(0.5)
-    out, err = tuned.communicate()
-    assert tuned.returncode == 0, err
-    assert json.loads(out)["schema"].startswith("autosync.")
+
+    def watch(tuned: subprocess.Popen[str]) -> None:
+        while tuned.poll() is None:
+            for process in Path("/proc").glob("[0-9]*"):
+                try:
+                    lines.add((process / "cmdline").read_text())
+                    environment = (process / "environ").read_text()
+                except (OSError, UnicodeDecodeError):
+                    continue
+                tokens.update(re.findall(r"AUTOSYNC_CONTROL_TOKEN=(\w+)", environment))
+            time.sleep(0.5)
+
+    check_tuning(hosts.cluster, watch=watch)
     assert tokens
     assert not [line for line in lines if any(token in line for token in tokens)]
-    _await_empty(hosts, "n0", "n1", "s0", "head")
 
 
 @pytest.mark.slow
-def test_the_odd_node_is_named(hosts: Any, tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_odd_node_is_named(
+    hosts: Any,
+    tmp_path: Path,
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
+    mount_disk: Callable[[int], Path],
+) -> None:
     save_cluster(tmp_path / "c.yaml", hosts.cluster)
     other = tmp_path / "site" / "torch-2.0.0.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.0.0\n")
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small), check=True)
+    small = mount_disk(64)
     unreachable = ("ip", "route", "add", "unreachable", f"{hosts.bed.address('s0')}/32")
     subprocess.run((*hosts.bed.enter("n1"), *unreachable), check=True)
     try:
@@ -287,7 +275,7 @@ def test_the_odd_node_is_named(hosts: Any, tmp_path: Path, run: Callable[..., tu
             ["s0", *_versions("eth0")],
         ]
         assert "error: n1 has torch 2.0.0, the others have" in err
-        assert re.search(r"error: n1 has no room on its disk: [\d.]+ kB free at \S+/small", err), err
+        assert re.search(rf"error: n1 has no room on its disk: [\d.]+ kB free at {small}", err), err
         assert re.search(r"error: n1 cannot reach s0: .*(unreachable|No route)", err), err
         code, _, err = run("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "2", "--effort", "quick")
         assert code == 1
@@ -295,8 +283,7 @@ def test_the_odd_node_is_named(hosts: Any, tmp_path: Path, run: Callable[..., tu
     finally:
         subprocess.run((*hosts.bed.enter("n1"), "ip", "route", "del", *unreachable[3:]), check=True)
         hosts.restart("n1")
-        subprocess.run(("umount", small), check=True)
-    _await_empty(hosts, "n0", "n1", "s0", "head")
+    await_free()
 
 
 def _versions(interface: str, *, torch: str = "") -> list[str]:
@@ -306,54 +293,51 @@ def _versions(interface: str, *, torch: str = "") -> list[str]:
 
 @pytest.mark.slow
 def test_a_host_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
-    hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+    hosts: Any,
+    start_tuning: Callable[[], subprocess.Popen[str]],
+    check_kept: Callable[[], None],
+    await_free: Callable[..., None],
 ) -> None:
-    save_cluster(tmp_path / "c.yaml", hosts.cluster)
-    options = ("--trials", "40", "--study", "kept", "--proposer", "random")
-    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", *options)
-    assert tuned.stderr is not None
-    told = []
-    for line in tuned.stderr:
-        told.append(line)
-        if "trial 2 of 40" in line:
-            break
+    tuned = start_tuning()
     began = time.monotonic()
     hosts.bed.set_link("n1", up=False)
     try:
         _, err = tuned.communicate(timeout=80)
         assert time.monotonic() - began < 45, err
-        assert tuned.returncode == 1, "".join(told) + err
+        assert tuned.returncode == 1, err
         address = hosts.bed.address("n1")
         assert f"rank 2 on n1 is gone: n1 ({address}): no sign of life for 15 s" in err
         assert re.search(rf"error: n1 \({address}\): .* \(the study is kept in \S*kept\)", err), err
-        assert list((tmp_path / "autosync-studies" / "kept").iterdir())
-        _await_empty(hosts, "n0", "s0", "head")
-        _await_empty(hosts, "n1", seconds=50)
+        check_kept()
+        await_free("n0", "s0", "head")
+        await_free("n1", seconds=50)
     finally:
         hosts.bed.set_link("n1", up=True)
 
 
 @pytest.mark.slow
-def test_it_keeps_the_contract_of_launchers(hosts: Any, check_contract: Callable[..., None]) -> None:
+def test_it_keeps_the_contract_of_launchers(
+    hosts: Any, check_contract: Callable[..., None], await_free: Callable[..., None]
+) -> None:
     check_contract(hosts.cluster, through=hosts.through, **hosts.environment)
-    _await_empty(hosts, "n0", "n1", "s0", "head")
+    await_free()
 
 
 @pytest.mark.slow
 def test_an_interruption_while_a_host_is_being_reached(
-    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
+    hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]], await_free: Callable[..., None]
 ) -> None:
     hosts.bed.set_link("n1", up=False)
     try:
         launched = start("launch", bundle, "--", TRAIN, "--wait")
         deadline = time.monotonic() + 30
-        while not any(hosts.bed.address("n1") in one for one in hosts.running("head")):
-            assert time.monotonic() < deadline, hosts.running("head")
+        while not any(hosts.bed.address("n1") in one for one in hosts.left("head")):
+            assert time.monotonic() < deadline, hosts.left("head")
             time.sleep(0.05)
         launched.send_signal(signal.SIGINT)
         out, err = launched.communicate(timeout=20)
         assert (launched.returncode, out, err) == (130, "", "interrupted\n")
-        _await_empty(hosts, "n0", "head")
+        await_free("n0", "head")
     finally:
         hosts.bed.set_link("n1", up=True)
 
@@ -361,18 +345,17 @@ def test_an_interruption_while_a_host_is_being_reached(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_tuning_that_is_interrupted_or_killed(
-    hosts: Any, tmp_path: Path, start: Callable[..., subprocess.Popen[str]], number: int
+    start_tuning: Callable[[], subprocess.Popen[str]],
+    check_kept: Callable[[], None],
+    await_free: Callable[..., None],
+    number: int,
 ) -> None:
-    save_cluster(tmp_path / "c.yaml", hosts.cluster)
-    tuned = start("tune", f"{TRAIN}:task", "--cluster", "c.yaml", "--trials", "40", "--proposer", "random")
-    assert tuned.stderr is not None
-    for line in tuned.stderr:
-        if "trial 1 of 40" in line and "trying" not in line:
-            break
+    tuned = start_tuning()
     tuned.send_signal(number)
     tuned.communicate(timeout=40)
     assert tuned.returncode == (130 if number == signal.SIGINT else -9)
-    _await_empty(hosts, "n0", "n1", "s0", "head")
+    check_kept()
+    await_free()
 
 
 @pytest.mark.slow
