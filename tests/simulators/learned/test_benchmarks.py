@@ -55,7 +55,7 @@ def test_all_simulators_are_judged_on_what_they_have_not_seen(
     assert document["verdicts"][-1]["holds"]
     assert all(document["model_matrix"][name][name] is None for name in document["models"])
     tables = _run("simulator_accuracy.py", "--markdown", str(result))
-    assert tables.count("### ") == 10
+    assert tables.count("### ") == 11
 
 
 def test_what_is_asked_for_is_held_against_the_worst_combination(monkeypatch: pytest.MonkeyPatch) -> None:
