@@ -21,7 +21,8 @@ def tables(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"{document['records']} records of {document['combinations']} combinations of {len(document['models'])} models "
         f"and {len(document['clusters'])} clusters; {len(document['targets'])} combinations are judged by. Trials of "
-        f"the same strategy are within {document['noise']:.1%} of one another (95 %)."
+        f"the same strategy are within {document['noise']:.1%} of one another (95 %). "
+        f"Emulated clusters are simulated with {document['processors']} processors."
     )
     yield from _missing(document["missing"])
     yield from _verdicts(document["verdicts"])

@@ -10,7 +10,8 @@ measurements are apart by more than their noise, of distinct strategies; records
 disturbed are judged apart. What is learned is always judged on strategies that it has not seen: after so many trials
 of the target, on the others; with a prior, one that saw neither the target's model nor its cluster. Splits are by model
 and by cluster, and draws of trials are the same for all. Nothing is chosen by what is reported here: settings stand in
-the simulators.
+the simulators. Emulated clusters are simulated with the processors of this machine: as many as it had that measured
+them, if these figures are to mean anything.
 
 - *as they are*: simulators that were told nothing but model and cluster;
 - *after trials*: told so many random trials of the target, mean over draws;
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -84,6 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "models": sorted({lot.model_name for lot in lots}),
         "clusters": sorted({lot.cluster.name for lot in lots}),
         "noise": round(material.noise, 4),
+        "processors": os.cpu_count(),
         "trials": options.trials,
         "few": options.few,
         "draws": options.draws,
