@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from autosync.plan.compiled.data import (
@@ -43,14 +42,13 @@ from autosync.plan.compiled.data import (
     Stamps,
     Templates,
 )
+from autosync.plan.compiled.jit import called, inner
 from autosync.plan.tables import EVENTS, GATE_KINDS, Edges, Gates
 
 _OPERATION = EVENTS.index("operation")
 _BEFORE_USE = GATE_KINDS.index("before_use")
 _RETURNS = (GATE_KINDS.index("backward_returns"), GATE_KINDS.index("step_returns"))
 _ON_STEP = WAITS.index("step")
-
-_compiled = numba.njit(cache=True, nogil=True)
 
 
 class _Given(NamedTuple):
@@ -99,7 +97,7 @@ def gates_of(given: _Given) -> tuple[Gates, Integers, Integers]:
     return Gates(kind, variable, Edges(first, events, *edges)), first_gate, first_edge
 
 
-@_compiled
+@called
 def _gates(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:
     """Write targets and lags where there is room for them; else only where they begin."""
     num_variables, row = len(given.variables), 0
@@ -114,7 +112,7 @@ def _gates(given: _Given, first: Integers, first_edge: Integers, edges: Integers
         row += len(ends)
 
 
-@_compiled
+@inner
 def _settles(of_list: int, num_templates: int) -> bool:
     """Whether such a stamp brings parameters home."""
     return of_list < num_templates * NUM_LISTS and COLLECT < of_list % NUM_LISTS < NORM
@@ -123,7 +121,7 @@ def _settles(of_list: int, num_templates: int) -> bool:
 # Each loop takes its tables out once and goes by positions, as in `writing`.
 
 
-@_compiled
+@inner
 def _gate_returns(given: _Given, number: int, ends: Integers, begin: int, edges: Integers) -> None:
     """Backward returns when gradients are finished that all workers have, the step when all is brought home."""
     messages, stamps, lists, all_done = given.messages, given.stamps, given.lists, given.done
@@ -151,7 +149,7 @@ def _gate_returns(given: _Given, number: int, ends: Integers, begin: int, edges:
     ends[2] = at - begin
 
 
-@_compiled
+@inner
 def _gate_uses(given: _Given, number: int, ends: Integers, begin: int, edges: Integers) -> None:
     """Each variable is used when what was sent of it in the last step is home."""
     stamps, lists, all_done, slices = given.stamps, given.lists, given.done, given.slices
@@ -192,7 +190,7 @@ def users_of(given: _Given, *, has_norms: bool) -> tuple[Flags, Integers]:
     return by_users, users_elements
 
 
-@_compiled
+@called
 def _tell_users(given: _Given, has_norms: bool, by_users: Flags, users_elements: Integers) -> None:
     """With forward overlap there are none."""
     is_ours = np.empty(len(given.variables), np.bool_)
@@ -217,7 +215,7 @@ def _tell_users(given: _Given, has_norms: bool, by_users: Flags, users_elements:
                 users_elements[number] += given.variables[variable, NUM_ELEMENTS]
 
 
-@_compiled
+@inner
 def _begin(given: _Given, number: int, has_norms: bool, updates: Integers, is_ours: Flags) -> int:
     """Updates that not every worker makes; all, where clipping or scaling joins them or norms are of two kinds."""
     count, some, own, shared = 0, False, False, False
@@ -235,7 +233,7 @@ def _begin(given: _Given, number: int, has_norms: bool, updates: Integers, is_ou
     return count
 
 
-@_compiled
+@inner
 def _has_one(given: _Given, stamp: Integers, is_ours: Flags) -> bool:
     """Whether one of the variables that it updates is the engine's."""
     for piece in range(given.slices[stamp[FROM], FIRST_PIECE], given.slices[stamp[TO], FIRST_PIECE]):
@@ -244,7 +242,7 @@ def _has_one(given: _Given, stamp: Integers, is_ours: Flags) -> bool:
     return False
 
 
-@_compiled
+@inner
 def _claim(given: _Given, stamp: Integers, is_ours: Flags) -> bool:
     """Make all of its variables the engine's; whether some were not."""
     is_new = False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from autosync.plan.compiled.data import (
@@ -42,11 +41,10 @@ from autosync.plan.compiled.data import (
     Stamps,
     Templates,
 )
+from autosync.plan.compiled.jit import called, inner
 
 _NONE = -1
 _ALL_WORKERS = 0
-
-_compiled = numba.njit(cache=True, nogil=True)
 
 
 def stamps_of(slices: Slices, templates: Templates, totals: Integers, num_holders: int) -> Stamps:
@@ -90,7 +88,7 @@ class _Scope(NamedTuple):
 _STAMPS, _OPERATIONS, _NEAR = range(3)
 
 
-@_compiled
+@called
 def _lay(given: _Given, found: Stamps, num_holders: int) -> None:
     # How many stamps and norms are listed so far, and where in the plan the next operation stands.
     at = np.zeros(3, np.int64)
@@ -110,7 +108,7 @@ def _lay(given: _Given, found: Stamps, num_holders: int) -> None:
         found.first_operation[number + 1] = found.first_operation[number] + at[_OPERATIONS]
 
 
-@_compiled
+@inner
 def _put(
     lists: Integers,
     table: Integers,
@@ -132,7 +130,7 @@ def _put(
     return position
 
 
-@_compiled
+@inner
 def _messages(given: _Given, scope: _Scope) -> Integers:
     """The message of each slice."""
     found = np.empty(scope.end - scope.begin, np.int64)
@@ -142,7 +140,7 @@ def _messages(given: _Given, scope: _Scope) -> Integers:
     return found
 
 
-@_compiled
+@inner
 def _in_order(keys: Integers, bucket: Integers) -> Integers:
     """Positions in the order of their keys, equal ones in their own."""
     order = np.empty(len(keys), np.int64)
@@ -157,7 +155,7 @@ def _in_order(keys: Integers, bucket: Integers) -> Integers:
     return order
 
 
-@_compiled
+@inner
 def _collect(given: _Given, found: Stamps, scope: _Scope, of_slice: Integers, bucket: Integers, at: Integers) -> None:
     """All slices, in the order in which their last gradient becomes ready."""
     lists, table = given.lists, found.table
@@ -167,7 +165,7 @@ def _collect(given: _Given, found: Stamps, scope: _Scope, of_slice: Integers, bu
         found.collected[place] = _put(lists, table, of_list, message, place, place + 1, _NONE, at)
 
 
-@_compiled
+@inner
 def _settle(given: _Given, found: Stamps, scope: _Scope, shared: int, own: int, bucket: Integers, at: Integers) -> None:
     """Messages or slices, in the order of their next use."""
     lists, table, messages = given.lists, found.table, given.messages
@@ -199,7 +197,7 @@ def _settle(given: _Given, found: Stamps, scope: _Scope, shared: int, own: int, 
 # Norms, as `lowering` has them.
 
 
-@_compiled
+@inner
 def _norms(given: _Given, found: Stamps, scope: _Scope, last: Integers, at: Integers) -> tuple[int, int]:
     """The operations that tell the norm of shared gradients, and each worker's own; -1: there are no such gradients."""
     lists, table = given.lists, found.table
@@ -224,7 +222,7 @@ def _norms(given: _Given, found: Stamps, scope: _Scope, last: Integers, at: Inte
     return shared, last[holders[0]] if len(holders) else _NONE
 
 
-@_compiled
+@inner
 def _add_up(
     given: _Given, found: Stamps, scope: _Scope, own: int, shares: bool, last: Integers, at: Integers
 ) -> Integers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from autosync.plan.compiled.data import (
@@ -37,6 +36,7 @@ from autosync.plan.compiled.data import (
     Templates,
     Variables,
 )
+from autosync.plan.compiled.jit import called, inner
 
 _ELEMENTS, _ENCODED = MEASURES.index("elements"), MEASURES.index("encoded_bytes")
 _LEFT, _RIGHT = MEASURES.index("left_elements"), MEASURES.index("right_elements")
@@ -45,8 +45,6 @@ _TOUCHED, _UNION = MEASURES.index("touched_elements"), MEASURES.index("union_ele
 _TOUCHED_BYTES, _MOST_TOUCHED_BYTES = MEASURES.index("touched_bytes"), MEASURES.index("most_touched_bytes")
 _UNION_BYTES, _MOST_UNION_BYTES = MEASURES.index("union_bytes"), MEASURES.index("most_union_bytes")
 _INDEX_BYTES = 8
-
-_compiled = numba.njit(cache=True, nogil=True)
 
 
 def measure(slices: Slices, templates: Templates, variables: Variables, num_workers: int) -> None:
@@ -65,7 +63,7 @@ def measure(slices: Slices, templates: Templates, variables: Variables, num_work
     )
 
 
-@_compiled
+@called
 def _measure(
     messages: Integers,
     slices: Integers,
@@ -98,7 +96,7 @@ def _measure(
                     _add_rows(part, variables[variable], touched_rows[variable], num_workers, amounts[one])
 
 
-@_compiled
+@inner
 def _encoded_bytes(codec: int, number: float, num_elements: int) -> int:
     if codec == INT8:
         return num_elements + 4 * int(np.ceil(num_elements / number))
@@ -107,7 +105,7 @@ def _encoded_bytes(codec: int, number: float, num_elements: int) -> int:
     return int(np.ceil(num_elements / 8)) + 4
 
 
-@_compiled
+@inner
 def _add_matrix(part: Integers, variable: Integers, amounts: Integers) -> None:
     rows = part[END] - part[BEGIN] if part[AXIS] == 0 else variable[ROWS]
     columns = part[PART_ELEMENTS] // rows
@@ -117,7 +115,7 @@ def _add_matrix(part: Integers, variable: Integers, amounts: Integers) -> None:
     amounts[_REBUILT] += part[PART_ELEMENTS] * variable[FACTOR_ROWS]
 
 
-@_compiled
+@inner
 def _add_rows(part: Integers, variable: Integers, touched: float, num_workers: int, amounts: Integers) -> None:
     length = part[END] - part[BEGIN]
     rows, columns, most = variable[ROWS], variable[COLUMNS], variable[MAX_TOUCHED_ROWS]
@@ -137,7 +135,7 @@ def _add_rows(part: Integers, variable: Integers, touched: float, num_workers: i
     amounts[_MOST_UNION_BYTES] += min(rows, most * num_workers) * row_bytes
 
 
-@_compiled
+@inner
 def _whole(expected: float) -> int:
     """As `rows.whole_rows` rounds."""
     return max(1, int(np.rint(expected))) if expected > 0.0 else 0

@@ -6,7 +6,6 @@ applied when templates were made. Legal strategies only.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from autosync.plan.compiled.data import (
@@ -41,11 +40,10 @@ from autosync.plan.compiled.data import (
     Templates,
     Variables,
 )
+from autosync.plan.compiled.jit import called, inner
 from autosync.strategy.columns import NO_SLICES, OVERLAPS, Columns
 
 _FORWARD = OVERLAPS.index("forward")
-
-_compiled = numba.njit(cache=True, nogil=True)
 
 
 def slices_of(
@@ -92,7 +90,7 @@ def _limits(columns: Columns, elements: Integers, variables: Integers, num_worke
     return limit, int(np.sum(-(-totals // limit)))
 
 
-@_compiled
+@called
 def _order(
     variable: Integers, of_part: Integers, first_message: Integers, first_part: Integers, variables: Integers
 ) -> tuple[Integers, Integers, Integers]:
@@ -130,7 +128,7 @@ def _order(
     return messages, ends, parts
 
 
-@_compiled
+@called
 def _number(lane: Integers, priority: Integers, strategies: Integers, messages: Integers) -> None:
     """Lanes by their first appearance, priorities by rank; with one lane there is nothing to give priority over."""
     numbers = np.empty(1 + (lane.max() if len(lane) else 0), np.int64)
@@ -155,7 +153,7 @@ def _number(lane: Integers, priority: Integers, strategies: Integers, messages: 
             messages[message, PRIORITY] = _place(levels, num_levels, priority[message])
 
 
-@_compiled
+@inner
 def _place(levels: Integers, count: int, level: int) -> int:
     """How many of the first levels, which are in order, are below this one."""
     low, high = 0, count
@@ -168,7 +166,7 @@ def _place(levels: Integers, count: int, level: int) -> int:
     return low
 
 
-@_compiled
+@called
 def _join(
     rows: Integers,
     first_part: Integers,
@@ -204,7 +202,7 @@ def _join(
     return ends
 
 
-@_compiled
+@called
 def _cut(
     parts: Integers,
     first_part: Integers,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
 from autosync.plan.compiled.data import Integers, Plans
+from autosync.plan.compiled.jit import called
 from autosync.plan.tables import Edges, Gates, Operations, Shape, Tables
 from autosync.specs.cluster import ClusterSpec
 
@@ -51,7 +51,7 @@ def _edges_at(edges: Edges, rows: slice, columns: slice) -> Edges:
     return Edges(edges.first[rows], edges.event[columns], edges.target[columns], edges.lag[columns])
 
 
-@numba.njit(cache=True, nogil=True)
+@called
 def numbered(column: Integers, count: int) -> tuple[Integers, Integers]:
     """Numbers below `count` numbered anew by first appearance, and what they were; -1 stays."""
     place, found, seen = np.full(count, -1), np.empty(count, np.int64), 0

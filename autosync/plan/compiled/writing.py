@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from autosync.plan.compiled.data import (
@@ -51,6 +50,7 @@ from autosync.plan.compiled.data import (
     Stamps,
     Templates,
 )
+from autosync.plan.compiled.jit import called
 from autosync.plan.tables import EVENTS, Edges, Operations
 
 _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
@@ -58,8 +58,6 @@ _STEP_CALLED = EVENTS.index("step_called")
 _ON_STEP, _ON_GRADIENTS, _ON_COLLECTED = WAITS.index("step"), WAITS.index("gradients"), WAITS.index("collected")
 _ON_NORM, _ON_STEP_CALLED, _ON_UPDATED = WAITS.index("norm"), WAITS.index("step_called"), WAITS.index("updated")
 _NONE = -1
-
-_compiled = numba.njit(cache=True, nogil=True)
 
 
 class _Given(NamedTuple):
@@ -114,7 +112,7 @@ def operations_of(slices: Slices, templates: Templates, stamps: Stamps) -> tuple
 # row. So each loop takes its tables out once, goes by positions, and calls nothing.
 
 
-@_compiled
+@called
 def _write(given: _Given, table: Integers) -> None:
     """All of operations but their edges."""
     stamps, messages, lists, steps, amounts = given.stamps, given.messages, given.lists, given.steps, given.amounts
@@ -144,7 +142,7 @@ def _write(given: _Given, table: Integers) -> None:
                 at += 1
 
 
-@_compiled
+@called
 def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:  # noqa: C901, PLR0912 - see above
     """Write edges where there is room for them; else only where they begin."""
     stamps, lists, steps, waits, done = given.stamps, given.lists, given.steps, given.waits, given.done
