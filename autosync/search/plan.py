@@ -211,9 +211,8 @@ def plan_tuning(
 
 def _of_pool(pool: Pool, folder: StudyFolder, chosen: Mapping[str, Any], storage: str | None) -> TuningPlan:
     """A new study of what was measured once."""
-    names = {"name": folder.path.name, "task": pool.model.name, "cluster": pool.cluster.name}
     return TuningPlan(
-        settings=StudySettings(**names, **chosen),
+        settings=StudySettings(name=folder.path.name, task=pool.model.name, cluster=pool.cluster.name, **chosen),
         model=pool.model,
         cluster=pool.cluster,
         folder=folder,
