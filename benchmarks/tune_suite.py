@@ -78,7 +78,12 @@ def _raced(options: argparse.Namespace) -> dict[str, Any]:
     )
     if options.pictures is not None:
         write_pictures(document, options.pictures)
-    settings = {"simulator": options.simulator, "num_trials": options.trials, "num_seeds": options.seeds}
+    settings = {
+        "simulator": options.simulator,
+        "prior": options.prior,
+        "num_trials": options.trials,
+        "num_seeds": options.seeds,
+    }
     return {**settings, **document}
 
 
