@@ -28,11 +28,10 @@ class Keeper:
             # Ctrl-C is ours to pass on.
             start_new_session=True,
         )
-        pipes = self.process.stdin, self.process.stdout, self.process.stderr
-        assert pipes[0] is not None, "it was asked for"
-        assert pipes[1] is not None, "it was asked for"
-        assert pipes[2] is not None, "it was asked for"
-        self.stdin, self.stdout, self._stderr = pipes
+        assert self.process.stdin is not None, "it was asked for"
+        assert self.process.stdout is not None, "it was asked for"
+        assert self.process.stderr is not None, "it was asked for"
+        self.stdin, self.stdout, self._stderr = self.process.stdin, self.process.stdout, self.process.stderr
         self._hear = hear
         self._said: deque[str] = deque(maxlen=_MAX_LINES)
         self._listener = threading.Thread(target=self._listen, name="autosync-keeper", daemon=True)

@@ -235,7 +235,7 @@ def check_losses(
 def check_tuning(
     start: Callable[..., subprocess.Popen[str]], await_free: Callable[..., None], tmp_path: Path
 ) -> Callable[..., None]:
-    """Tunes on a cluster, while it can be watched: all trials run."""
+    """Tunes on a cluster, while it can be watched: all trials run, unless there is nothing to gain."""
 
     def check(cluster: ClusterSpec, *, watch: Callable[[subprocess.Popen[str]], None] = lambda _tuned: None) -> None:
         save_cluster(tmp_path / "c.yaml", cluster)
@@ -245,7 +245,10 @@ def check_tuning(
         out, err = tuned.communicate(timeout=200)
         assert tuned.returncode == 0, err
         summary = json.loads(out)
-        assert (summary["num_trials"], summary["num_failed_trials"]) == (NUM_TRIALS, 0), err
+        assert summary["num_failed_trials"] == 0, err
+        # Where a step takes no longer than its compute there is nothing to search for.
+        if "no strategy can be much faster" not in err:
+            assert summary["num_trials"] == NUM_TRIALS, err
         await_free()
 
     return check
@@ -255,7 +258,7 @@ def check_tuning(
 def start_tuning(
     hosts: Any, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> Callable[[], subprocess.Popen[str]]:
-    """Starts a study `kept` that would go on for long; returns when it has two trials."""
+    """Starts a study `kept` that would go on for long; returns when it has a trial."""
 
     def tune() -> subprocess.Popen[str]:
         save_cluster(tmp_path / "c.yaml", hosts.cluster)
@@ -265,7 +268,7 @@ def start_tuning(
         told = []
         for line in tuned.stderr:
             told.append(line)
-            if line.startswith("trial 2 of 40: "):
+            if line.startswith("trial 1 of 40: "):
                 return tuned
         pytest.fail("".join(told))
 
@@ -274,10 +277,10 @@ def start_tuning(
 
 @pytest.fixture
 def check_kept(tmp_path: Path) -> Callable[[], None]:
-    """The study `kept` has its two trials."""
+    """The study `kept` has what was tried."""
 
     def check() -> None:
-        assert len(list(read_study(tmp_path / "autosync-studies" / "kept"))) >= 2
+        assert list(read_study(tmp_path / "autosync-studies" / "kept"))
 
     return check
 

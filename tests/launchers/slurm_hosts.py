@@ -127,7 +127,8 @@ class SlurmHosts:
             )
 
     def _await(self, is_there: object) -> None:
-        deadline = time.monotonic() + 40
+        # A node that was cut off is asked again when Slurm likes.
+        deadline = time.monotonic() + 150
         while not is_there():  # type: ignore[operator]
             assert time.monotonic() < deadline, self.told()
             time.sleep(0.1)
