@@ -188,7 +188,9 @@ def _join(
             while part < end:
                 variable = rows[part, VARIABLE]
                 count = num_parts[variable]
-                parts[place] = rows[part]
+                # One by one: for what may go wrong with whole rows much more would be compiled.
+                for column in range(rows.shape[1]):
+                    parts[place, column] = rows[part, column]
                 # All of them are here if the last is: they stand side by side.
                 is_home = part + count <= end and rows[part + count - 1, VARIABLE] == variable
                 if is_home and (count == 1 or joins[message]):
