@@ -176,7 +176,7 @@ def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the
 ) -> int:
     """Parts go into their messages' units, and these are done when they are full; how many there are then."""
     units, amounts, done_pieces = made.units, made.amount, made.pieces
-    num_done = made.strategies[number].first_unit
+    num_done = int(made.strategies[number].first_unit)
     first_message = columns.first_message[number]
     variable_of, rows, measured = columns.variable, wanted.row, wanted.measured
     num_pieces = 0
