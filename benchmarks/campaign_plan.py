@@ -120,7 +120,7 @@ class Quiet:
     """When the machine counts as busy: other programs use more than `max_other_cpu` of its processor time.
 
     Then the campaign waits, and gives up after `patience_seconds`. `max_drift` is how far the reference may be from its
-    usual time, as a share of it.
+    usual times, as a share of them.
     """
 
     __pydantic_config__ = STRICT

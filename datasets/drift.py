@@ -2,20 +2,24 @@
 
 A campaign repeats one strategy of each combination of model and cluster, its reference, before and after a stretch of
 trials. Whatever stands between two references of which one took another time than usual may be off by as much.
+
+Some strategies have more than one usual time: what transfers leave over for the next step makes some steps long and
+others short, now in this order and now in that. So usual is what lies between the quartiles.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from autosync.datasets.schema import Flag, Record
 
 REFERENCE_ORIGIN = "reference"
 DRIFT_SHARE = 0.05
-"""How far a reference may be from the usual one, as a share of it."""
+"""How far below the lower quartile or above the upper one a reference may be, as a share of it."""
 
 Combination = tuple[str, str]
 
@@ -34,7 +38,7 @@ def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list
     """The records, in their order, flagged `drifting_machine` where a reference next to them is off.
 
     Next to a record of a combination are the last reference of that combination before it and the first after it, in
-    the order of time; the usual time is the median of all of them. A flag from an earlier look is taken off first.
+    the order of time; usual are the times between the quartiles of all of them. A flag from an earlier look is taken off first.
     """
     everything = list(records)
     places: dict[tuple[str, Combination], list[int]] = defaultdict(list)
@@ -59,8 +63,8 @@ def _drifting(records: Sequence[Record], share: float) -> list[bool]:
         for record in records
     ]
     known = [one for one in seconds if one is not None]
-    usual = statistics.median(known) if known else 0.0
-    is_off = [one is not None and abs(one - usual) > share * usual for one in seconds]
+    low, high = np.percentile(known, [25, 75]) if known else (0.0, 0.0)
+    is_off = [one is not None and not (1 - share) * low <= one <= (1 + share) * high for one in seconds]
     before, after = [False] * len(records), [False] * len(records)
     for order, found in ((range(len(records)), before), (reversed(range(len(records))), after)):
         last = False

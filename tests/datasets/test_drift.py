@@ -46,6 +46,9 @@ def flagged(records: Sequence[Record]) -> list[int]:
         # The visit was cut off before its last reference.
         ([0.1, None, 0.1, None, 0.1, None, 0.13, None], [5, 6, 7]),
         ([None, 0.08, None, 0.1, 0.1], [0, 1, 2]),
+        # A strategy with two usual times, and once with a third.
+        ([0.1, None, 0.11, None, 0.1, None, 0.11, None], []),
+        ([0.1, None, 0.11, None, 0.1, None, 0.11, None, 0.13, None], [7, 8, 9]),
     ],
 )
 def test_what_is_next_to_a_reference_that_is_off(
