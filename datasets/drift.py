@@ -38,7 +38,8 @@ def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list
     """The records, in their order, flagged `drifting_machine` where a reference next to them is off.
 
     Next to a record of a combination are the last reference of that combination before it and the first after it, in
-    the order of time; usual are the times between the quartiles of all of them. A flag from an earlier look is taken off first.
+    the order of time; usual are the times between the quartiles of all of them. A flag from an earlier look is taken
+    off first.
     """
     everything = list(records)
     places: dict[tuple[str, Combination], list[int]] = defaultdict(list)
