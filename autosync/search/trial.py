@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -147,5 +148,7 @@ def environment(cluster: ClusterSpec) -> dict[str, str]:
         "torch": version("torch"),
         "kernel": platform.release(),
         "cpu": platform.machine(),
+        # Where all ranks are on this machine they share its processors.
+        **({"processors": str(os.cpu_count())} if cluster.launcher in {"local", "testbed"} else {}),
         "backend": cluster.backend,
     }

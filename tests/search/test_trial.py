@@ -1,5 +1,6 @@
 """One trial as a record: measured as long as the effort says, stopped where clearly worse, failed with a reason."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,14 @@ def test_a_failure_is_a_record(model: ModelSpec, cluster: ClusterSpec) -> None:
     assert (record.trial, record.measurement) == (7, None)
     assert record.failure is not None
     assert (record.failure.kind, record.failure.message) == ("raised", "rank 0: stock DDP fails here")
+
+
+def test_a_record_tells_how_many_processors_all_ranks_share(model: ModelSpec, cluster: ClusterSpec) -> None:
+    steps = FakeSteps(seconds=0.1)
+    assert _trials(steps, model, replace(cluster, launcher="testbed")).run(STOCK_DDP, 0).environment[
+        "processors"
+    ] == str(os.cpu_count())
+    assert "processors" not in _trials(steps, model, replace(cluster, launcher="ssh")).run(STOCK_DDP, 0).environment
 
 
 def test_stock_ddp_is_told_of_unused_parameters_where_they_are(model: ModelSpec, cluster: ClusterSpec) -> None:
