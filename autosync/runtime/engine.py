@@ -199,6 +199,10 @@ class Engine:
             self._closed = False
         self._start_threads()
 
+    def wait_no_longer_than(self, seconds: float) -> None:
+        """From here on wait for other ranks so long at most."""
+        self._timeout_seconds = min(self._timeout_seconds, seconds)
+
     def close(self) -> None:
         """End the threads. Whatever can still be done is done first: other ranks may be in the midst of the same."""
         try:

@@ -3,7 +3,6 @@ where training is."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import datetime as dt
 import json
@@ -243,8 +242,6 @@ class FirstWorkersEngine(Engine):
         super().__init__(plan, script, work, rank=0, timeout_seconds=timeout_seconds, trace=trace, streams=streams)
         self._servers = servers
         self._begun = -1
-        # A script may end without a word to us, and that is no failure.
-        atexit.register(self._end)
 
     def restart(self, iteration: int) -> None:
         super().restart(iteration)
@@ -262,15 +259,9 @@ class FirstWorkersEngine(Engine):
 
     def close(self) -> None:
         """As of any engine. Servers hear of a training's end, but not of one that failed: they have failed with it."""
-        atexit.unregister(self._end)
         self._servers.close()
         super().close()
         self._say_end()
-
-    def _end(self) -> None:
-        with contextlib.suppress(OperationError):
-            self.wait_done(iterations_back=1)
-            self._say_end()
 
     def _say_end(self) -> None:
         if self._error is None:

@@ -188,10 +188,15 @@ class Links:
         self._natives.clear()
         # Each connection takes gloo some milliseconds to close, so groups do it side by side.
         closers = [threading.Thread(target=reference.clear, name="autosync-close") for reference in last_references]
+        for closer, reference in zip(closers, last_references, strict=True):
+            try:
+                closer.start()
+            except RuntimeError:
+                # While an interpreter ends, Python 3.12 starts no more threads.
+                reference.clear()
         for closer in closers:
-            closer.start()
-        for closer in closers:
-            closer.join()
+            if closer.ident is not None:
+                closer.join()
 
 
 def _interfaces() -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import weakref
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from autosync.runtime.start import Settings, Synchronisation, start
 from autosync.strategy.bundle import Bundle, load_bundle
 
 _BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
+_PATIENCE_AT_EXIT_SECONDS = 20.0
 
 
 def parallelize(
@@ -102,6 +105,23 @@ def release(model: torch.nn.Module) -> None:
     session = session_of(model)
     del _SESSIONS[_bare(model)]
     session.close()
+
+
+@atexit.register
+def _end_what_is_left() -> None:
+    """End all sessions while there still is an interpreter.
+
+    A script may end without a word to us. Threads of the engine's and of gloo's that outlive the interpreter abort the
+    process. What is under way is brought to its end, but nobody who is stuck is waited for.
+    """
+    while _SESSIONS:
+        _, session = _SESSIONS.popitem()
+        # The script is over, and whatever is wrong now is not its error.
+        with contextlib.suppress(Exception):
+            session.close(patience_seconds=_PATIENCE_AT_EXIT_SECONDS)
+        del session
+    # Hooks make cycles, and in them are the groups' last references.
+    gc.collect()
 
 
 def _bundle_at_hand() -> str:

@@ -122,8 +122,10 @@ class Session:
             hooks += [one for module in model.modules() for one in drained_by(module, self.drain)]
         return hooks
 
-    def close(self) -> None:
+    def close(self, *, patience_seconds: float | None = None) -> None:
         """Bring the updates under way to their end, then take the hooks away and end the engine."""
+        if patience_seconds is not None:
+            self._engine.wait_no_longer_than(patience_seconds)
         if self._uses is not None:
             self._uses.close()
         if self._buffers is not None:
@@ -136,6 +138,10 @@ class Session:
         try:
             if not self._engine.has_failed:
                 self.drain()
+        except OperationError:
+            # Threads that wait for who does not come would never end.
+            self._execution.links.abort()
+            raise
         finally:
             self._end()
 

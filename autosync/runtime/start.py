@@ -78,8 +78,11 @@ class Synchronisation(Protocol):
     def describe(self) -> str:
         """What carries out the plan, in words."""
 
-    def close(self) -> None:
-        """End it: the model is an ordinary one again."""
+    def close(self, *, patience_seconds: float | None = None) -> None:
+        """End it: the model is an ordinary one again.
+
+        Other ranks are waited for as long as in training, or no longer than `patience_seconds`.
+        """
 
 
 def start(

@@ -116,13 +116,16 @@ class StockSession:
     def __repr__(self) -> str:
         return self.describe()
 
-    def close(self) -> None:
+    def close(self, *, patience_seconds: float | None = None) -> None:
         if self._buffers is not None:
             self._buffers.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._reducer.close()
+        if patience_seconds is not None:
+            # Only a backward pass that was broken off has left anything under way, and nothing would come of that.
+            self._links.abort()
         self._links.close()
         if self._compute is not None:
             self._compute.close()

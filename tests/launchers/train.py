@@ -88,9 +88,6 @@ def main() -> None:
         print(f"waits as process {os.getpid()}")
         time.sleep(600)
     train(chosen.steps)
-    # As strategy/emit/plain_ddp.py does, and for its reason: torch's threads must not meet the end of the interpreter.
-    sys.stdout.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":

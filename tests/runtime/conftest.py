@@ -116,6 +116,16 @@ class Ranks:
             self._process = None
 
 
+@pytest.fixture(scope="session")
+def make_bundle() -> Callable[[Path, str, str, str], str]:
+    """Writes a preset's bundle into a folder, for a task and a cluster by their names; its path."""
+
+    def make(folder: Path, preset: str, task: str, cluster: str) -> str:
+        return Ranks(folder, cluster_of(cluster)).bundle(preset, task)
+
+    return make
+
+
 @pytest.fixture
 def make_ranks(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
     """Makes the ranks of a cluster by its name; whatever still runs at the end of the test is ended."""

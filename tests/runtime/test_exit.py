@@ -1,0 +1,59 @@
+"""Scripts that just end, as most do: what a session has of threads must not meet the end of the interpreter.
+
+torch's threads and ours, where they outlive it, abort the process ("terminate called without an active exception"), and
+a launcher then takes a training that went well for one that failed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+LIMIT_SECONDS = 240
+PRESETS = ("ddp", "bytescheduler", "sharded", "ps_load_balanced")
+WAYS = ("ends", "destroys the group", "raises", "raises before its step", "exits")
+
+
+@pytest.fixture(scope="module")
+def codes(
+    make_bundle: Callable[[Path, str, str, str], str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], list[int]]:
+    """Each rank's exit code, by preset and way."""
+    folder = tmp_path_factory.mktemp("exit")
+    bundles = {preset: make_bundle(folder, preset, "small", "one node") for preset in PRESETS}
+    cases = [(preset, way) for preset in PRESETS for way in WAYS]
+    (folder / "cases.json").write_text(json.dumps([[bundles[preset], "small", way] for preset, way in cases]))
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        (sys.executable, HERE / "exit_main.py", folder),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return dict(zip(cases, found, strict=True))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("way", ["ends", "destroys the group"])
+def test_a_script_that_ends_has_ended_well(preset: str, way: str, codes: dict[tuple[str, str], list[int]]) -> None:
+    assert codes[preset, way] == [0, 0]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("way", "code"), [("raises", 1), ("raises before its step", 1), ("exits", 7)])
+def test_who_goes_wrong_ends_with_its_own_code_and_holds_nobody_up(
+    preset: str, way: str, code: int, codes: dict[tuple[str, str], list[int]]
+) -> None:
+    other, wrong = codes[preset, way]
+    assert wrong == code
+    # Its last step may have had all it needed; else the other rank hears that nobody is there. Never is it killed.
+    assert other in {0, 1}
