@@ -4,22 +4,23 @@ A campaign repeats one strategy of each combination of model and cluster, its re
 trials. Whatever stands between two references of which one took another time than usual may be off by as much.
 
 Some strategies have more than one usual time: what transfers leave over for the next step makes some steps long and
-others short, now in this order and now in that. So usual is what lies between the quartiles.
+others short, now in this order and now in that. Such times take turns, as those of a machine that drifts do not: of two
+references that follow one another the faster one is at the lower of them as a rule, and the slower one at the upper.
 """
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from autosync.datasets.schema import Flag, Record
 
 REFERENCE_ORIGIN = "reference"
 DRIFT_SHARE = 0.05
-"""How far below the lower quartile or above the upper one a reference may be, as a share of it."""
+"""How far a reference may be from its usual times, as a share of them."""
 
 Combination = tuple[str, str]
 
@@ -38,8 +39,8 @@ def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list
     """The records, in their order, flagged `drifting_machine` where a reference next to them is off.
 
     Next to a record of a combination are the last reference of that combination before it and the first after it, in
-    the order of time; usual are the times between the quartiles of all of them. A flag from an earlier look is taken
-    off first.
+    the order of time; usual are the times from the median of the faster of any two that follow one another to the
+    median of the slower. A flag from an earlier look is taken off first.
     """
     everything = list(records)
     places: dict[tuple[str, Combination], list[int]] = defaultdict(list)
@@ -64,7 +65,7 @@ def _drifting(records: Sequence[Record], share: float) -> list[bool]:
         for record in records
     ]
     known = [one for one in seconds if one is not None]
-    low, high = np.percentile(known, [25, 75]) if known else (0.0, 0.0)
+    low, high = _usual(known)
     is_off = [one is not None and not (1 - share) * low <= one <= (1 + share) * high for one in seconds]
     before, after = [False] * len(records), [False] * len(records)
     for order, found in ((range(len(records)), before), (reversed(range(len(records))), after)):
@@ -74,6 +75,11 @@ def _drifting(records: Sequence[Record], share: float) -> list[bool]:
                 last = is_off[position]
             found[position] = last
     return [off if one is not None else (b or a) for off, one, b, a in zip(is_off, seconds, before, after, strict=True)]
+
+
+def _usual(seconds: Sequence[float]) -> tuple[float, float]:
+    pairs = list(itertools.pairwise(seconds)) or [(one, one) for one in seconds] or [(0.0, 0.0)]
+    return statistics.median(map(min, pairs)), statistics.median(map(max, pairs))
 
 
 def _flagged(record: Record, *, is_drifting: bool) -> Record:
