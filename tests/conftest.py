@@ -3,7 +3,8 @@
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # Before anything imports numpy or torch: tests run side by side, and more threads than cores slow them all.
@@ -64,3 +65,23 @@ def fill_disk() -> Callable[[Path], Path]:
         return path
 
     return fill
+
+
+@pytest.fixture
+def await_gone() -> Callable[[Iterable[int]], None]:
+    """Waits until processes have ended: who is killed takes a moment, and another until somebody has asked for it."""
+
+    def wait(processes: Iterable[int]) -> None:
+        deadline = time.monotonic() + 30
+        while left := [process for process in processes if _is_running(process)]:
+            assert time.monotonic() < deadline, f"left: {left}"
+            time.sleep(0.05)
+
+    return wait
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False

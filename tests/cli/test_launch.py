@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from autosync.strategy.presets import build_preset
 
 TRAIN = Path(__file__).parents[1] / "launchers" / "train.py"
 Run = Callable[..., subprocess.CompletedProcess[str]]
+AwaitGone = Callable[[Iterable[int]], None]
 
 
 def _node(name: str, **fields: object) -> Node:
@@ -170,7 +171,9 @@ def test_a_program_that_is_not_there_is_named_with_its_rank(run: Run) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_passed_on_and_nothing_is_left(start: Callable[..., subprocess.Popen[str]], number: int) -> None:
+def test_a_signal_is_passed_on_and_nothing_is_left(
+    start: Callable[..., subprocess.Popen[str]], number: int, await_gone: AwaitGone
+) -> None:
     launched = start("here.yaml", "--", str(TRAIN), "--wait")
     ids = _waiting(launched)
     launched.send_signal(number)
@@ -179,10 +182,12 @@ def test_a_signal_is_passed_on_and_nothing_is_left(start: Callable[..., subproce
     if number == signal.SIGTERM:
         assert rest.count("asked to end") == 3
     assert f"all ranks were ended on {signal.Signals(number).name}" in errors
-    _await_gone(ids)
+    await_gone(ids)
 
 
-def test_a_second_signal_ends_who_does_not_listen(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_second_signal_ends_who_does_not_listen(
+    start: Callable[..., subprocess.Popen[str]], await_gone: AwaitGone
+) -> None:
     launched = start("here.yaml", "--", "sh", "-c", 'trap "" INT TERM; echo waits as $$; sleep 600')
     ids = _waiting(launched)
     launched.send_signal(signal.SIGINT)
@@ -191,43 +196,31 @@ def test_a_second_signal_ends_who_does_not_listen(start: Callable[..., subproces
     launched.send_signal(signal.SIGINT)
     launched.communicate(timeout=14)
     assert launched.returncode == 130
-    _await_gone(ids)
+    await_gone(ids)
 
 
-def test_nothing_is_left_of_a_launch_that_is_killed(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_nothing_is_left_of_a_launch_that_is_killed(
+    start: Callable[..., subprocess.Popen[str]], await_gone: AwaitGone
+) -> None:
     launched = start("here.yaml", "--", str(TRAIN), "--wait")
     ids = _waiting(launched)
     launched.kill()
     launched.wait()
-    _await_gone(ids)
+    await_gone(ids)
 
 
-def test_what_ranks_leave_behind_is_ended_with_them(run: Run) -> None:
+def test_what_ranks_leave_behind_is_ended_with_them(run: Run, await_gone: AwaitGone) -> None:
     launched = run("here.yaml", "--", "sh", "-c", "setsid sleep 600 & echo left $!")
     assert launched.returncode == 0, launched.stderr
     ids = [int(found) for found in re.findall(r"left (\d+)", launched.stdout)]
     assert len(ids) == 3
-    _await_gone(ids)
+    await_gone(ids)
 
 
 def _waiting(launched: subprocess.Popen[str]) -> list[int]:
     """The process ids of the three ranks, once all of them wait."""
     assert launched.stdout is not None
     return [int(launched.stdout.readline().rpartition(" ")[2]) for _ in range(3)]
-
-
-def _await_gone(ids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while left := [one for one in ids if _is_running(one)]:
-        assert time.monotonic() < deadline, f"left: {left}"
-        time.sleep(0.05)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
 
 
 def test_a_dry_run_prints_the_exact_request(run: Run, folder: Path) -> None:

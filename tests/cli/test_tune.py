@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,6 +186,7 @@ def test_bad_input(arguments: tuple[str | Path, ...], words: str, shell: Shell) 
 
 
 Start = Callable[..., "subprocess.Popen[str]"]
+AwaitGone = Callable[[Iterable[int]], None]
 
 
 @pytest.fixture
@@ -214,7 +215,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def test_ctrl_c_ends_a_trial_that_hangs(start: Start, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_trial_that_hangs(start: Start, tmp_path: Path, await_gone: AwaitGone) -> None:
     tuning = start(f"{TASKS}:hangs_in_trials", "--cluster", "local-2", "--study", "s")
     logs = tmp_path / "autosync-studies" / "s" / "logs" / "ranks-1"
     deadline = time.monotonic() + 60
@@ -227,7 +228,7 @@ def test_ctrl_c_ends_a_trial_that_hangs(start: Start, tmp_path: Path) -> None:
     assert tuning.returncode == 130, err
     assert out == ""
     assert err.splitlines()[-2:] == ["no trials are kept in autosync-studies/s", "interrupted"]
-    assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
+    await_gone(ranks)
     assert (tmp_path / "autosync-studies" / "s" / "journal.log").exists()
 
 
@@ -243,7 +244,9 @@ def emulated(tmp_path: Path) -> ClusterSpec:
     return cluster
 
 
-def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(start: Start, tmp_path: Path, emulated: ClusterSpec) -> None:
+def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(
+    start: Start, tmp_path: Path, emulated: ClusterSpec, await_gone: AwaitGone
+) -> None:
     tuning = start("mobilenet_v2@x0.1", "--cluster", "emulated.yaml", "--study", "s", "--effort", "quick")
     assert tuning.stderr is not None
     seen = []
@@ -264,7 +267,7 @@ def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(start: Start, tmp_path: P
     assert len(records) >= 1
     assert kept == f"{len(records)} trial{'s are' if len(records) > 1 else ' is'} kept in autosync-studies/s"
     assert places.existing(cluster_key(emulated)) == ()
-    assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
+    await_gone(ranks)
 
 
 def _children(process: int) -> list[int]:
