@@ -1,6 +1,6 @@
 # `make demo` and `make test` do everything on a fresh clone; all they need is Python 3.11 or later.
 PYTHON ?= python3
-JOBS ?= 3
+JOBS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -307,6 +307,8 @@ def test_the_command_serves_one_training_after_another(
     _await_key(served)
     gone.kill()
     process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
+    # The newest one is invited: while only the other's word is there, that would be the one who is gone.
+    _await_key(served, 2)
     answers = served.ranks.run([("exact", {"task": "small", "bundle": bundle})] * 2)
     assert answers == [["", ""]] * 2, served.log()
     process.send_signal(signal.SIGINT)
@@ -324,9 +326,9 @@ def _await_line(served: Served, text: str) -> None:
         time.sleep(0.05)
 
 
-def _await_key(served: Served) -> None:
+def _await_key(served: Served, number: int = 1) -> None:
     deadline = time.monotonic() + 60
-    while b"autosync/servers/s0/1/here" not in (served.folder / "rendezvous").read_bytes():
+    while f"autosync/servers/s0/{number}/here".encode() not in (served.folder / "rendezvous").read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
