@@ -68,8 +68,8 @@ def main(rank: int, world_size: int, folder: Path) -> None:
             print(json.dumps(answer), flush=True)  # noqa: T201 a script reports by printing
     dist.destroy_process_group()
     assert not any(name.partition(".")[0] == "autosync" for name in sys.modules)
-    # torch never frees a reducer's process group: its threads meet the end of the interpreter, and one in thousands of
-    # such ends is an abort ("terminate called without an active exception"). What is asked here has been answered.
+    # What DDP held of its process group is never freed: its threads meet the end of the interpreter, and now and then
+    # that is an abort ("terminate called without an active exception"). What is asked here has been answered.
     sys.stdout.flush()
     os._exit(0)
 

@@ -156,7 +156,7 @@ def main(rank: int, world_size: int, folder: Path) -> None:
         if rank == 0:
             print(json.dumps(log), flush=True)  # noqa: T201 a script reports by printing
     distributed.destroy_process_group()
-    # torch's threads of a reducer's group meet the end of the interpreter otherwise: see emit/plain_ddp.py.
+    # torch's threads of DDP's group meet the end of the interpreter otherwise: see emit/plain_ddp.py.
     sys.stdout.flush()
     os._exit(0)
 
