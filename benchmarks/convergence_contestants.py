@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from autosync.plan.identity import plan_id
+from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.plan.traffic import amortised_traffic
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.common import in_ready_order
 from autosync.strategy.representation import (
@@ -74,13 +73,7 @@ def bundle_of(
     strategy = contestant.build(model, cluster)
     if contestant.corrects_momentum:
         strategy = _matrices(TopK(momentum=momentum))(model, cluster)
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
+    return bundled(strategy, model, cluster)
 
 
 def bytes_a_step(bundle: Bundle) -> float:

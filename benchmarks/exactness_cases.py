@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autosync.errors import DoesNotApplyError
-from autosync.plan.identity import plan_id
+from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.specs.cluster import BackendName, ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import dump_strategy
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Message, Periodic, Strategy
@@ -114,19 +113,8 @@ def cluster_of(name: str, backend: BackendName = "gloo") -> ClusterSpec:
 
 def read_case(fields: Mapping[str, Any], strategy: Strategy, model: ModelSpec, backend: BackendName = "gloo") -> Case:
     """A case from what `describe` wrote of it."""
-    bundle = bundle_of(strategy, model, cluster_of(fields["cluster"], backend))
+    bundle = bundled(strategy, model, cluster_of(fields["cluster"], backend))
     return Case(bundle=bundle, **{name: fields[name] for name in _OPTIONS})
-
-
-def bundle_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
-    """A strategy with what it is for."""
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
 
 
 class Cases:
@@ -206,7 +194,7 @@ class Cases:
             dtype=dtype,
             cluster=cluster,
             origin=origin,
-            bundle=bundle_of(strategy, self._models[task, dtype], cluster_of(cluster, self._backend)),
+            bundle=bundled(strategy, self._models[task, dtype], cluster_of(cluster, self._backend)),
             hand_off=rng.random() >= P_OURS,
             checks=rng.random() < P_CHECKS and self._backend == "gloo",
             state_step=rng.randrange(-1, self._num_steps),

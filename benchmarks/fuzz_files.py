@@ -32,14 +32,12 @@ from typing import Any
 
 from autosync import documents
 from autosync.cli.main import run
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster, load_cluster, save_cluster, shipped_clusters
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import dump_model, format_model, load_model, save_model
-from autosync.strategy.bundle import Bundle, dump_bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import dump_bundle, save_bundle
 from autosync.strategy.files import dump_strategy, save_strategy
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Int8, PowerSGD, Sign, Strategy, TopK
@@ -206,11 +204,7 @@ def _models(model: ModelSpec, of_strategy: Path, of_cluster: Path) -> list[Origi
 
 
 def _bundles(path: Path, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> list[Original]:
-    identities = {
-        "strategy_id": strategy_id(strategy, model, cluster),
-        "plan_id": plan_id(lower(strategy, model, cluster), cluster),
-    }
-    bundle = Bundle(strategy=strategy, model=model, cluster=cluster, **identities)
+    bundle = bundled(strategy, model, cluster)
     save_bundle(path, bundle)
     commands = (*_shows("strategy"), *_both("strategy", "validate", "FILE"))
     return _yaml_and_json(path.read_text(encoding="utf-8"), dump_bundle(bundle), commands)

@@ -38,10 +38,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from autosync.plan.bundling import bundled
 from autosync.strategy.bundle import Bundle, save_bundle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from loss_curves_cases import BUILDERS, CONTROL, SCRIPTS, Script, bundle_of, cluster_of, model_of, strategies
+from loss_curves_cases import BUILDERS, CONTROL, SCRIPTS, Script, cluster_of, model_of, strategies
 
 HERE = Path(__file__).parent
 FACTOR = 10.0
@@ -139,7 +140,7 @@ class Comparison:
             if isinstance(strategy, str):
                 self._refused[kind] = strategy
             else:
-                bundle = bundle_of(strategy, model, cluster)
+                bundle = bundled(strategy, model, cluster)
                 self._runs[kind] = ranks.add(f"{about}: {kind}", script, dtype, bundle)
 
     def judge(self, outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -11,15 +11,11 @@ from typing import Any
 import torch
 
 from autosync.errors import DoesNotApplyError
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, Variable
 from autosync.specs.profile import profile
 from autosync.specs.task_file import load_task
 from autosync.strategy import legality
-from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.common import in_ready_order, travels_as_rows
 from autosync.strategy.representation import (
@@ -87,17 +83,6 @@ def model_of(script: Script, dtype: str) -> ModelSpec:
         return profile(load_task(f"{script.path}:{script.task}"), steps=1)
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def bundle_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
-    """A strategy with what it is for."""
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
 
 
 def strategies(

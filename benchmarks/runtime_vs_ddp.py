@@ -46,14 +46,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.runtime.parallelize import parallelize, release
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.profile import profile
 from autosync.specs.task_run import map_tensors
-from autosync.strategy.bundle import Bundle, load_bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import load_bundle, save_bundle
 from autosync.strategy.presets import build_preset
 from autosync.trials import meters
 from autosync.trials.statistics import Interval, min_rounds, round_ratio, slowest_rank
@@ -249,17 +247,7 @@ def write_bundle(scenario: str, num_ranks: int, path: Path) -> dict[str, Any]:
     cluster = ClusterSpec(name="local", nodes=(node,))
     model = profile(TASKS[scenario](), device="cpu")
     strategy = build_preset("ddp", model, cluster)
-    plan = lower(strategy, model, cluster)
-    save_bundle(
-        path,
-        Bundle(
-            strategy=strategy,
-            model=model,
-            cluster=cluster,
-            strategy_id=strategy_id(strategy, model, cluster),
-            plan_id=plan_id(plan, cluster),
-        ),
-    )
+    save_bundle(path, bundled(strategy, model, cluster))
     return {
         "num_parameters": len(model.variables),
         "num_elements": sum(variable.num_elements for variable in model.variables),

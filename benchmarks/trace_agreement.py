@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autosync.pictures.trace_file import RankTrace, choose_steps, read_trace
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.simulators.timeline.simulator import TimelineSimulator, open_timeline
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.trials.contestant import Contestant
@@ -113,13 +111,7 @@ class Bench(NamedTuple):
 
     def _bundle(self, strategy: Strategy) -> Bundle:
         model, cluster = self.service.model, self.service.cluster
-        return Bundle(
-            strategy=strategy,
-            model=model,
-            cluster=cluster,
-            strategy_id=strategy_id(strategy, model, cluster),
-            plan_id=plan_id(lower(strategy, model, cluster), cluster),
-        )
+        return bundled(strategy, model, cluster)
 
 
 def by_rank(ranks: Iterable[RankTrace]) -> dict[str, RankTrace]:

@@ -25,15 +25,13 @@ from typing import Any
 import numpy as np
 
 from autosync.errors import AutosyncError
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.search.candidates import STOCK_DDP, Candidate, candidate, known_candidates
 from autosync.search.domain import SpaceDomain
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
-from autosync.strategy.bundle import Bundle
 from autosync.strategy.space import Space
 from autosync.trials.service import Contestant, StepSamples, TrialFailed, TrialService
 from autosync.trials.statistics import median_interval, slowest_rank
@@ -106,14 +104,7 @@ def contestant_of(candidate: Candidate, model: ModelSpec, cluster: ClusterSpec) 
     """The candidate as a contestant; none of this is the service's time."""
     if candidate.strategy is None:
         return Contestant(name=candidate.strategy_id)
-    bundle = Bundle(
-        strategy=candidate.strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=candidate.strategy_id,
-        plan_id=plan_id(lower(candidate.strategy, model, cluster), cluster),
-    )
-    return Contestant(name=candidate.strategy_id, bundle=bundle)
+    return Contestant(name=candidate.strategy_id, bundle=bundled(candidate.strategy, model, cluster))
 
 
 def _try(service: TrialService, contestant: Contestant) -> dict[str, float]:

@@ -34,15 +34,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.errors import AutosyncError
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.search.candidates import candidate
 from autosync.search.domain import SpaceDomain
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.model_file import load_model
-from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import Message, Partition, Strategy
 from autosync.strategy.space import Space
 from autosync.trials.contestant import Contestant
@@ -105,14 +102,7 @@ def emulated(megabits: float) -> ClusterSpec:
 
 
 def contestant_of(name: str, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Contestant:
-    bundle = Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
-    return Contestant(name=name, bundle=bundle)
+    return Contestant(name=name, bundle=bundled(strategy, model, cluster))
 
 
 def measured(service: TrialService, contestant: Contestant, options: argparse.Namespace) -> dict[str, float]:

@@ -6,12 +6,9 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
-from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets.buckets import assign_by_size
 from autosync.strategy.representation import (
     AllReduce,
@@ -180,17 +177,6 @@ def served_in_shards(
 
 
 # ---------------------------------------------------------------------------------------------------- contestants
-
-
-def bundled(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
-    """A strategy with what it is for."""
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
 
 
 def contestants_of(

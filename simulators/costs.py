@@ -62,7 +62,8 @@ class Costs:
       cluster is emulated on one machine; `num_processors` of that machine, None where each node has its own;
     - `link_share`: of a link's rate, as much as payload gets;
     - `bytes_ahead`: what a sender may have sent and nobody has received yet;
-    - `bytes_queued`: as much of others' bytes a request waits for in a link's queue at most;
+    - `bytes_queued`: as much of others' bytes a request waits for in the queue of a receiver's link at most;
+    - `queued_seconds`: as long as it waits at most for others' bytes in the queue of the link on which it begins;
     - `payload_share`: of a link's rate, what payload gets of it message by message; `hop_seconds`: how long the
       shortest message is on its way; `processor`: see there. These are the timeline's.
     """
@@ -77,7 +78,8 @@ class Costs:
     num_processors: int | None = None
     link_share: float = 0.97
     bytes_ahead: float = 1e6
-    bytes_queued: float = 1e6
+    bytes_queued: float = 5.8e6
+    queued_seconds: float = 8e-3
     payload_share: float = 0.99
     hop_seconds: float = 30e-6
     processor: ProcessorCosts = field(default_factory=ProcessorCosts)

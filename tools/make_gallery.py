@@ -23,14 +23,13 @@ from autosync.errors import AutosyncError, DoesNotApplyError
 from autosync.pictures.plan_picture import plan_picture
 from autosync.pictures.timeline_picture import timeline_picture
 from autosync.pictures.trace_file import choose_steps, read_trace
-from autosync.plan.identity import plan_id
+from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset, preset_names, preset_summary
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,10 +126,7 @@ def show(preset: str) -> Shown:
         except DoesNotApplyError as error:
             refusal = error
             continue
-        identity = strategy_id(strategy, model, cluster)
-        plan = plan_id(lower(strategy, model, cluster), cluster)
-        bundle = Bundle(strategy=strategy, model=model, cluster=cluster, strategy_id=identity, plan_id=plan)
-        return Shown(preset=preset, case=case, bundle=bundle)
+        return Shown(preset=preset, case=case, bundle=bundled(strategy, model, cluster))
     assert refusal is not None, "no case is tried"
     raise refusal
 

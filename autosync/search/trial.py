@@ -11,7 +11,7 @@ from typing import Protocol
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.schema import Failure, Measurement, Record
-from autosync.plan.identity import plan_id
+from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.search.candidates import Candidate
 from autosync.search.effort import Effort
@@ -59,13 +59,7 @@ class Trials:
         """The candidate as a bundle; none for torch's own DDP."""
         if candidate.strategy is None:
             return None
-        return Bundle(
-            strategy=candidate.strategy,
-            model=self.model,
-            cluster=self.cluster,
-            strategy_id=candidate.strategy_id,
-            plan_id=plan_id(lower(candidate.strategy, self.model, self.cluster), self.cluster),
-        )
+        return bundled(candidate.strategy, self.model, self.cluster)
 
     def contestant(self, candidate: Candidate) -> Contestant:
         """The candidate as a contestant."""

@@ -8,17 +8,15 @@ from pathlib import Path
 
 from autosync import documents
 from autosync.errors import DoesNotApplyError, InputError, Problem, UnknownNameError
-from autosync.plan.identity import plan_id
+from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.runtime.support import unsupported
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle, load_bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import is_bundle, load_strategy_for
 from autosync.strategy.presets import build_preset, preset_names
-from autosync.strategy.representation import Strategy
 from autosync.trials.contestant import Contestant
 
 TORCH_DDP = "torch-ddp"
@@ -65,7 +63,7 @@ def _entrant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec) -> C
     if _is_file(name):
         bundle = _bundle_of_file(name, model, cluster)
     else:
-        bundle = _bundled(build_preset(name, model, cluster), model, cluster)
+        bundle = bundled(build_preset(name, model, cluster), model, cluster)
     reasons = unsupported(lower(bundle.strategy, model, cluster))
     if reasons:
         rule = "what the engine does not run is not measured"
@@ -81,14 +79,4 @@ def _bundle_of_file(name: str, model: ModelSpec, cluster: ClusterSpec) -> Bundle
         except DoesNotApplyError as error:
             raise error.located(name, 1) from error
         return bundle
-    return _bundled(load_strategy_for(name, model, cluster), model, cluster)
-
-
-def _bundled(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
+    return bundled(load_strategy_for(name, model, cluster), model, cluster)

@@ -8,12 +8,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.model import OptimizerSpec
 from autosync.specs.task import Task
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 
 LEARNING_RATE = 2.0**20
 """So large that nothing of a change is lost in the sum with its parameter; a power of two, which rounds nothing."""
@@ -33,10 +31,4 @@ def _plain_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 def with_plain_sgd_spec(bundle: Bundle) -> Bundle:
     """The bundle for the task with that optimizer."""
     model = replace(bundle.model, optimizer=OptimizerSpec(name="SGD", elementwise=True, sparse=True))
-    return Bundle(
-        strategy=bundle.strategy,
-        model=model,
-        cluster=bundle.cluster,
-        strategy_id=strategy_id(bundle.strategy, model, bundle.cluster),
-        plan_id=plan_id(lower(bundle.strategy, model, bundle.cluster), bundle.cluster),
-    )
+    return bundled(bundle.strategy, model, bundle.cluster)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autosync.plan.expansion import Move
 from autosync.plan.outline import outline
 from autosync.plan.steps import LocalStep, Step, Template, TransferStep
 from autosync.plan.tables import Shape
@@ -24,6 +25,7 @@ from autosync.simulators.analytical.tables import (
     Records,
 )
 from autosync.simulators.costs import Costs
+from autosync.simulators.sizes import CONTENT_BYTES, moves_of_sizes
 from autosync.simulators.symmetry import Classes, apart, classes_of
 from autosync.simulators.timeline.catalog import Catalog, catalog_of
 from autosync.simulators.usage import instances_of
@@ -112,11 +114,14 @@ class PriceList:
         moved = sum([one.moved for one in found])
         self._add_processors(uses, step, len(catalog.capacity) - 1, size * moved)
         unit = size * max([float(catalog.alone[one]) for one in instances], default=0.0)
+        sizes = _num_rounds_of_sizes(step)
+        costs = self._costs
+        round_seconds = costs.native_round_seconds if step.algorithm == "native" else costs.round_seconds
         return _Row(
-            fixed=max([float(catalog.seconds[one]) for one in instances], default=0.0),
+            fixed=max([float(catalog.seconds[one]) for one in instances], default=0.0) + sizes * round_seconds,
             unit=unit,
             ahead=self._ahead(step, unit / size, max([one.sent for one in found], default=0.0)),
-            rounds=max([one.num_rounds for one in found], default=0),
+            rounds=max([one.num_rounds for one in found], default=0) + sizes,
             sent=size * moved,
             uses={link: use for link, use in uses.items() if max(use) > 0.0},
         )
@@ -130,6 +135,7 @@ class PriceList:
             return
         costs = self._costs.processor
         num_messages = sum([outline(step.collective, step.algorithm, len(group)).num_moves for group in step.groups])
+        num_messages += sum([len(some) for some in _sizes_of(step)])
         num_ranks = sum([len(group) for group in step.groups if len(group) > 1])
         fixed = num_messages * costs.of_message(native=step.algorithm == "native") + num_ranks * costs.transfer
         share = 1.0 / self._costs.num_processors
@@ -163,6 +169,17 @@ class PriceList:
         return (
             isinstance(step, LocalStep) and step.kind == "update" and step.groups == self._workers and not step.sharded
         )
+
+
+def _sizes_of(step: TransferStep) -> list[list[Move]]:
+    """By group, how the sizes of its contents are told; none where numbers are moved."""
+    if step.item_bytes != CONTENT_BYTES:
+        return []
+    return [moves_of_sizes(step.collective, step.algorithm, len(group)) for group in step.groups if len(group) > 1]
+
+
+def _num_rounds_of_sizes(step: TransferStep) -> int:
+    return max([len({move.round for move in moves}) for moves in _sizes_of(step)], default=0)
 
 
 def _steps_of(template: Template) -> tuple[Step, ...]:

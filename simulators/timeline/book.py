@@ -9,6 +9,7 @@ import numpy as np
 
 from autosync.plan.expansion import Move, expand, num_chunks
 from autosync.plan.tables import Shape
+from autosync.simulators.sizes import moves_of_sizes
 from autosync.simulators.timeline.problem import Flags, Integers
 
 PIECES, NATIVE_RING = range(2)
@@ -29,6 +30,7 @@ class Book(NamedTuple):
     each; those that arrive at a member (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and
     those that leave it likewise. Where one member stands for all, what arrives at it is what another one sends it at
     the same time: `came_first` and `came_last` are the chunks of that, and the chunks that are sent anywhere else.
+    Rounds below 0 are those in which members tell the sizes of contents; who sends numbers leaves them out.
     """
 
     has_messages: Flags
@@ -116,7 +118,8 @@ def _template(shape: Shape, size: int) -> _Template:
     if is_ring:
         moves = tuple(Move(0, member, (member + 1) % size, 0, 1, adds=True) for member in range(size))
     else:
-        moves = tuple(sorted(expand(collective, algorithm, size), key=lambda move: move.round)) if size > 1 else ()
+        data = sorted(expand(collective, algorithm, size), key=lambda move: move.round) if size > 1 else []
+        moves = (*moves_of_sizes(collective, algorithm, size), *data)
     return _Template(
         kind=NATIVE_RING if is_ring else PIECES,
         num_members=size,

@@ -32,7 +32,7 @@ def messages_of(book: Book, sizes: Sizes) -> Messages:
         post_channel=np.empty(num_messages, np.int64),
         num_posts=np.zeros(num_parts, np.int64),
         breadth=np.zeros(num_parts, np.int64),
-        num_summed=np.zeros(num_parts, np.int64),
+        num_first=np.zeros(num_parts, np.int64),
         channel_source=np.empty(num_channels, np.int64),
         channel_destination=np.empty(num_channels, np.int64),
         first_message=np.zeros(num_channels + 1, np.int64),
@@ -99,7 +99,7 @@ def _copy(sizes: Sizes, known: _Known, number: int, twin: int, found: Messages) 
     for one in range(num_parts):
         found.first_take[part + one + 1] = found.first_take[old + one + 1] + take - old_take
         found.num_posts[part + one], found.breadth[part + one] = found.num_posts[old + one], found.breadth[old + one]
-        found.num_summed[part + one] = found.num_summed[old + one]
+        found.num_first[part + one] = found.num_first[old + one]
     for one in range(num_takes):
         found.take_channel[take + one] = found.take_channel[old_take + one] + channel - old_channel
         found.take_ordinal[take + one] = found.take_ordinal[old_take + one]

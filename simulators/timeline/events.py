@@ -42,6 +42,8 @@ from autosync.simulators.timeline.wire import (
 
 _STEADY = 3e-3
 _MIN_STEADY_STEPS = 2
+# An estimate: what Linux gives a thread on two processors before it asks who else wants one.
+_SLICE_SECONDS = 1.4e-3
 
 
 def play(scene: Scene, num_iterations: int) -> Played:
@@ -127,10 +129,10 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
     elif kind in (REQUEST_CAME, MESSAGE_CAME):
         native, times = scene.channels[what].is_native, scene.times
         if kind == REQUEST_CAME:
-            until = work(state.heap, state.ranks, state.processor_free, -1, times.asked[native])
+            until = work(state.heap, state.ranks, state.processor_free, -1, times.asked[native], 0.0)
             push(state.heap, until, what * NUM_KINDS + ASKED)
         else:
-            until = work(state.heap, state.ranks, state.processor_free, -1, times.arrived[native])
+            until = work(state.heap, state.ranks, state.processor_free, -1, times.arrived[native], 0.0)
             push(state.heap, until, what * NUM_KINDS + ARRIVED)
             burn(scene, state, what, state.channels[what].arrived)
     elif kind == COMPUTED:
@@ -140,6 +142,8 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
         advance(scene, state, what)
     elif kind == WORKS:
         _take_work(scene, state, what)
+    elif kind == WORKED and state.ranks[what].left > 0.0:
+        _work_on(scene, state, what)
     else:
         _end(scene, state, state.ranks[what].works_on if kind == WORKED else what)
 
@@ -208,8 +212,21 @@ def _take_work(scene: Scene, state: State, rank: int) -> None:
     state.parts[part].iteration = iteration
     state.ranks[rank].works_on = part
     facts = scene.parts[part]
-    until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work)
-    push(state.heap, until + facts.seconds, rank * NUM_KINDS + WORKED)
+    in_python = min(facts.work, scene.times.local)
+    state.ranks[rank].left = facts.work - in_python
+    until = work(state.heap, state.ranks, state.processor_free, facts.rank, in_python, in_python)
+    push(state.heap, until + (facts.seconds if facts.work == in_python else 0.0), rank * NUM_KINDS + WORKED)
+
+
+@inlined
+def _work_on(scene: Scene, state: State, rank: int) -> None:
+    """Torch works on, a slice at a time where others want the processor too."""
+    ours = state.ranks[rank]
+    seconds = min(ours.left, _SLICE_SECONDS) if len(state.processor_free) > 0 else ours.left
+    ours.left -= seconds
+    until = work(state.heap, state.ranks, state.processor_free, -1, seconds, 0.0)
+    rest = scene.parts[ours.works_on].seconds if ours.left == 0.0 else 0.0
+    push(state.heap, until + rest, rank * NUM_KINDS + WORKED)
 
 
 @inlined
@@ -247,7 +264,7 @@ def _train(scene: Scene, state: State, rank: int) -> None:
             ours.iteration += 1
         elif step in (COMPUTE, WORK):
             if step == WORK:
-                ours.until = work(state.heap, state.ranks, state.processor_free, rank, seconds)
+                ours.until = work(state.heap, state.ranks, state.processor_free, rank, seconds, seconds)
             else:
                 # Time lost to others is made good, if it is little.
                 if state.heap.now[0] - ours.pace > scene.times.slack:

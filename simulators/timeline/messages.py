@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autosync.simulators.compiled import borrows_inner, inner
+from autosync.simulators.sizes import CONTENT_BYTES, SIZE_BYTES
 from autosync.simulators.timeline.book import NATIVE_RING, Book
 from autosync.simulators.timeline.problem import Flags, Floats, Integers
 
@@ -29,7 +30,8 @@ class Messages(NamedTuple):
     By part: the messages that it takes, in order (`take_*` from `first_take[part]` on: the channel, the how manieth of
     it, the bytes that are added up), and the channels of which it posts one more message each after so many takes
     (`post_channel` from `first_post[first_take[part] + part + takes]` on). `breadth` is how many sources it takes from
-    at a time; 0 where gloo itself does it, which asks for two segments at a time, of `num_summed` first.
+    at a time; 0 where gloo itself does it, which asks for two segments at a time. Before it has taken the `num_first`
+    of them it asks for no others: what gloo sums first, or the sizes of contents.
     By channel: its parts, and its messages' bytes from `first_message[channel]` on.
     """
 
@@ -41,7 +43,7 @@ class Messages(NamedTuple):
     post_channel: Integers
     num_posts: Integers
     breadth: Integers
-    num_summed: Integers
+    num_first: Integers
     channel_source: Integers
     channel_destination: Integers
     first_message: Integers
@@ -170,6 +172,8 @@ def _range(book: Book, sizes: Sizes, number: int, template: int, first: int, las
 
 @borrows_inner
 def _num_pieces(book: Book, sizes: Sizes, number: int, template: int, move: int) -> int:
+    if book.move_round[move] < 0:
+        return int(sizes.item_bytes[number] == CONTENT_BYTES)
     start, stop = _range(book, sizes, number, template, book.move_first[move], book.move_last[move])
     num_bytes = (stop - start) * sizes.item_bytes[number]
     if num_bytes == 0:
@@ -215,7 +219,7 @@ def _fill(group: _Group, found: Messages) -> None:
         part = group.part + member
         arriving = _take(group, moves, cuts, found.first_take[part], found)
         found.first_take[part + 1] = found.first_take[part] + arriving.base[-1]
-        found.breadth[part] = _breadth(book, moves)
+        found.breadth[part], found.num_first[part] = _breadth(book, moves), _taken_before(book, arriving, 0)
         leaving = book.leaving[book.first_leaving[slot] : book.first_leaving[slot + 1]]
         _post(group, arriving, leaving, cuts, found, part)
 
@@ -226,7 +230,7 @@ def _breadth(book: Book, arriving: Integers) -> int:
     for move in arriving:
         width = width + 1 if book.move_round[move] == number else 1
         number = book.move_round[move]
-        broadest = max(broadest, width)
+        broadest = max(broadest, width if number >= 0 else 1)
     return broadest
 
 
@@ -249,7 +253,7 @@ def _take(group: _Group, arriving: Integers, cuts: _Cuts, first: int, found: Mes
                 if piece >= count:
                     continue
                 start, stop = _extent(group, move)
-                size = (stop - start) * item_bytes / count
+                size = SIZE_BYTES if book.move_round[move] < 0 else (stop - start) * item_bytes / count
                 channel, ordinal = group.channel + book.move_channel[move], cuts.offset[move - first_move] + piece
                 found.take_channel[first + place], found.take_ordinal[first + place] = channel, ordinal
                 found.take_added_bytes[first + place] = size if book.move_adds[move] else 0.0
@@ -272,6 +276,8 @@ def _post(group: _Group, arriving: _Arriving, leaving: Integers, cuts: _Cuts, fo
     for move in leaving:
         start, stop = _extent(group, move)
         count, to = cuts.pieces[move - first_move], book.move_channel[move]
+        # Of rounds in which sizes are told, each waits for all that the ones before it bring.
+        latest[to] = max(latest[to], _taken_before(book, arriving, min(book.move_round[move], 0)))
         for piece in range(count):
             begin, end = start + _bound(stop - start, count, piece), start + _bound(stop - start, count, piece + 1)
             latest[to] = max(latest[to], _last_before(group, arriving, cuts, move, (begin, end)))
@@ -290,6 +296,15 @@ def _post(group: _Group, arriving: _Arriving, leaving: Integers, cuts: _Cuts, fo
         found.post_channel[place[after[one]]] = of[one]
         place[after[one]] += 1
     found.num_posts[part] = total
+
+
+@borrows_inner
+def _taken_before(book: Book, arriving: _Arriving, number: int) -> int:
+    """How many takes are of rounds before this one."""
+    position = 0
+    while position < len(arriving.moves) and book.move_round[arriving.moves[position]] < number:
+        position += 1
+    return int(arriving.base[position])
 
 
 @borrows_inner
@@ -361,7 +376,7 @@ def _fill_ring(group: _Group, found: Messages) -> None:
         first = found.first_take[part]
         source = group.channel + (member - 1) % num_members
         found.first_take[part + 1] = first + 2 * received
-        found.num_posts[part], found.num_summed[part] = 2 * received, received
+        found.num_posts[part], found.num_first[part] = 2 * received, received
         row = first + part
         posted = found.first_post[row]
         for step in range(2 * received + 1):

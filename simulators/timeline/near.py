@@ -56,13 +56,16 @@ class Near:
     ) -> Scene:
         """What the kernel is given. Where all ranks do the same it has one of them, unless told to have every rank."""
         operations, costs = tables.operations, self._costs
-        alike = self._is_even and not every_rank and all(self._is_same_for_all(shape) for shape in tables.shapes)
-        place = self._alike if alike and self._alike is not None else self._apart
         stock = is_stock(tables, overlap, self._model)
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
         is_native = operations.is_transfer & (operations.algorithm == _NATIVE) & _IS_GLOOS_OWN[operations.kind]
+        # Of several at a time it is chance whether a request goes just before or behind what another one sends.
+        has_one_order = not stock and len(np.unique(operations.lane[operations.is_transfer & ~is_native])) < 2
+        is_same = all(self._is_same_for_all(shape) for shape in tables.shapes)
+        alike = self._is_even and not every_rank and has_one_order and is_same
+        place = self._alike if alike and self._alike is not None else self._apart
         program = self._program(tables, overlap, stock=stock)
         numbers = self._shapes(tables.shapes)
         return stage(
@@ -127,6 +130,7 @@ class Near:
             rate_added=costs.rate_added,
             bytes_ahead=costs.bytes_ahead,
             bytes_queued=costs.bytes_queued,
+            queued_seconds=costs.queued_seconds,
             slack=0.0 if costs.num_processors is None else _PACE_SLACK_SECONDS,
             num_processors=costs.num_processors or 0,
         )

@@ -19,10 +19,11 @@ def _record(integers: str, floats: str = "", flags: str = "") -> np.dtype[Any]:
     return np.dtype([*fields, *((name, np.bool_) for name in flags.split())])
 
 
-PART = _record("operation rank first_take num_takes num_posts breadth num_summed", "work seconds")
+PART = _record("operation rank first_take num_takes num_posts breadth num_first", "work seconds")
 """What one rank does of an operation. `work` is processor time, `seconds` what passes after it. Of a transfer it takes
 `num_takes` messages, from `first_take` on in the table of takes, and posts `num_posts`. `breadth` is from how many it
-takes at a time; 0 where gloo itself does it, which asks for two segments at a time, of `num_summed` first."""
+takes at a time; 0 where gloo itself does it, which asks for two segments at a time. Until it has taken `num_first` it
+asks for no others."""
 
 TAKE = _record("channel ordinal", "added_bytes")
 """What a part takes next: the how manieth message of which channel, and the bytes of it that are added up."""
@@ -39,7 +40,7 @@ LINE_STATE = _record("first last", "num_bytes target arrives")
 LINK_STATE = _record("num_active", "served since due")
 QUEUE_STATE = _record("", "inflow backlog since")
 LANE_STATE = _record("head iteration num_under_way priority")
-RANK_STATE = _record("at iteration works_on num_ready", "until pace python_free")
+RANK_STATE = _record("at iteration works_on num_ready", "until pace python_free left")
 DUE = _record("what", "time")
 ENTRY = _record("channel next", "num_bytes", "is_counted")
 
@@ -64,6 +65,7 @@ class Times(NamedTuple):
     rate_added: float
     bytes_ahead: float
     bytes_queued: float
+    queued_seconds: float
     slack: float
     num_processors: int
 

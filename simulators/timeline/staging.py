@@ -64,7 +64,7 @@ def stage(script: Script) -> Scene:
         parts[part].first_take = messages.first_take[part]
         parts[part].num_takes = messages.first_take[part + 1] - messages.first_take[part]
         parts[part].num_posts, parts[part].breadth = messages.num_posts[part], messages.breadth[part]
-        parts[part].num_summed = messages.num_summed[part]
+        parts[part].num_first = messages.num_first[part]
     channels, lines = _channels(script, parts, messages)
     takes = np.empty(len(messages.take_channel), TAKE)
     for take in range(len(takes)):

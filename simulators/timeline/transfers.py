@@ -18,6 +18,7 @@ from autosync.simulators.timeline.wire import (
     SENDS,
     TAKEN,
     burn,
+    comes_behind,
     join,
     push,
     request_comes,
@@ -55,7 +56,7 @@ def advance(scene: Scene, state: State, queue: int) -> None:
         state.begun[iteration, part] = state.heap.now[0]
         state.parts[part].iteration = iteration
         facts = scene.parts[part]
-        until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work)
+        until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work, facts.work)
         push(state.heap, until, part * NUM_KINDS + BEGUN)
 
 
@@ -88,7 +89,7 @@ def go(scene: Scene, state: State, part: int) -> None:
         else:
             break
         if seconds > 0.0:
-            until = work(state.heap, state.ranks, state.processor_free, rank, seconds)
+            until = work(state.heap, state.ranks, state.processor_free, rank, seconds, seconds)
             push(state.heap, until, part * NUM_KINDS + GOES_ON)
             return
     ours.is_busy = False
@@ -99,8 +100,9 @@ def go(scene: Scene, state: State, part: int) -> None:
 def _window(scene: Scene, state: State, part: int) -> int:
     """Up to which take a part asks now."""
     facts, step = scene.parts[part], state.parts[part].step
-    if facts.num_summed > 0:
-        return int(min(facts.num_summed if step < facts.num_summed else facts.num_takes, step + 2))
+    last = facts.num_first if step < facts.num_first else facts.num_takes
+    if facts.breadth == 0:
+        return int(min(last, step + 2))
     priority = scene.priority[facts.operation]
     lowest, highest = priority, priority
     for lane in range(scene.num_lanes):
@@ -110,7 +112,7 @@ def _window(scene: Scene, state: State, part: int) -> int:
     window = max(1, facts.breadth) if lowest < priority else facts.breadth + _WINDOW_AHEAD
     if lowest >= priority and highest > priority:
         window += _WINDOW_FAVOURED
-    return int(min(facts.num_takes, step + window))
+    return int(min(last, step + window))
 
 
 @inlined
@@ -120,7 +122,7 @@ def _ask(scene: Scene, state: State, part: int) -> int:
     state.parts[part].asked += 1
     back = scene.channels[channel].back
     if state.lines[back].first < 0:
-        seconds = way_of_request(ways_of(scene, state), back, state.lines[back].arrives)
+        seconds = way_of_request(ways_of(scene, state), back, comes_behind(scene, state, back))
         request_comes(scene, state, channel, state.heap.now[0] + seconds)
     else:
         stand(state, back, channel, 0.0)
@@ -159,9 +161,9 @@ def look(scene: Scene, state: State, part: int) -> None:
         channel = scene.channels[take.channel]
         if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
             ours.is_busy = True
-            seconds = scene.times.taken[channel.is_native] + take.added_bytes / scene.times.rate_added
+            taken, added = scene.times.taken[channel.is_native], take.added_bytes / scene.times.rate_added
             rank = -1 if channel.is_native else facts.rank
-            until = work(state.heap, state.ranks, state.processor_free, rank, seconds)
+            until = work(state.heap, state.ranks, state.processor_free, rank, taken + added, taken)
             push(state.heap, until, part * NUM_KINDS + TAKEN)
         return
     if ours.num_sent < facts.num_posts:

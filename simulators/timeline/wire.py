@@ -96,9 +96,11 @@ def pop(heap: Heap) -> int:
 
 
 @borrows_inner
-def work(heap: Heap, ranks: Records, processor_free: Floats, rank: int, seconds: float) -> float:
+def work(  # noqa: PLR0917 - few arrays, see `_Ways`
+    heap: Heap, ranks: Records, processor_free: Floats, rank: int, seconds: float, in_python: float
+) -> float:
     """When work is done that is wanted now: by the processor that is free first. Of a rank's Python one thing at a time
-    is done; -1: it is no Python.
+    is done, `in_python` being so much of it, before torch does the rest; rank -1: it is no Python.
     """
     start = heap.now[0]
     if rank >= 0:
@@ -111,7 +113,7 @@ def work(heap: Heap, ranks: Records, processor_free: Floats, rank: int, seconds:
         start = max(start, processor_free[first])
         processor_free[first] = start + seconds
     if rank >= 0:
-        ranks[rank].python_free = start + seconds
+        ranks[rank].python_free = start + in_python
     return float(start + seconds)
 
 
@@ -120,7 +122,7 @@ def burn(scene: Scene, state: State, channel: int, number: int) -> None:
     """The bytes of a message are copied, at one of its ends: nobody waits for that but who wants the processor."""
     one = scene.channels[channel]
     num_bytes = scene.message_bytes[one.first_message + number % one.num_messages]
-    work(state.heap, state.ranks, state.processor_free, -1, num_bytes * scene.times.per_byte / 2)
+    work(state.heap, state.ranks, state.processor_free, -1, num_bytes * scene.times.per_byte / 2, 0.0)
 
 
 # Connections and links.
@@ -181,14 +183,17 @@ def ways_of(scene: Scene, state: State) -> _Ways:
 
 
 @borrows_inner
-def _way(ways: _Ways, line: int) -> float:
-    """Seconds from the last byte's leaving the link to its arrival: behind what stands in queues."""
-    facts, seconds = ways.lines[line], ways.latency
+def _way(ways: _Ways, line: int, most_bytes: float) -> float:
+    """Seconds from leaving the link to the arrival, behind what stands in queues, or so many bytes of it at most.
+
+    Of queues one behind the other only the slowest fills: no more comes out of it than the others can pass on.
+    """
+    facts, longest = ways.lines[line], 0.0
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
         if queue >= 0:
             _settle_queue(ways, queue)
-            seconds += max(0.0, ways.queues[queue].backlog) / ways.queue_rate[queue]
-    return seconds
+            longest = max(longest, min(ways.queues[queue].backlog, most_bytes) / ways.queue_rate[queue])
+    return ways.latency + longest
 
 
 @inlined
@@ -197,12 +202,7 @@ def way_of_request(ways: _Ways, line: int, arrives: float) -> float:
 
     Of others' bytes as many stand in a queue as their senders' windows let; the rest waits with the senders.
     """
-    facts, seconds = ways.lines[line], ways.latency
-    for queue in (facts.queue, facts.rack_out, facts.rack_in):
-        if queue >= 0:
-            _settle_queue(ways, queue)
-            seconds += min(max(0.0, ways.queues[queue].backlog), ways.bytes_queued) / ways.queue_rate[queue]
-    return float(max(seconds, arrives - ways.now[0]))
+    return float(max(_way(ways, line, ways.bytes_queued), arrives - ways.now[0]))
 
 
 @inlined
@@ -226,6 +226,16 @@ def _flow(ways: _Ways, line: int, rate: float) -> None:
 
 
 @inlined
+def _fill(ways: _Ways, line: int, num_bytes: float) -> None:
+    """Bytes stand at once in the queues on a connection's way."""
+    facts = ways.lines[line]
+    for queue in (facts.queue, facts.rack_out, facts.rack_in):
+        if queue >= 0:
+            _settle_queue(ways, queue)
+            ways.queues[queue].backlog += num_bytes
+
+
+@inlined
 def _settle_link(scene: Scene, state: State, link: int) -> None:
     """What each connection of a link has been served until now."""
     ours = state.links[link]
@@ -235,21 +245,42 @@ def _settle_link(scene: Scene, state: State, link: int) -> None:
 
 
 @inlined
+def comes_behind(scene: Scene, state: State, line: int) -> float:
+    """Before when nothing arrives that a connection without bytes in line now begins to send: what it sent before is
+    ahead of it, and so is what others have in the queue of its link. They share the link evenly, but it is one queue.
+    """
+    found = state.lines[line].arrives
+    if scene.lines[line].queue < 0:
+        return float(found)
+    link = scene.lines[line].link
+    ours, rate, num_bytes = state.links[link], scene.network.link_rate[link], 0.0
+    served = ours.served + (state.heap.now[0] - ours.since) * rate / max(1, ours.num_active)
+    for place in range(ours.num_active):
+        other = state.lines[state.active[link, place]]
+        following = state.entries[other.first].next
+        left = other.target - served + (state.entries[following].num_bytes if following >= 0 else 0.0)
+        num_bytes += left
+    return float(max(found, state.heap.now[0] + min(num_bytes / rate, scene.times.queued_seconds)))
+
+
+@inlined
 def join(scene: Scene, state: State, line: int, num_bytes: float) -> None:
     """A connection has something to send again; after a pause of the link a burst passes at once."""
     link, ways = scene.lines[line].link, ways_of(scene, state)
     _settle_link(scene, state, link)
     ours, rate = state.links[link], scene.network.link_rate[link]
     count, burst = ours.num_active, 0.0
+    state.lines[line].arrives = comes_behind(scene, state, line)
     if count == 0:
-        burst = min(scene.network.link_burst[link], (state.heap.now[0] - ours.since) * rate)
+        burst = min(num_bytes, scene.network.link_burst[link], (state.heap.now[0] - ours.since) * rate)
         ours.since = state.heap.now[0]
+        _fill(ways, line, burst)
     for place in range(count):
         _flow(ways, state.active[link, place], rate / (count + 1) - rate / count)
     _flow(ways, line, rate / (count + 1))
     state.active[link, count] = line
     ours.num_active += 1
-    state.lines[line].target = ours.served + max(0.0, num_bytes - burst)
+    state.lines[line].target = ours.served + num_bytes - burst
     _plan_link(scene, state, link)
 
 
@@ -281,7 +312,7 @@ def serve(scene: Scene, state: State, link: int) -> None:
         if served.target > ours.served + _ROUNDING_BYTES:
             place += 1
             continue
-        seconds = _way(ways, line)
+        seconds = _way(ways, line, np.inf)
         _leave(scene, state, line, seconds)
         while served.first >= 0 and state.entries[served.first].num_bytes == 0.0:
             _leave(scene, state, line, seconds)
@@ -307,7 +338,7 @@ def _leave(scene: Scene, state: State, line: int, seconds: float) -> None:
     state.lines[line].first = one.next
     one.next = state.free_entry[0]
     state.free_entry[0] = entry
-    arrives = state.heap.now[0] + seconds
+    arrives = max(state.heap.now[0] + seconds, state.lines[line].arrives)
     if num_bytes == 0.0:
         request_comes(scene, state, channel, arrives)
         return

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model_file import model_of
-from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
 
 TRAIN = Path(__file__).parents[1] / "launchers" / "train.py"
@@ -44,13 +42,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = model_of(f"{TRAIN}:task")
     for cluster, preset in ((CLUSTER, "ddp"), (SERVED, "ps_load_balanced")):
         strategy = build_preset(preset, model, cluster)
-        bundle = Bundle(
-            strategy=strategy,
-            model=model,
-            cluster=cluster,
-            strategy_id=strategy_id(strategy, model, cluster),
-            plan_id=plan_id(lower(strategy, model, cluster), cluster),
-        )
+        bundle = bundled(strategy, model, cluster)
         save_bundle(folder / f"{cluster.name}.yaml", bundle)
     return folder
 

@@ -1,8 +1,9 @@
 """What the launchers' tests share: bundles for train.py, command lines with a limit, and ways to wait and look.
 
 Tests of launchers that take real machines have these as a fixture of their module's own, `hosts`: `cluster` is theirs,
-`through` and `environment` make a command run where they are used from, and `left` says what is left of autosync's on
-some of them, or anywhere.
+`through` and `environment` make a command run where they are used from, `left` says what is left of autosync's on
+some of them, or anywhere, `rejoin` puts back one that was taken off the network, and `keep_temporary` has one keep its
+temporary files on a disk, or where it has always kept them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,12 @@ from typing import Any
 import pytest
 
 from autosync.datasets.studies import read_study
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
-from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
 
 TRAIN = Path(__file__).parent / "train.py"
@@ -54,19 +53,39 @@ def _model() -> ModelSpec:
     return model_of(f"{TRAIN}:task")
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This machine, in the place of real hosts: whatever works in the test's folder is autosync's."""
+
+    cluster: ClusterSpec
+    folder: Path
+    through: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def left(self, *_nodes: str) -> list[str]:
+        """The processes that work in the folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            # Others end while we look.
+            with contextlib.suppress(OSError):
+                if (process / "cwd").readlink() == self.folder:
+                    found.append(f"{process.name}: {(process / 'cmdline').read_text()}")
+        return found
+
+
+@pytest.fixture
+def make_here(tmp_path: Path) -> Callable[[ClusterSpec], Here]:
+    """This machine as the hosts of a cluster."""
+    return lambda cluster: Here(cluster, tmp_path)
+
+
 @pytest.fixture
 def make_bundle(tmp_path: Path) -> Callable[..., Path]:
     """Writes a preset's bundle for a cluster."""
 
     def write(cluster: ClusterSpec, preset: str = "ddp", name: str = "bundle.yaml") -> Path:
         strategy = build_preset(preset, _model(), cluster)
-        bundle = Bundle(
-            strategy=strategy,
-            model=_model(),
-            cluster=cluster,
-            strategy_id=strategy_id(strategy, _model(), cluster),
-            plan_id=plan_id(lower(strategy, _model(), cluster), cluster),
-        )
+        bundle = bundled(strategy, _model(), cluster)
         save_bundle(tmp_path / name, bundle)
         return tmp_path / name
 
@@ -182,11 +201,11 @@ def bundle(hosts: Any, make_bundle: Callable[..., Path]) -> Path:
 @pytest.fixture
 def start_waiting(
     hosts: Any, bundle: Path, start: Callable[..., subprocess.Popen[str]]
-) -> Callable[[], tuple[subprocess.Popen[str], list[int]]]:
+) -> Callable[..., tuple[subprocess.Popen[str], list[int]]]:
     """Starts a script that waits on the hosts: the launch, once all ranks do, and which processes they say they are."""
 
-    def launch() -> tuple[subprocess.Popen[str], list[int]]:
-        launched = start("launch", bundle, "--", TRAIN, "--wait")
+    def launch(*, within: Sequence[str] = ()) -> tuple[subprocess.Popen[str], list[int]]:
+        launched = start("launch", bundle, "--", TRAIN, "--wait", within=within)
         assert launched.stdout is not None
         processes = []
         for _ in range(hosts.cluster.num_workers):
@@ -301,5 +320,144 @@ def check_ctrl_c(
             # Python itself is interrupted while it starts.
             assert launched.returncode in (130, -signal.SIGINT), err
             await_free()
+
+    return check
+
+
+@pytest.fixture
+def check_ended(
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    await_free: Callable[..., None],
+    await_gone: Callable[[Iterable[int]], None],
+) -> Callable[[int], None]:
+    """Sends a signal to a launch whose ranks wait: it ends, and nothing is left."""
+
+    def check(number: int) -> None:
+        launched, processes = start_waiting()
+        launched.send_signal(number)
+        _, err = launched.communicate(timeout=60)
+        assert launched.returncode == (-number if number == signal.SIGKILL else 128 + number), err
+        await_free()
+        await_gone(processes)
+
+    return check
+
+
+@pytest.fixture
+def check_tuning_ended(
+    start_tuning: Callable[[], subprocess.Popen[str]], check_kept: Callable[[], None], await_free: Callable[..., None]
+) -> Callable[[int], None]:
+    """Sends a signal to a tuning run that has a trial: it ends, the trial is kept, and nothing is left."""
+
+    def check(number: int) -> None:
+        tuned = start_tuning()
+        tuned.send_signal(number)
+        _, err = tuned.communicate(timeout=LIMIT_SECONDS)
+        assert tuned.returncode == (-number if number == signal.SIGKILL else 128 + number), err
+        assert number != signal.SIGINT or err.splitlines()[-1] == "interrupted"
+        check_kept()
+        await_free()
+
+    return check
+
+
+@pytest.fixture
+def cut_off(hosts: Any, await_free: Callable[..., None]) -> Iterator[Callable[[], str]]:
+    """Takes the node n1 off the network until the test is over; what it is called then.
+
+    Whatever it ran ends when it has heard nothing for a while, and is waited for while nobody can reach it.
+    """
+    is_cut_off = False
+
+    def cut() -> str:
+        nonlocal is_cut_off
+        is_cut_off = True
+        hosts.bed.set_link("n1", up=False)
+        return f"n1 ({hosts.bed.address('n1')})"
+
+    yield cut
+    if is_cut_off:
+        try:
+            await_free("n1", seconds=60)
+        finally:
+            hosts.rejoin("n1")
+
+
+@pytest.fixture
+def check_vanished(
+    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    cut_off: Callable[[], str],
+    await_free: Callable[..., None],
+) -> Callable[..., None]:
+    """Loses a node of a launch: that is said soon, and why, and nothing is left on the others."""
+
+    def check(*others: str, said: str = "") -> None:
+        launched, _ = start_waiting()
+        began = time.monotonic()
+        node = cut_off()
+        _, err = launched.communicate(timeout=80)
+        assert time.monotonic() - began < LIMIT_SECONDS, err
+        assert launched.returncode == 255, err
+        assert f"error: {node}: {said}" in err
+        await_free(*others)
+
+    return check
+
+
+@pytest.fixture
+def check_vanished_in_tuning(
+    start_tuning: Callable[[], subprocess.Popen[str]],
+    check_kept: Callable[[], None],
+    cut_off: Callable[[], str],
+    await_free: Callable[..., None],
+) -> Callable[..., None]:
+    """Loses a node of a tuning run: that is said soon, and why; it ends, what was tried is kept, and nothing is left on
+    the others.
+    """
+
+    def check(*others: str, said: str = "", seconds: float = 80.0) -> None:
+        tuned = start_tuning()
+        assert tuned.stderr is not None
+        began = time.monotonic()
+        node = cut_off()
+        named = next((line for line in tuned.stderr if node in line), "")
+        assert time.monotonic() - began < LIMIT_SECONDS, named
+        assert f"{node}: {said}" in named
+        _, err = tuned.communicate(timeout=began + seconds - time.monotonic())
+        assert tuned.returncode == 1, err
+        node = re.escape(node)
+        assert re.search(rf"error: {node}: .* \(the study is kept in \S*kept\)", err), err
+        check_kept()
+        await_free(*others)
+
+    return check
+
+
+@pytest.fixture
+def check_full_disk(
+    hosts: Any,
+    make_bundle: Callable[..., Path],
+    run: Callable[..., tuple[int, str, str]],
+    await_free: Callable[..., None],
+    mount_disk: Callable[[int], Path],
+) -> Callable[[], None]:
+    """Launches where n1 has no room for what it is sent: that is said, and nothing is left."""
+
+    def check() -> None:
+        # Room enough to try whether there is any, and too little for the copy of the bundle.
+        disk = mount_disk(4)
+        bundle = make_bundle(hosts.cluster)
+        bundle.write_text(f"{bundle.read_text()}# {'long ' * 2000}\n")
+        hosts.keep_temporary("n1", disk)
+        try:
+            code, out, err = run("launch", bundle, "--", TRAIN)
+            assert (code, out) == (1, ""), err
+            rank = hosts.cluster.nodes[0].devices
+            assert f"error: rank {rank} on n1 could not be started: [Errno 28] No space left on device: " in err
+            assert f"'{disk}/" in err
+            await_free()
+            assert list(disk.iterdir()) == []
+        finally:
+            hosts.keep_temporary("n1", None)
 
     return check

@@ -63,7 +63,7 @@ class RayHosts:
             self.start_node(node.name, f"--address={self.address}", "--num-cpus=2")
         self.await_nodes(1 + len(self.cluster.nodes))
 
-    def start_node(self, node: str, *options: str) -> None:
+    def start_node(self, node: str, *options: str, **environment: str) -> None:
         """A raylet in a node's host, with a folder of its own as a machine would have."""
         common = (f"--node-ip-address={self.bed.address(node)}", "--object-store-memory=80000000", "--block")
         temporary = (f"--temp-dir={self.folder / node}",)
@@ -74,7 +74,7 @@ class RayHosts:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env={**os.environ, **self.environment, "RAY_raylet_start_wait_time_s": "60"},
+                env={**os.environ, **self.environment, "RAY_raylet_start_wait_time_s": "60", **environment},
             )
 
     def await_nodes(self, number: int) -> None:
@@ -96,6 +96,24 @@ class RayHosts:
                 env={**os.environ, **self.environment},
             )
             said = done.stdout
+
+    def rejoin(self, node: str) -> None:
+        """Puts a node back on the network, with another raylet: Ray gives up on one that was away."""
+        self.bed.set_link(node, up=True)
+        self.restart(node)
+
+    def keep_temporary(self, node: str, folder: Path | None) -> None:
+        """A node's temporary files lie in a folder; None: where they always lay."""
+        self.restart(node, **({} if folder is None else {"TMPDIR": str(folder)}))
+
+    def restart(self, node: str, **environment: str) -> None:
+        """Another raylet, whose actors have other variables."""
+        daemon = self._daemons.pop(node)
+        daemon.kill()
+        daemon.wait()
+        self.await_nodes(len(self.cluster.nodes))
+        self.start_node(node, f"--address={self.address}", "--num-cpus=2", **environment)
+        self.await_nodes(1 + len(self.cluster.nodes))
 
     def told(self) -> str:
         """The last of what each daemon has said."""

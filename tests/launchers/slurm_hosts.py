@@ -81,6 +81,15 @@ class SlurmHosts:
         """Wait until all nodes can be had."""
         self._await(lambda: self.ask("sinfo", "--noheader", "-o", "%t").split() == ["idle"])
 
+    def rejoin(self, node: str) -> None:
+        """Puts a node back on the network, and waits until Slurm has it again."""
+        self.bed.set_link(node, up=True)
+        self.await_idle()
+
+    def keep_temporary(self, node: str, folder: Path | None) -> None:
+        """A node's temporary files lie in a folder; None: where they always lay."""
+        (self.folder / f"temporary-{node}").write_text("" if folder is None else f"export TMPDIR={folder}\n")
+
     def _write_configuration(self) -> None:
         here = socket.gethostname()
         folder = self.folder
@@ -102,6 +111,7 @@ class SlurmHosts:
             "MpiDefault=none",
             "ReturnToService=2",
             "KillWait=3",
+            f"TaskProlog={folder / 'prolog'}",
             "SlurmdTimeout=20",
             "JobAcctGatherType=jobacct_gather/none",
             "AccountingStorageType=accounting_storage/none",
@@ -112,6 +122,9 @@ class SlurmHosts:
             "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
         ]
         (folder / "state").mkdir()
+        # What it prints are variables of the node's tasks.
+        (folder / "prolog").write_text(f'#!/bin/sh\ncat "{folder}/temporary-$SLURMD_NODENAME" 2>/dev/null\nexit 0\n')
+        (folder / "prolog").chmod(0o755)
         (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
 
     def _daemon(self, through: Sequence[str], *command: str) -> None:

@@ -100,6 +100,14 @@ class SshHosts:
         found = self.bed.processes()
         return [f"{node}: {one}" for node in nodes or found for one in found[node] if "sshd" not in str(one)]
 
+    def rejoin(self, node: str) -> None:
+        """Puts a node back on the network."""
+        self.bed.set_link(node, up=True)
+
+    def keep_temporary(self, node: str, folder: Path | None) -> None:
+        """A node's temporary files lie in a folder; None: where they always lay."""
+        self.restart(node, **({} if folder is None else {"TMPDIR": str(folder)}))
+
     def restart(self, node: str, **environment: str) -> None:
         """Another sshd, whose sessions have other variables."""
         daemon = self.daemons.pop(node)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,13 +64,6 @@ def hosts(server: Any, cluster: ClusterSpec) -> Any:
     """The server, which has the machines here."""
     server.cluster = cluster
     return server
-
-
-def _await_gone(processes: list[int]) -> None:
-    deadline = time.monotonic() + 20
-    while left := [one for one in processes if Path(f"/proc/{one}").exists()]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
 
 
 def test_without_its_client_it_is_said_what_to_install(
@@ -149,15 +142,17 @@ def test_trials_run_and_need_no_way_from_the_pods(hosts: Any, check_tuning: Call
 @pytest.mark.slow
 @needs_client
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_when_the_launch_is_ended_or_killed(
-    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]], await_free: Callable[..., None], number: int
+def test_nothing_is_left_when_the_launch_is_ended_or_killed(check_ended: Callable[[int], None], number: int) -> None:
+    check_ended(number)
+
+
+@pytest.mark.slow
+@needs_client
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_of_tuning_that_is_interrupted_or_killed_the_trials_are_kept(
+    check_tuning_ended: Callable[[int], None], number: int
 ) -> None:
-    launched, processes = start_waiting()
-    launched.send_signal(number)
-    launched.communicate(timeout=60)
-    assert launched.returncode == (130 if number == signal.SIGINT else -9)
-    await_free()
-    _await_gone(processes)
+    check_tuning_ended(number)
 
 
 @pytest.mark.slow
@@ -184,6 +179,7 @@ def test_a_pod_that_vanishes_is_named_and_the_others_end(
     server: Any,
     start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
     await_free: Callable[..., None],
+    await_gone: Callable[[Iterable[int]], None],
     how: str,
 ) -> None:
     launched, processes = start_waiting()
@@ -198,7 +194,25 @@ def test_a_pod_that_vanishes_is_named_and_the_others_end(
     said = {"evicted": r"its pod autosync-test-workers-1-\w+ is gone", "silent": "no sign of life for 15 s"}[how]
     assert re.search(rf"error: n1 \(127\.0\.0\.1\): {said}", err), err
     await_free()
-    _await_gone(processes)
+    await_gone(processes)
+
+
+@pytest.mark.slow
+@needs_client
+def test_a_pod_that_is_evicted_ends_tuning_and_what_was_tried_is_kept(
+    server: Any,
+    hosts: Any,
+    start_tuning: Callable[[], subprocess.Popen[str]],
+    check_kept: Callable[[], None],
+    await_free: Callable[..., None],
+) -> None:
+    tuned = start_tuning()
+    server.lose(1)
+    _, err = tuned.communicate(timeout=60)
+    assert tuned.returncode == 1, err
+    assert re.search(r"error: n1 \(127\.0\.0\.1\): .* \(the study is kept in \S*kept\)", err), err
+    check_kept()
+    await_free()
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,3 +102,33 @@ def test_if_one_cannot_be_started_none_is_left(tmp_path: Path) -> None:
 
 def test_the_local_launcher_is_known_by_name() -> None:
     assert LAUNCHERS.get("local") is LocalLauncher
+
+
+@pytest.fixture
+def hosts(make_here: Callable[[ClusterSpec], Any]) -> Any:
+    """This machine as two nodes."""
+    return make_here(ClusterSpec(name="here", nodes=(_node("n0", devices=2), _node("n1"))))
+
+
+@pytest.mark.slow
+def test_trials_run(hosts: Any, check_tuning: Callable[..., None]) -> None:
+    check_tuning(hosts.cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_launch_is_ended_or_killed(check_ended: Callable[[int], None], number: int) -> None:
+    check_ended(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_of_tuning_that_is_interrupted_or_killed_the_trials_are_kept(
+    check_tuning_ended: Callable[[int], None], number: int
+) -> None:
+    check_tuning_ended(number)
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_nothing(check_ctrl_c: Callable[..., None]) -> None:
+    check_ctrl_c(0.2, 1.0, 2.0, 4.0)

@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -180,7 +179,9 @@ STUBBORN = "trap '' TERM; echo $$; while :; do sleep 1; done"
 
 
 @pytest.mark.parametrize("how", ["closed", "silence", "killed"])
-def test_ranks_end_when_nobody_is_there_any_more(talk: Conversation, how: str) -> None:
+def test_ranks_end_when_nobody_is_there_any_more(
+    talk: Conversation, await_gone: Callable[[Iterable[int]], None], how: str
+) -> None:
     talk.start(0, "sh", "-c", STUBBORN)
     rank = int(talk.hear(minder.OUTPUT))
     if how == "silence":
@@ -193,19 +194,7 @@ def test_ranks_end_when_nobody_is_there_any_more(talk: Conversation, how: str) -
         talk.process.stdin.close()
         talk.process.stdin = None
     talk.process.wait(20)
-    _await_gone(rank)
-
-
-def _await_gone(process: int) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            if ") Z " in Path(f"/proc/{process}/stat").read_text():
-                return
-        except OSError:
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    await_gone([rank])
 
 
 def test_much_output_makes_the_rank_wait_and_not_the_minder(talk: Conversation) -> None:

@@ -164,14 +164,13 @@ def test_trials_run(hosts: Any, check_tuning: Callable[..., None]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_when_the_launch_is_ended_or_killed(
-    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]], await_free: Callable[..., None], number: int
-) -> None:
-    launched, _ = start_waiting()
-    launched.send_signal(number)
-    out, _ = launched.communicate(timeout=60)
-    assert launched.returncode == (130 if number == signal.SIGINT else -9), out
-    await_free()
+def test_nothing_is_left_when_the_launch_is_ended_or_killed(check_ended: Callable[[int], None], number: int) -> None:
+    check_ended(number)
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_one_node_is_named(check_full_disk: Callable[[], None]) -> None:
+    check_full_disk()
 
 
 @pytest.mark.slow
@@ -251,20 +250,20 @@ def test_waiting_for_room_is_said_and_can_be_interrupted(
 
 
 @pytest.mark.slow
-def test_a_node_that_vanishes_is_named_and_its_ranks_end(
-    hosts: Any,
-    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
-    await_free: Callable[..., None],
+def test_a_node_that_vanishes_is_named_and_its_ranks_end(check_vanished: Callable[..., None]) -> None:
+    check_vanished("n0", "head")
+
+
+@pytest.mark.slow
+def test_a_node_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
+    check_vanished_in_tuning: Callable[..., None],
 ) -> None:
-    launched, _ = start_waiting()
-    began = time.monotonic()
-    hosts.bed.set_link("n1", up=False)
-    try:
-        _, err = launched.communicate(timeout=80)
-        assert time.monotonic() - began < 30, err
-        assert launched.returncode == 255
-        assert f"error: n1 ({hosts.bed.address('n1')}): " in err
-        await_free("n0", "head")
-        await_free("n1", seconds=60)
-    finally:
-        hosts.bed.set_link("n1", up=True)
+    check_vanished_in_tuning("n0", "head")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_of_tuning_that_is_interrupted_or_killed_the_trials_are_kept(
+    check_tuning_ended: Callable[[int], None], number: int
+) -> None:
+    check_tuning_ended(number)

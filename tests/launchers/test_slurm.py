@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -136,48 +135,50 @@ def _cancel(hosts: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "scancel"])
-def test_whatever_ends_it_nothing_is_left(
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_launch_is_ended_or_killed(check_ended: Callable[[int], None], number: int) -> None:
+    check_ended(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ["CANCELLED", "TIMEOUT"])
+def test_an_allocation_that_ends_is_named_and_nothing_is_left(
     hosts: Any,
-    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
+    start_waiting: Callable[..., tuple[subprocess.Popen[str], list[int]]],
     await_free: Callable[..., None],
-    how: str,
+    why: str,
 ) -> None:
-    launched, _ = start_waiting()
-    began = time.monotonic()
-    if how == "scancel":
+    # A minute is the least that Slurm can give.
+    launched, _ = start_waiting(within=("env", "AUTOSYNC_SLURM=--time=1"))
+    if why == "CANCELLED":
         _cancel(hosts)
-    else:
-        launched.send_signal(signal.Signals[how])
-    _, err = launched.communicate(timeout=60)
-    assert time.monotonic() - began < 30
-    assert launched.returncode == {"SIGTERM": 143, "SIGKILL": -9, "scancel": 255}[how]
-    if how == "scancel":
-        assert re.search(r"error: n\d( \(\S+\))?: the allocation \d+ has ended: CANCELLED", err), err
+    _, err = launched.communicate(timeout=30 if why == "CANCELLED" else 150)
+    assert launched.returncode == 255, err
+    assert re.search(rf"error: n\d( \(\S+\))?: the allocation \d+ has ended: {why}", err), err
     await_free()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGINT", "scancel"])
-def test_of_tuning_that_ends_early_the_trials_are_kept(
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_of_tuning_that_is_interrupted_or_killed_the_trials_are_kept(
+    check_tuning_ended: Callable[[int], None], number: int
+) -> None:
+    check_tuning_ended(number)
+
+
+@pytest.mark.slow
+def test_of_tuning_whose_allocation_ends_the_trials_are_kept(
     hosts: Any,
     start_tuning: Callable[[], subprocess.Popen[str]],
     check_kept: Callable[[], None],
     await_free: Callable[..., None],
-    how: str,
 ) -> None:
     tuned = start_tuning()
-    if how == "scancel":
-        _cancel(hosts)
-    else:
-        tuned.send_signal(signal.Signals[how])
+    _cancel(hosts)
     _, err = tuned.communicate(timeout=30)
-    if how == "scancel":
-        assert tuned.returncode == 1, err
-        ended = r"n\d( \(\S+\))?: the allocation \d+ has ended: CANCELLED"
-        assert re.search(rf"error: .*{ended}.* \(the study is kept in \S*kept\)", err), err
-    else:
-        assert (tuned.returncode, err.splitlines()[-1]) == (130, "interrupted")
+    assert tuned.returncode == 1, err
+    ended = r"n\d( \(\S+\))?: the allocation \d+ has ended: CANCELLED"
+    assert re.search(rf"error: .*{ended}.* \(the study is kept in \S*kept\)", err), err
     check_kept()
     await_free()
 
@@ -209,24 +210,21 @@ def test_waiting_in_the_queue_is_said_and_can_be_interrupted(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_node_that_vanishes_is_named_and_its_ranks_end(
-    hosts: Any,
-    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
-    await_free: Callable[..., None],
+def test_a_node_that_vanishes_is_named_and_its_ranks_end(check_vanished: Callable[..., None]) -> None:
+    check_vanished("n0", "head")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
+    check_vanished_in_tuning: Callable[..., None],
 ) -> None:
-    launched, _ = start_waiting()
-    began = time.monotonic()
-    hosts.bed.set_link("n1", up=False)
-    try:
-        _, err = launched.communicate(timeout=60)
-        assert time.monotonic() - began < 30, err
-        assert launched.returncode == 255
-        assert f"error: n1 ({hosts.bed.address('n1')}): " in err
-        await_free("n0", "head")
-        await_free("n1", seconds=60)
-    finally:
-        hosts.bed.set_link("n1", up=True)
-        hosts.await_idle()
+    check_vanished_in_tuning("n0", "head")
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_one_node_is_named(check_full_disk: Callable[[], None]) -> None:
+    check_full_disk()
 
 
 @pytest.mark.slow

@@ -130,14 +130,8 @@ def test_exit_codes_come_back_with_node_and_rank(bundle: Path, run: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_the_launch_is_ended_or_killed(
-    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]], await_free: Callable[..., None], number: int
-) -> None:
-    launched, _ = start_waiting()
-    launched.send_signal(number)
-    launched.communicate(timeout=60)
-    assert launched.returncode == (143 if number == signal.SIGTERM else -9)
-    await_free()
+def test_nothing_is_left_when_the_launch_is_ended_or_killed(check_ended: Callable[[int], None], number: int) -> None:
+    check_ended(number)
 
 
 @pytest.mark.slow
@@ -146,47 +140,13 @@ def test_ctrl_c_at_any_moment_leaves_nothing(check_ctrl_c: Callable[..., None]) 
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes_is_named_and_its_ranks_end(
-    hosts: Any,
-    start_waiting: Callable[[], tuple[subprocess.Popen[str], list[int]]],
-    await_free: Callable[..., None],
-) -> None:
-    launched, _ = start_waiting()
-    began = time.monotonic()
-    hosts.bed.set_link("n1", up=False)
-    try:
-        _, err = launched.communicate(timeout=60)
-        assert time.monotonic() - began < 30
-        assert launched.returncode == 255
-        assert f"error: n1 ({hosts.bed.address('n1')}): no sign of life for 15 s" in err
-        await_free("n0", "head")
-        await_free("n1", seconds=50)
-    finally:
-        hosts.bed.set_link("n1", up=True)
+def test_a_host_that_vanishes_is_named_and_its_ranks_end(check_vanished: Callable[..., None]) -> None:
+    check_vanished("n0", "head", said="no sign of life for 15 s")
 
 
 @pytest.mark.slow
-def test_a_full_disk_of_one_node_is_named(
-    hosts: Any,
-    make_bundle: Callable[..., Path],
-    run: Callable[..., tuple[int, str, str]],
-    await_free: Callable[..., None],
-    mount_disk: Callable[[int], Path],
-) -> None:
-    # Room enough to try whether there is any, and too little for the copy of the bundle.
-    disk = mount_disk(4)
-    bundle = make_bundle(hosts.cluster)
-    bundle.write_text(f"{bundle.read_text()}# {'long ' * 2000}\n")
-    hosts.restart("n1", TMPDIR=str(disk))
-    try:
-        code, out, err = run("launch", bundle, "--", TRAIN)
-        assert (code, out) == (1, ""), err
-        assert "error: rank 2 on n1 could not be started: [Errno 28] No space left on device: " in err
-        assert f"'{disk}/" in err
-        await_free()
-        assert list(disk.iterdir()) == []
-    finally:
-        hosts.restart("n1")
+def test_a_full_disk_of_one_node_is_named(check_full_disk: Callable[[], None]) -> None:
+    check_full_disk()
 
 
 @pytest.mark.slow
@@ -292,27 +252,10 @@ def _versions(interface: str, *, torch: str = "") -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
-    hosts: Any,
-    start_tuning: Callable[[], subprocess.Popen[str]],
-    check_kept: Callable[[], None],
-    await_free: Callable[..., None],
+def test_a_node_that_vanishes_ends_tuning_and_what_was_tried_is_kept(
+    check_vanished_in_tuning: Callable[..., None],
 ) -> None:
-    tuned = start_tuning()
-    began = time.monotonic()
-    hosts.bed.set_link("n1", up=False)
-    try:
-        _, err = tuned.communicate(timeout=80)
-        assert time.monotonic() - began < 45, err
-        assert tuned.returncode == 1, err
-        address = hosts.bed.address("n1")
-        assert f"rank 2 on n1 is gone: n1 ({address}): no sign of life for 15 s" in err
-        assert re.search(rf"error: n1 \({address}\): .* \(the study is kept in \S*kept\)", err), err
-        check_kept()
-        await_free("n0", "s0", "head")
-        await_free("n1", seconds=50)
-    finally:
-        hosts.bed.set_link("n1", up=True)
+    check_vanished_in_tuning("n0", "s0", "head", said="no sign of life for 15 s", seconds=45)
 
 
 @pytest.mark.slow
@@ -344,18 +287,10 @@ def test_an_interruption_while_a_host_is_being_reached(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_tuning_that_is_interrupted_or_killed(
-    start_tuning: Callable[[], subprocess.Popen[str]],
-    check_kept: Callable[[], None],
-    await_free: Callable[..., None],
-    number: int,
+def test_of_tuning_that_is_interrupted_or_killed_the_trials_are_kept(
+    check_tuning_ended: Callable[[int], None], number: int
 ) -> None:
-    tuned = start_tuning()
-    tuned.send_signal(number)
-    tuned.communicate(timeout=40)
-    assert tuned.returncode == (130 if number == signal.SIGINT else -9)
-    check_kept()
-    await_free()
+    check_tuning_ended(number)
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,3 +137,31 @@ def test_a_script_trains_as_it_does_here(
     assert steps == re.findall(r"step \d: [0-9.]+", local.stdout)
     assert "s rank 3 | training has ended after 4 steps" in on_bed.stdout
     assert find_places().existing(cluster_key(cluster)) == ()
+
+
+@pytest.fixture
+def hosts(cluster: ClusterSpec, make_here: Callable[[ClusterSpec], Any]) -> Iterator[Any]:
+    """The testbed's hosts, which are gone with what runs in them."""
+    yield make_here(cluster)
+    assert find_places().existing(cluster_key(cluster)) == ()
+
+
+@pytest.mark.slow
+def test_trials_run(hosts: Any, check_tuning: Callable[..., None]) -> None:
+    check_tuning(hosts.cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_when_the_launch_is_ended(check_ended: Callable[[int], None], number: int) -> None:
+    check_ended(number)
+
+
+@pytest.mark.slow
+def test_of_tuning_that_is_interrupted_the_trials_are_kept(check_tuning_ended: Callable[[int], None]) -> None:
+    check_tuning_ended(signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_nothing(check_ctrl_c: Callable[..., None]) -> None:
+    check_ctrl_c(0.2, 1.0, 2.0, 4.0)

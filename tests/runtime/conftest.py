@@ -15,13 +15,11 @@ from typing import Any
 
 import pytest
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
-from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Sharded, Strategy
 
@@ -48,13 +46,7 @@ def model(task: str) -> ModelSpec:
 
 def write_bundle(path: Path, strategy: Strategy, task: str, cluster: ClusterSpec) -> str:
     spec = model(task)
-    bundle = Bundle(
-        strategy=strategy,
-        model=spec,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, spec, cluster),
-        plan_id=plan_id(lower(strategy, spec, cluster), cluster),
-    )
+    bundle = bundled(strategy, spec, cluster)
     save_bundle(path, bundle)
     return str(path)
 

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from autosync.plan.identity import plan_id
+from autosync.plan.bundling import bundled
 from autosync.plan.reference.workload import Workload
 from autosync.runtime.checkpoints.folder import read
-from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import save_bundle
 from autosync.strategy.representation import (
     Cast,
     Int8,
@@ -43,13 +42,7 @@ HANDED_OFF = "reducer"
 
 
 def bundle_of(example: Example, folder: Path, name: str) -> str:
-    bundle = Bundle(
-        strategy=example.strategy,
-        model=example.model,
-        cluster=example.cluster,
-        strategy_id=strategy_id(example.strategy, example.model, example.cluster),
-        plan_id=plan_id(example.plan(), example.cluster),
-    )
+    bundle = bundled(example.strategy, example.model, example.cluster)
     path = folder / f"{name}.yaml"
     save_bundle(path, bundle)
     return str(path)

@@ -13,13 +13,11 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.specs.model_file import model_of
-from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import AllReduce, Message, Strategy, SufficientFactors
 
@@ -179,13 +177,7 @@ def write(folder: Path, task: str, way: str, cluster: ClusterSpec) -> str:
         model = model_of(f"{TASKS}:{task}")
         made = by_factors(model) if preset == "factors" else build_preset(preset, model, cluster)
         strategy = replace(made, overlap=overlap)
-        bundle = Bundle(
-            strategy=strategy,
-            model=model,
-            cluster=cluster,
-            strategy_id=strategy_id(strategy, model, cluster),
-            plan_id=plan_id(lower(strategy, model, cluster), cluster),
-        )
+        bundle = bundled(strategy, model, cluster)
         save_bundle(path, bundle)
     return str(path)
 

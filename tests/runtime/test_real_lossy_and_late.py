@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from autosync.plan.identity import plan_id
+from autosync.plan.bundling import bundled
 from autosync.plan.reference.interpreter import interpret
 from autosync.plan.reference.meaning import meaning
 from autosync.plan.reference.workload import Workload
 from autosync.runtime.states import Place
 from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import (
     AllReduce,
     Cast,
@@ -46,13 +45,7 @@ def bundle_of(example: Example, folder: Path, name: str) -> tuple[Bundle, str]:
     """In float64, so that equal means equal."""
     variables = tuple(replace(variable, dtype="float64") for variable in example.model.variables)
     example = replace(example, model=replace(example.model, variables=variables))
-    bundle = Bundle(
-        strategy=example.strategy,
-        model=example.model,
-        cluster=example.cluster,
-        strategy_id=strategy_id(example.strategy, example.model, example.cluster),
-        plan_id=plan_id(example.plan(), example.cluster),
-    )
+    bundle = bundled(example.strategy, example.model, example.cluster)
     path = folder / f"{name}.yaml"
     save_bundle(path, bundle)
     return bundle, str(path)

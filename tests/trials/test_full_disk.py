@@ -18,14 +18,11 @@ from autosync.datasets.studies import read_study
 from autosync.disks import is_full
 from autosync.errors import OperationError
 from autosync.launchers.script import Script, Training
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.search import plan
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model_file import load_model, model_of
-from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.testbed import live
 from autosync.testbed.support import find_places
@@ -57,8 +54,7 @@ def test_a_nodes_trace_has_no_room(
 ) -> None:
     model = load_model(TARGET)
     strategy = build_preset("ddp", model, emulated)
-    identities = strategy_id(strategy, model, emulated), plan_id(lower(strategy, model, emulated), emulated)
-    bundle = Bundle(strategy=strategy, model=model, cluster=emulated, strategy_id=identities[0], plan_id=identities[1])
+    bundle = bundled(strategy, model, emulated)
     # The hosts of a testbed have one file system; the second one's trace leads to a disk of its own.
     file = mount_disk(16) / "trace.json"
     (tmp_path / "t-rank1.json").symlink_to(file)

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model, save_model
 from autosync.specs.task_run import draw_batch
 from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import SparseGather
 from autosync.trials.replay import replay_task
@@ -62,13 +60,7 @@ def _bundle(model: ModelSpec) -> Bundle:
     cluster = ClusterSpec(name="pair", nodes=(node,))
     strategy = build_preset("ddp", model, cluster)
     assert {m.parts[0] for m in strategy.messages if isinstance(m.synchroniser, SparseGather)} == _tables(model)
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
+    return bundled(strategy, model, cluster)
 
 
 def _tables(model: ModelSpec) -> set[str]:

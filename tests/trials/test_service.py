@@ -14,13 +14,11 @@ import pytest
 
 from autosync.errors import InputError, OperationError
 from autosync.launchers.local import STOP_SECONDS
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
 from autosync.testbed import processes
@@ -57,13 +55,7 @@ def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _bundle(preset: str, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
     strategy = build_preset(preset, model, cluster)
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
+    return bundled(strategy, model, cluster)
 
 
 def _failure(service: TrialService, contestant: Contestant = STOCK) -> TrialFailed:

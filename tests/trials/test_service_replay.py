@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from autosync.errors import OperationError
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.testbed import live
@@ -32,13 +30,7 @@ def _contestants(cluster: ClusterSpec) -> list[Contestant]:
 
 
 def _bundle(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
-    return Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
+    return bundled(strategy, model, cluster)
 
 
 def test_a_spec_trains_under_ddp_and_under_our_engine(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:

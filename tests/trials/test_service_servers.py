@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from autosync.errors import OperationError
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model_file import load_model, model_of
-from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import Message, ParameterServer, Strategy
 from autosync.testbed import live
 from autosync.testbed.support import find_places
@@ -36,13 +33,7 @@ def _served(target: str, cluster: ClusterSpec, overlap: str = "backward") -> Con
     names = tuple(variable.name for variable in model.variables)
     messages = (Message(parts=names, synchroniser=ParameterServer(server="s")),)
     strategy = Strategy(messages=messages, overlap="forward" if overlap == "forward" else "backward")
-    bundle = Bundle(
-        strategy=strategy,
-        model=model,
-        cluster=cluster,
-        strategy_id=strategy_id(strategy, model, cluster),
-        plan_id=plan_id(lower(strategy, model, cluster), cluster),
-    )
+    bundle = bundled(strategy, model, cluster)
     return Contestant(name=f"served {overlap}", bundle=bundle)
 
 

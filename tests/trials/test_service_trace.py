@@ -6,12 +6,9 @@ import pytest
 
 from autosync.errors import InputError
 from autosync.pictures.trace_file import read_trace, steps_of
-from autosync.plan.identity import plan_id
-from autosync.plan.lowering import lower
+from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model_file import load_model
-from autosync.strategy.bundle import Bundle
-from autosync.strategy.canonical import strategy_id
 from autosync.strategy.presets import build_preset
 from autosync.trials.service import Contestant, TrialService
 
@@ -21,8 +18,7 @@ TARGET = "mobilenet_v2@x0.1"
 def test_every_worker_writes_a_timeline(cluster: ClusterSpec, started: list[int], tmp_path: Path) -> None:
     model = load_model(TARGET)
     strategy = build_preset("ddp", model, cluster)
-    identities = strategy_id(strategy, model, cluster), plan_id(lower(strategy, model, cluster), cluster)
-    bundle = Bundle(strategy=strategy, model=model, cluster=cluster, strategy_id=identities[0], plan_id=identities[1])
+    bundle = bundled(strategy, model, cluster)
     contestant = Contestant(name="ddp", bundle=bundle, trace=tmp_path / "traces" / "t.json")
     with TrialService(target=TARGET, model=model, cluster=cluster, folder=tmp_path / "f") as service:
         service.prepare(contestant)

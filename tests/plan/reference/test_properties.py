@@ -41,6 +41,7 @@ def test_random_strategies_have_every_property(properties: ModuleType, seed: int
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_many_random_strategies_have_every_property(properties: ModuleType) -> None:
     result = properties.try_all(properties.draw(random.Random(1), 2000))
     assert result["failures"] == []
