@@ -11,6 +11,7 @@ All that is not said has a default. docs/dataset.md has the fields.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from autosync.datasets.schema import PlanFacts
 from autosync.documents import STRICT
 from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.errors import Path as ValuePath
+from autosync.simulators.costs import ProcessorCosts
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
@@ -69,26 +71,33 @@ class Screen:
     """Which strategies are not measured at all, by what their plans come to; stock DDP and its like always are.
 
     Those whose busiest link alone needs more than `slowest` times what a step of `ddp` does, its compute and its wire
-    one behind the other: hopeless, and they would eat up the time. And those that send more than `sends_per_second`
-    from rank to rank: on a testbed they measure the processors that all ranks share, not the network. Of those the
-    backend's own collectives' count for `native_weight` each, for they cost so much less.
+    one behind the other: hopeless, and they would eat up the time. And those whose messages and bytes need more than
+    `busy` of the processors for as long as the busiest link or compute take: on a testbed all ranks share the machine,
+    and such a strategy would measure its processors, not the network.
     """
 
     __pydantic_config__ = STRICT
 
     slowest: float = 6.0
-    sends_per_second: float = 1500.0
-    native_weight: float = 0.25
+    busy: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.slowest < 1 or self.sends_per_second <= 0 or not 0 <= self.native_weight <= 1:
-            raise ValueError("slowest is a factor of 1 or more, sends_per_second above 0, native_weight 0 to 1")
+        if self.slowest < 1 or self.busy <= 0:
+            raise ValueError("slowest is a factor of 1 or more, busy a share above 0")
 
     def keeps_out(self, facts: PlanFacts, *, compute_seconds: float, slowest_seconds: float) -> bool:
         """Whether a plan is not measured; `slowest_seconds` is what its busiest link may need."""
-        num_sends = facts.num_sends - (1 - self.native_weight) * facts.num_native_sends
-        too_many = num_sends > self.sends_per_second * max(facts.wire_seconds, compute_seconds)
-        return too_many or facts.wire_seconds > slowest_seconds
+        available_seconds = (os.cpu_count() or 1) * max(facts.wire_seconds, compute_seconds)
+        is_busy = _processor_seconds(facts) > self.busy * available_seconds
+        return is_busy or facts.wire_seconds > slowest_seconds
+
+
+def _processor_seconds(facts: PlanFacts) -> float:
+    """What the messages and the bytes of a plan cost the processors, by the timeline's figures."""
+    costs = ProcessorCosts()
+    num_own = facts.num_sends - facts.num_native_sends
+    messages = num_own * costs.of_message(native=False) + facts.num_native_sends * costs.of_message(native=True)
+    return messages + facts.sent_bytes * costs.per_byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
