@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,8 @@ class Judge:
         self._likeness = likeness
         strategies = [one.strategy for one in measured]
         predicted = [one.seconds for one in simulator.predict(strategies)] if strategies else []
+        self.measured_seconds = frozenset(predicted)
+        """What the simulator says of what was measured."""
         seconds = np.array([one.seconds for one in measured], dtype=np.float64)
         self.residuals: Residuals = residuals_of(
             likeness.vectors(strategies), np.log(seconds) - np.log(np.array(predicted, dtype=np.float64))
@@ -88,16 +90,22 @@ class Judge:
 
 
 class Breeding:
-    """What is bred for one round, at most `most`. Strategies for which the simulator says the very same are one."""
+    """What is bred for one round, at most `most`.
 
-    def __init__(self, ground: Ground, judge: Judge, likeness: Likeness, styles: Styles, most: int) -> None:
+    Of strategies for which the simulator says the very same, the first `twins` are kept and the first has children.
+    """
+
+    def __init__(
+        self, ground: Ground, judge: Judge, likeness: Likeness, styles: Styles, *, most: int, twins: int = 1
+    ) -> None:
         self._ground = ground
         self._judge = judge
         self._likeness = likeness
         self._styles = styles
         self._num_left = most
+        self._twins = twins
         self._most_pieces = max(FEWEST_PIECES, PIECES_PER_VARIABLE * len(ground.model.variables))
-        self._found: dict[float, Judged] = {}
+        self._found: dict[float, list[Judged]] = {}
         # Of a pool the same strategies come again and again. Identities are keys as long as their strategies live.
         self._asked: dict[int, Strategy] = {}
 
@@ -109,12 +117,12 @@ class Breeding:
         self._add(list(itertools.islice(samples(self._ground, rng), num_sampled // 2)))
         self._add([self._styled(rng) for _ in range(num_sampled // 2)])
         for left in range(NUM_GENERATIONS, 0, -1):
-            parents = self.most_promising(NUM_PARENTS)
+            parents = _most_promising([twins[0] for twins in self._found.values()], NUM_PARENTS)
             self._add(list(itertools.islice(self._children(parents, rng), max(self._num_left, 0) // left)))
 
     def most_promising(self, count: int) -> list[Judged]:
         """Those that might be fastest."""
-        return sorted(self._found.values(), key=lambda one: one.hope)[:count]
+        return _most_promising(itertools.chain.from_iterable(self._found.values()), count)
 
     def _styled(self, rng: random.Random) -> Sourced:
         return "styled", self._ground.domain.nearest(self._styles.strategy(self._styles.sample(rng)))
@@ -146,4 +154,10 @@ class Breeding:
                 self._asked[id(strategy)] = strategy
                 fresh.append((origin, strategy))
         for one in self._judge.judge(fresh):
-            self._found.setdefault(one.seconds, one)
+            twins = self._found.setdefault(one.seconds, [])
+            if len(twins) < self._twins:
+                twins.append(one)
+
+
+def _most_promising(judged: Iterable[Judged], count: int) -> list[Judged]:
+    return sorted(judged, key=lambda one: one.hope)[:count]

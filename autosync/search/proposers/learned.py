@@ -31,6 +31,9 @@ NUM_COMPARED = 24
 """The precise simulator is held against so many of the fastest measured ones: what it says of slow ones is no matter,
 and it takes its time."""
 
+NUM_TWINS = 4
+"""The quick simulator says the very same of many strategies that the precise one tells apart; so many of them are kept."""
+
 NUM_CONSIDERED = 300
 SHARE_KNOWN = 0.5
 """Of the first round, as much is presets."""
@@ -72,13 +75,18 @@ class Learned:
         quick.learn(history)
         judge = Judge(quick, self._likeness, measured)
         most = ground.num_simulated if ground.screen is None else ground.num_screened
-        bred = Breeding(ground, judge, self._likeness, self._styles, most)
+        twins = 1 if ground.screen is None else NUM_TWINS
+        bred = Breeding(ground, judge, self._likeness, self._styles, most=most, twins=twins)
         bred.breed(measured[:NUM_MEASURED], rng)
         if ground.screen is None:
             return judge, bred.most_promising(NUM_CONSIDERED)
         ground.simulator.learn(history)
         judge = Judge(ground.simulator, self._likeness, measured[:NUM_COMPARED])
-        return judge, judge.judge([(one.origin, one.strategy) for one in bred.most_promising(ground.num_simulated)])
+        promising = bred.most_promising(ground.num_simulated)
+        judged = judge.judge([(one.origin, one.strategy) for one in promising])
+        # Of those that the precise simulator does not tell apart either one is enough, and one that was measured is too.
+        distinct = {one.seconds: one for one in reversed(judged) if one.seconds not in judge.measured_seconds}
+        return judge, list(reversed(distinct.values()))
 
     def _known(self, judge: Judge, count: int, seen: set[str]) -> list[tuple[float, Candidate]]:
         """The most promising presets."""

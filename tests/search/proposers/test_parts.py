@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,13 +16,14 @@ from autosync.search.proposers.likeness import Likeness, distances
 from autosync.search.proposers.mcmc import _walked
 from autosync.search.proposers.residuals import UNMEASURED_SPREAD, residuals_of
 from autosync.search.proposers.style import Styles
+from autosync.simulators.interface import Prediction
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Space
-from autosync.testing.proposers import ground_of, record_of
+from autosync.testing.proposers import MessageCounter, ground_of, record_of
 
 
 @pytest.fixture
@@ -179,3 +181,20 @@ def test_learned_goes_where_measurements_point(model: ModelSpec, cluster: Cluste
     last = [one.strategy for one in proposed if one.strategy is not None]
     kinds = [message.synchroniser.kind for strategy in last for message in strategy.messages]
     assert kinds.count("parameter_server") > len(kinds) / 2
+
+
+def test_learned_asks_the_precise_simulator_about_what_the_quick_one_cannot_tell_apart(
+    model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    """To the screen all of these are the same: they have as many messages."""
+    from autosync.search.proposers.learned import Learned
+
+    class BySize(MessageCounter):
+        def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
+            return [Prediction(seconds=1.0 / len(strategy.messages[0].parts)) for strategy in strategies]
+
+    names = tuple(variable.name for variable in model.variables)
+    pool = [Strategy(messages=(Message(parts=names[:n]), Message(parts=names[n:]))) for n in (1, 2)]
+    ground = replace(ground_of(model, cluster, pool=pool, is_screened=True), known=(), simulator=BySize())
+    proposed = Learned(ground).propose([], 2, random.Random(0))
+    assert [one.strategy for one in proposed] == [pool[1], pool[0]]
