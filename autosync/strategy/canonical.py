@@ -23,7 +23,6 @@ from autosync import jsonio
 from autosync.documents import to_plain
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.parts import Part, all_parts
 from autosync.strategy.representation import (
     AllReduce,
     Cast,
@@ -53,15 +52,35 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
         _canonical_message(message, forms[message.synchroniser], has_wire=has_wire) for message in strategy.messages
     ]
     partitions, messages = _without_idle_cuts(strategy.partitions, messages)
-    parts = all_parts(replace(strategy, partitions=partitions), model)
-    messages = [_in_ready_order(_without_idle_slice(m, parts), parts) for m in messages]
-    messages.sort(key=lambda message: parts[message.parts[0]].order)
+    parts = _Parts(partitions, model)
+    messages = [_in_ready_order(_without_idle_slice(message, parts), parts) for message in messages]
+    messages.sort(key=lambda message: parts.order(message.parts[0]))
     return replace(
         strategy,
         name="",
         partitions={name: partitions[name] for name in sorted(partitions)},
         messages=tuple(_renumbered(messages)),
     )
+
+
+class _Parts:
+    """What the rules ask of parts, found when it is asked for: searches make canonical forms by the thousand."""
+
+    def __init__(self, partitions: Mapping[str, Partition], model: ModelSpec) -> None:
+        self._partitions = partitions
+        self._variables = {variable.name: variable for variable in model.variables}
+
+    def order(self, text: str) -> tuple[int, int]:
+        name = PartName.parse(text)
+        return self._variables[name.variable].ready, name.index
+
+    def num_bytes(self, text: str) -> int:
+        name = PartName.parse(text)
+        variable = self._variables[name.variable]
+        if name.whole:
+            return variable.num_bytes
+        partition = self._partitions[name.variable]
+        return variable.num_bytes // variable.shape[partition.axis] * partition.sizes[name.index]
 
 
 def _canonical_message(message: Message, synchroniser: Synchroniser, *, has_wire: bool) -> Message:
@@ -130,16 +149,21 @@ def _with_joined(message: Message, joined: set[str]) -> Message:
     return replace(message, parts=tuple(names))
 
 
-def _without_idle_slice(message: Message, parts: Mapping[str, Part]) -> Message:
-    if message.slice_bytes is None or message.slice_bytes < sum(parts[name].num_bytes for name in message.parts):
+def _without_idle_slice(message: Message, parts: _Parts) -> Message:
+    if message.slice_bytes is None:
         return message
+    num_bytes = 0
+    for name in message.parts:
+        num_bytes += parts.num_bytes(name)
+        if num_bytes > message.slice_bytes:
+            return message
     return replace(message, slice_bytes=None)
 
 
-def _in_ready_order(message: Message, parts: Mapping[str, Part]) -> Message:
+def _in_ready_order(message: Message, parts: _Parts) -> Message:
     if len(message.parts) == 1:
         return message
-    ordered = tuple(sorted(message.parts, key=lambda name: parts[name].order))
+    ordered = tuple(sorted(message.parts, key=parts.order))
     return message if ordered == message.parts else replace(message, parts=ordered)
 
 

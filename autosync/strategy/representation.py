@@ -12,6 +12,7 @@ gradients, `stale` uses parameters that miss updates (staleness above 0, or aver
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -249,14 +250,15 @@ class PartName:
     def __str__(self) -> str:
         return self.variable if self.whole else f"{self.variable}[{self.index}]"
 
-    @classmethod
-    def parse(cls, text: str) -> PartName:
-        """Read `VARIABLE` or `VARIABLE[INDEX]`."""
+    @staticmethod
+    @functools.lru_cache(maxsize=65536)
+    def parse(text: str) -> PartName:
+        """Read `VARIABLE` or `VARIABLE[INDEX]`; searches read the same few over and over."""
         match = _PART.fullmatch(text) if len(text) <= 4096 else None
         if match is None:
             raise ValueError(f"{text!r} names no part (VARIABLE or VARIABLE[INDEX])")
         index = match["index"]
-        return cls(match["variable"], int(index) if index else 0, index is None)
+        return PartName(match["variable"], int(index) if index else 0, index is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

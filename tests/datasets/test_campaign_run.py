@@ -340,7 +340,7 @@ def test_ranks_that_do_not_start_are_no_trials_and_end_it(tmp_path: Path) -> Non
     assert origins(tmp_path) == []
 
 
-def test_hopeless_strategies_and_those_that_keep_processors_busy_are_not_proposed(make_failed: Callable[..., Record]) -> None:
+def test_hopeless_and_busy_strategies_are_not_proposed(make_failed: Callable[..., Record]) -> None:
     one = combination("resnet18", "4-hosts")
     reference = Proposals(campaign(), one).reference.facts
     assert reference is not None

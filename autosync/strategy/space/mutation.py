@@ -38,6 +38,7 @@ CHANGE_WEIGHTS: Mapping[Change, float] = {
 }
 
 MAX_TRIES = 64
+NUM_REMEMBERED = 256
 
 
 class Mutator:
@@ -47,12 +48,22 @@ class Mutator:
         self._model = model
         self._cluster = cluster
         self._room = make_room(model, bandwidths_of(cluster), limits, choices)
+        # The same few parents are changed again and again. Identities are keys as long as their strategies live.
+        self._canonical: dict[int, tuple[Strategy, Strategy]] = {}
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
         """A strategy whose canonical form is another, or the same one after `MAX_TRIES` changes that made none."""
-        before = canonical(strategy, self._model, self._cluster)
+        before = self._canonical_of(strategy)
         for _ in range(MAX_TRIES):
             changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)
             if changed is not None and canonical(changed, self._model, self._cluster) != before:
                 return changed
         return strategy
+
+    def _canonical_of(self, strategy: Strategy) -> Strategy:
+        known = self._canonical.get(id(strategy))
+        if known is None:
+            if len(self._canonical) >= NUM_REMEMBERED:
+                self._canonical.clear()
+            known = self._canonical[id(strategy)] = (strategy, canonical(strategy, self._model, self._cluster))
+        return known[1]
