@@ -32,7 +32,7 @@ NUM_COMPARED = 24
 and it takes its time."""
 
 NUM_TWINS = 4
-"""Of strategies for which the quick simulator says the very same, so many are kept: the precise one tells them apart."""
+"""Of those for which the quick simulator says the very same, so many are kept: the precise one tells them apart."""
 
 NUM_CONSIDERED = 300
 SHARE_KNOWN = 0.5
@@ -84,7 +84,7 @@ class Learned:
         judge = Judge(ground.simulator, self._likeness, measured[:NUM_COMPARED])
         promising = bred.most_promising(ground.num_simulated)
         judged = judge.judge([(one.origin, one.strategy) for one in promising])
-        # Of those that the precise simulator does not tell apart either, one is enough, and so is one that was measured.
+        # Of those that the precise simulator cannot tell apart either, one is enough, and so is one that was measured.
         distinct = {one.seconds: one for one in reversed(judged) if one.seconds not in judge.measured_seconds}
         return judge, list(reversed(distinct.values()))
 
