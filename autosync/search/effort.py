@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosync.trials.compare import DEFAULT_DESIGN, Design
 from autosync.trials.policy import DEFAULT_POLICY, Policy
+
+FEWEST_STEPS = 6
+"""Two that are discarded, and two windows of two, which tell whether steps are steady."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """`trial` says how long each strategy that is tried is measured.
 
-    `num_finalists` is how many of the fastest are measured again beside stock DDP, `proof` how much of each.
+    Long steps vary less, and what a change of strategy leaves behind is over after fewer of them. So where the fewest
+    steps of a trial would take longer than `trial_seconds`, there are fewer. `num_finalists` is how many of the fastest
+    are measured again beside stock DDP, `proof` how much of each.
     """
 
     trial: Policy = DEFAULT_POLICY
+    trial_seconds: float | None = None
     proof: Design = DEFAULT_DESIGN
     num_finalists: int = 2
 
     def __post_init__(self) -> None:
         if self.num_finalists < 1:
             raise ValueError(f"{self.num_finalists} finalists (1 or more)")
+        if self.trial_seconds is not None and self.trial_seconds <= 0:
+            raise ValueError(f"trials of {self.trial_seconds:g} s (above 0)")
+
+    def policy(self, step_seconds: float | None) -> Policy:
+        """How long a strategy is measured where steps take about so long; None where nobody knows yet."""
+        most = self.trial.min_warmup_steps + self.trial.min_steps
+        if step_seconds is None or self.trial_seconds is None or self.trial_seconds >= most * step_seconds:
+            return self.trial
+        num_steps = max(FEWEST_STEPS, round(self.trial_seconds / step_seconds))
+        share = max(2, num_steps // 3)
+        num_warmup = min(share, self.trial.min_warmup_steps)
+        return replace(
+            self.trial,
+            min_warmup_steps=num_warmup,
+            window_steps=min(share, self.trial.window_steps),
+            min_steps=min(num_steps - num_warmup, self.trial.min_steps),
+        )
 
 
-NORMAL_EFFORT = Effort()
+NORMAL_EFFORT = Effort(trial_seconds=6.0)
 QUICK_EFFORT = Effort(
     trial=Policy(max_warmup_steps=8, min_steps=8, max_steps=24, budget_seconds=5.0),
+    trial_seconds=2.0,
     proof=Design(num_steps=36, budget_seconds=20.0),
 )
 """Enough to see how it goes: small differences are not found."""

@@ -123,10 +123,14 @@ def prove(
     finalists: Sequence[Candidate],
     *,
     rivals: Sequence[Rival] = (),
+    best_seconds: float | None = None,
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> Verdict:
-    """Measure stock DDP, the finalists and the baselines in turn and declare the winner."""
+    """Measure stock DDP, the finalists and the baselines in turn and declare the winner.
+
+    `best_seconds` is the best median of the trials, if there were any.
+    """
     entrants, crowded_out = _as_fit(line_up(trials, finalists, rivals), trials)
     if len(entrants) == 1:
         return _default_alone(trials, entrants[0])
@@ -134,7 +138,7 @@ def prove(
         trials.service,
         [entrant.contestant for entrant in entrants],
         design=trials.effort.proof,
-        policy=trials.effort.trial,
+        policy=trials.effort.policy(best_seconds),
         seed=seed,
         compute_seconds=trials.model.step_seconds,
         progress=progress.now,

@@ -87,7 +87,7 @@ class Trials:
             outcome = measure(
                 self.service,
                 self.contestant(candidate),
-                self.effort.trial,
+                self.effort.policy(best_seconds),
                 best_seconds=best_seconds,
                 compute_seconds=self.model.step_seconds,
             )

@@ -127,7 +127,14 @@ def tune(
             finalists = rounds.predicted(num_finalists) if spares else choose_finalists(course.tried, num_finalists)
             progress.note(course.proving(len(finalists)))
             rivals = find_rivals(opened, trials, ground, spares_trials=spares, progress=progress) if finalists else ()
-            verdict = prove(trials, finalists, rivals=rivals, seed=settings.seed, progress=progress)
+            verdict = prove(
+                trials,
+                finalists,
+                rivals=rivals,
+                best_seconds=course.best_seconds,
+                seed=settings.seed,
+                progress=progress,
+            )
             fidelities = measure_fidelities(trials, verdict, progress)
             records, baselines = tuple(course.records), tuple(opened.for_proof())
     except OperationError as error:

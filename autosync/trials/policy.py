@@ -53,7 +53,7 @@ class Service(Protocol):
 class Policy:
     """How long one contestant is measured.
 
-    At least `min_warmup_steps` are discarded: stock DDP rebuilds its buckets in the first ones. Steps are taken until
+    At least `min_warmup_steps` are discarded: stock DDP rebuilds its buckets after the first one. Steps are taken until
     the 95 % interval of their median is narrower than `interval_share` of it and the later half lasts as long as the
     earlier one, `max_steps` are measured or `budget_seconds` are spent, warm-up included. A trial whose interval lies
     above `give_up_factor` times the best so far is stopped.
@@ -72,8 +72,8 @@ class Policy:
     max_cpu_share: float = 0.6
 
     def __post_init__(self) -> None:
-        if not 4 <= self.min_warmup_steps <= self.max_warmup_steps:
-            raise ValueError(f"{self.min_warmup_steps} to {self.max_warmup_steps} warm-up steps (4 or more)")
+        if not 2 <= self.min_warmup_steps <= self.max_warmup_steps:
+            raise ValueError(f"{self.min_warmup_steps} to {self.max_warmup_steps} warm-up steps (2 or more)")
         if not 1 <= self.min_steps <= self.max_steps:
             raise ValueError(f"{self.min_steps} to {self.max_steps} measured steps (1 or more)")
         if self.window_steps < 2 or self.steps_per_run < 1:

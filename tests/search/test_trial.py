@@ -4,10 +4,12 @@ import os
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.search.candidates import STOCK_DDP, candidate, default_as_strategy
-from autosync.search.effort import NORMAL_EFFORT, Effort
+from autosync.search.effort import FEWEST_STEPS, NORMAL_EFFORT, Effort
 from autosync.search.trial import Trials
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Untrained
@@ -38,6 +40,37 @@ def test_the_effort_says_how_much_is_measured(model: ModelSpec, cluster: Cluster
     record = _trials(FakeSteps(seconds=0.1, noise=0.2), model, cluster, effort).run(STOCK_DDP, 0)
     assert record.measurement is not None
     assert record.measurement.num_steps <= 9
+
+
+def test_long_steps_are_fewer(model: ModelSpec, cluster: ClusterSpec) -> None:
+    trials = _trials(FakeSteps(seconds=1.5, noise=0.002), model, cluster)
+    first = trials.run(STOCK_DDP, 0).measurement
+    later = trials.run(STOCK_DDP, 1, best_seconds=1.5).measurement
+    assert first is not None
+    assert later is not None
+    assert later.num_warmup_steps < 4 <= first.num_warmup_steps
+    assert later.num_steps <= 6 < first.num_steps
+    assert later.flags == ()
+
+
+@given(
+    step_seconds=st.floats(1e-3, 100.0),
+    trial_seconds=st.floats(0.1, 100.0),
+    min_warmup_steps=st.integers(2, 8),
+    window_steps=st.integers(2, 8),
+    min_steps=st.integers(1, 40),
+)
+def test_a_paced_trial_is_no_longer_than_a_whole_one(
+    step_seconds: float, trial_seconds: float, min_warmup_steps: int, window_steps: int, min_steps: int
+) -> None:
+    whole = Policy(min_warmup_steps=min_warmup_steps, window_steps=window_steps, min_steps=min_steps)
+    effort = Effort(trial=whole, trial_seconds=trial_seconds)
+    paced = effort.policy(step_seconds)
+    assert 2 <= paced.min_warmup_steps <= min_warmup_steps
+    assert 2 <= paced.window_steps <= window_steps
+    assert 1 <= paced.min_steps <= min_steps
+    assert paced.min_warmup_steps + paced.min_steps <= max(FEWEST_STEPS, trial_seconds / step_seconds + 1)
+    assert effort.policy(None) == whole
 
 
 def test_what_is_clearly_worse_is_stopped_and_says_so(model: ModelSpec, cluster: ClusterSpec) -> None:

@@ -190,7 +190,7 @@ def test_a_failure_is_raised_and_leaves_nothing_prepared() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"min_warmup_steps": 3},
+        {"min_warmup_steps": 1},
         {"max_warmup_steps": 3},
         {"min_steps": 0},
         {"max_steps": 5},
