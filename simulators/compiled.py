@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+
+from autosync.stale import drop_stale
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _CALLED: dict[str, Any] = {"cache": True}
 _INNER: dict[str, Any] = {**_CALLED, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _BORROWS: dict[str, Any] = {**_CALLED, "_nrt": False, "error_model": "numpy"}
+
+drop_stale(Path(__file__).parent)
 
 
 def called(function: FunctionT) -> FunctionT:
