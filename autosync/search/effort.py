@@ -11,14 +11,18 @@ from autosync.trials.policy import DEFAULT_POLICY, Policy
 FEWEST_STEPS = 6
 """Two that are discarded, and two windows of two, which tell whether steps are steady."""
 
+WIDE_SHARE = 0.05
+"""How wide the interval of a trial of few long steps may be: the fastest are measured again in any case."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """`trial` says how long each strategy that is tried is measured.
 
     Long steps vary less, and what a change of strategy leaves behind is over after fewer of them. So where the fewest
-    steps of a trial would take longer than `trial_seconds`, there are fewer. `num_finalists` is how many of the fastest
-    are measured again beside stock DDP, `proof` how much of each.
+    steps of a trial would take longer than `trial_seconds`, there are fewer, a wider interval is enough, and twice that
+    time is all there is. `num_finalists` is how many of the fastest are measured again beside stock DDP, `proof` how
+    much of each.
     """
 
     trial: Policy = DEFAULT_POLICY
@@ -45,6 +49,8 @@ class Effort:
             min_warmup_steps=num_warmup,
             window_steps=min(share, self.trial.window_steps),
             min_steps=min(num_steps - num_warmup, self.trial.min_steps),
+            interval_share=max(self.trial.interval_share, WIDE_SHARE),
+            budget_seconds=min(self.trial.budget_seconds, max(2 * self.trial_seconds, num_steps * step_seconds)),
         )
 
 

@@ -43,7 +43,7 @@ def test_the_effort_says_how_much_is_measured(model: ModelSpec, cluster: Cluster
 
 
 def test_long_steps_are_fewer(model: ModelSpec, cluster: ClusterSpec) -> None:
-    trials = _trials(FakeSteps(seconds=1.5, noise=0.002), model, cluster)
+    trials = _trials(FakeSteps(seconds=1.5, noise=0.002, num_warmup_steps=1), model, cluster)
     first = trials.run(STOCK_DDP, 0).measurement
     later = trials.run(STOCK_DDP, 1, best_seconds=1.5).measurement
     assert first is not None
@@ -69,6 +69,7 @@ def test_a_paced_trial_is_no_longer_than_a_whole_one(
     assert 2 <= paced.min_warmup_steps <= min_warmup_steps
     assert 2 <= paced.window_steps <= window_steps
     assert 1 <= paced.min_steps <= min_steps
+    assert paced.budget_seconds <= whole.budget_seconds
     assert paced.min_warmup_steps + paced.min_steps <= max(FEWEST_STEPS, trial_seconds / step_seconds + 1)
     assert effort.policy(None) == whole
 
