@@ -21,8 +21,8 @@ class Effort:
 
     Long steps vary less, and what a change of strategy leaves behind is over after fewer of them. So where the fewest
     steps of a trial would take longer than `trial_seconds`, there are fewer, a wider interval is enough, and twice that
-    time is all there is. `num_finalists` is how many of the fastest are measured again beside stock DDP, `proof` how
-    much of each.
+    time is all there is, or as long as the fewest steps take. `num_finalists` is how many of the fastest are measured
+    again beside stock DDP, `proof` how much of each.
     """
 
     trial: Policy = DEFAULT_POLICY

@@ -85,8 +85,11 @@ class Learned:
         promising = bred.most_promising(ground.num_simulated)
         judged = judge.judge([(one.origin, one.strategy) for one in promising])
         # Of those that the precise simulator cannot tell apart either, one is enough, and so is one that was measured.
-        distinct = {one.seconds: one for one in reversed(judged) if one.seconds not in judge.measured_seconds}
-        return judge, list(reversed(distinct.values()))
+        distinct: dict[float, Judged] = {}
+        for one in judged:
+            if one.seconds not in judge.measured_seconds:
+                distinct.setdefault(one.seconds, one)
+        return judge, list(distinct.values())
 
     def _known(self, judge: Judge, count: int, seen: set[str]) -> list[tuple[float, Candidate]]:
         """The most promising presets."""
