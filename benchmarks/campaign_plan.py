@@ -47,7 +47,8 @@ MIX: Mapping[Source, int] = {"sampled": 6, "mutated": 2, "crossed": 1, "neighbou
 class Group:
     """Each of these models on each of these clusters: how many records of it there are to be, and from which sources.
 
-    A combination that stands in several groups is as the last of them says.
+    In the end `again` of its fastest random strategies are measured again: the fastest of many short trials is partly
+    the luckiest. A combination that stands in several groups is as the last of them says.
     """
 
     __pydantic_config__ = STRICT
@@ -56,12 +57,15 @@ class Group:
     clusters: tuple[str, ...]
     records: int
     mix: Mapping[Source, int] | None = None
+    again: int = 0
 
     def __post_init__(self) -> None:
         if not self.models or not self.clusters:
             raise ValueError("a group without a combination (at least one model and one cluster)")
         if self.records < 1:
             raise ValueError(f"{self.records} records (1 or more)")
+        if self.again < 0:
+            raise ValueError(f"{self.again} strategies measured again (0 or more)")
         if self.mix is not None:
             check_mix(self.mix)
 
@@ -173,7 +177,10 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """A model on a cluster, and how many records of it there are to be; `key` has the hashes of their specs."""
+    """A model on a cluster, and how many records of it there are to be; `key` has the hashes of their specs.
+
+    `num_again` strategies are measured again once these are there.
+    """
 
     target: str
     key: tuple[str, str]
@@ -182,6 +189,7 @@ class Combination:
     dilation: float
     num_records: int
     mix: Mapping[Source, int]
+    num_again: int = 0
 
     @property
     def name(self) -> str:
@@ -224,6 +232,7 @@ def _combinations(campaign: Campaign, problems: list[Problem]) -> Iterator[Combi
                     dilation=split_dilation(target)[1] or 1.0,
                     num_records=group.records,
                     mix=group.mix or campaign.mix,
+                    num_again=group.again,
                 )
 
 

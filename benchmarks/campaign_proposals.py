@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from campaign_plan import Campaign, Combination, Source
 
 from autosync import jsonio
-from autosync.datasets.drift import REFERENCE_ORIGIN
+from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN
 from autosync.datasets.facts import plan_facts
 from autosync.datasets.schema import PlanFacts, Record
 from autosync.documents import Document
@@ -70,6 +70,10 @@ class Proposals:
                 if proposal is not None:
                     return proposal
         return None
+
+    def again(self, record: Record) -> Proposal:
+        """The strategy of a record once more."""
+        return self._proposal(AGAIN_ORIGIN, self._strategy(record))
 
     def _seed(self, number: int) -> str:
         return jsonio.content_hash([self._campaign.seed, *self._combination.key, number])

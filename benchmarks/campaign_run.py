@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Protocol
 from campaign_plan import Campaign, Combination
 from campaign_proposals import Proposal, Proposals
 
-from autosync.datasets.drift import REFERENCE_ORIGIN, combination_of, is_reference
+from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, combination_of, is_reference
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Measurement, Record
 from autosync.datasets.store import Store
@@ -28,6 +28,8 @@ from autosync.search.effort import Effort
 from autosync.search.trial import Trials
 from autosync.trials.policy import Service
 
+TIMES_AGAIN = 2
+"""How often strategies are measured beside the first time that are to be measured again."""
 MAX_LAUNCH_FAILURES = 3
 MAX_FAILURES_IN_A_ROW = 8
 MAX_DISTURBED = 3
@@ -56,14 +58,28 @@ def to_stderr(text: str) -> None:
 
 @dataclass(slots=True)
 class _State:
-    """The records of one combination, references apart, and how often in a row nothing new was found."""
+    """The records of one combination; apart from them its references and what was measured again."""
 
     records: list[Record] = field(default_factory=list)
     references: list[Record] = field(default_factory=list)
+    again: list[Record] = field(default_factory=list)
     is_exhausted: bool = False
 
     def add(self, record: Record) -> None:
-        (self.references if record.origin == REFERENCE_ORIGIN else self.records).append(record)
+        apart = {REFERENCE_ORIGIN: self.references, AGAIN_ORIGIN: self.again}
+        apart.get(record.origin, self.records).append(record)
+
+    def to_repeat(self, num_again: int) -> list[Record]:
+        """Of the fastest random strategies those that were not measured again often enough, each as often as needed."""
+        measured = sorted(
+            (record.measurement.median_seconds, position)
+            for position, record in enumerate(self.records)
+            if record.measurement is not None and record.origin == "sampled"
+        )
+        fastest = [self.records[position] for _, position in measured[:num_again]]
+        times = Counter(record.strategy_id for record in self.again)
+        # In turn, so that neighbours in time are trials of different strategies.
+        return [one for time in range(TIMES_AGAIN) for one in fastest if times[one.strategy_id] <= time]
 
 
 class Collector:
@@ -110,11 +126,13 @@ class Collector:
 
     @property
     def num_wanted(self) -> int:
-        return sum(combination.num_records for combination in self._combinations)
+        return sum(one.num_records + TIMES_AGAIN * one.num_again for one in self._combinations)
 
     @property
     def num_done(self) -> int:
-        return sum(min(len(self._state(one).records), one.num_records) for one in self._combinations)
+        states = [(self._state(one), one) for one in self._combinations]
+        num_new = sum(min(len(state.records), one.num_records) for state, one in states)
+        return num_new + sum(min(len(state.again), TIMES_AGAIN * one.num_again) for state, one in states)
 
     def done_of_each(self) -> dict[str, list[int]]:
         """By combination, how many records there are and are to be."""
@@ -131,8 +149,16 @@ class Collector:
         """Measure until all is there, or the time is over; whether all is there."""
         for combination, num_wanted in self.visits():
             if self.is_late:
-                break
-            self._visit(combination, num_wanted)
+                return False
+            proposals = Proposals(self.campaign, combination)
+            self._visit(combination, proposals, self._new_ones(combination, proposals, num_wanted))
+        for combination in self._combinations:
+            if self.is_late:
+                return False
+            again = self._state(combination).to_repeat(combination.num_again)
+            if again:
+                proposals = Proposals(self.campaign, combination)
+                self._visit(combination, proposals, map(proposals.again, again))
         return self.num_done >= self.num_wanted or all(self._is_done(one) for one in self._combinations)
 
     def visits(self) -> Iterator[tuple[Combination, int]]:
@@ -150,10 +176,21 @@ class Collector:
 
     def _is_done(self, combination: Combination) -> bool:
         state = self._state(combination)
-        return state.is_exhausted or len(state.records) >= combination.num_records
+        has_all = state.is_exhausted or len(state.records) >= combination.num_records
+        return has_all and not state.to_repeat(combination.num_again)
 
-    def _visit(self, combination: Combination, num_wanted: int) -> None:
-        state, proposals = self._state(combination), Proposals(self.campaign, combination)
+    def _new_ones(self, combination: Combination, proposals: Proposals, num_wanted: int) -> Iterator[Proposal]:
+        """New strategies until there are so many records."""
+        state = self._state(combination)
+        while len(state.records) < num_wanted:
+            proposal = proposals.next(state.records)
+            if proposal is None:
+                state.is_exhausted = True
+                self._tell(f"{combination.name}: nothing new is found after {len(state.records)} records")
+                return
+            yield proposal
+
+    def _visit(self, combination: Combination, proposals: Proposals, wanted: Iterable[Proposal]) -> None:
         for spec in (model_spec(combination.model), cluster_spec(combination.cluster)):
             self._store.add_spec(spec)
         self._await_quiet()
@@ -162,11 +199,8 @@ class Collector:
             visit = _Visit(self, combination, service)
             if not visit.measure(proposals.reference):
                 return
-            while len(state.records) < num_wanted and not self.is_late:
-                proposal = proposals.next(state.records)
-                if proposal is None:
-                    state.is_exhausted = True
-                    self._tell(f"{combination.name}: nothing new is found after {len(state.records)} records")
+            for proposal in wanted:
+                if self.is_late:
                     break
                 if not visit.measure(proposal):
                     return

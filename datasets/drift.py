@@ -19,6 +19,9 @@ from dataclasses import replace
 from autosync.datasets.schema import Flag, Record
 
 REFERENCE_ORIGIN = "reference"
+AGAIN_ORIGIN = "again"
+"""Of trials of strategies that were tried before, for a better figure of them."""
+
 DRIFT_SHARE = 0.05
 """How far a reference may be from its usual times, as a share of them."""
 

@@ -66,10 +66,22 @@ def is_disturbed(record: Record) -> bool:
 
 def measured_of(measurements: Sequence[Measurement], *, noise: float = 0.0) -> Measured:
     """Measurements as columns, each interval at least `noise` to either side, as a share."""
-    seconds = np.array([one.median_seconds for one in measurements], dtype=np.float64)
-    low = np.array([one.low_seconds for one in measurements], dtype=np.float64)
-    high = np.array([one.high_seconds for one in measurements], dtype=np.float64)
-    return Measured(seconds, np.minimum(low, seconds / (1 + noise)), np.maximum(high, seconds * (1 + noise)))
+    return measured_of_trials([(one,) for one in measurements], noise=noise)
+
+
+def measured_of_trials(strategies: Sequence[Sequence[Measurement]], *, noise: float = 0.0) -> Measured:
+    """A row for each strategy, of one or more trials of it: their geometric mean, as sure as so many together are."""
+    rows = [_together(trials, noise) for trials in strategies]
+    seconds, below, above = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+    return Measured(np.exp(seconds), np.exp(seconds - below), np.exp(seconds + above))
+
+
+def _together(trials: Sequence[Measurement], noise: float) -> tuple[float, float, float]:
+    """The mean of some trials' logarithms, and how far its interval reaches below and above it."""
+    logs = np.log([(one.median_seconds, one.low_seconds, one.high_seconds) for one in trials])
+    widths = np.sqrt(np.square(logs[:, 1:] - logs[:, :1]).sum(axis=0)) / len(trials)
+    least = math.log1p(noise) / math.sqrt(len(trials))
+    return float(logs[:, 0].mean()), max(float(widths[0]), least), max(float(widths[1]), least)
 
 
 def noise_of(records: Iterable[Record]) -> float:

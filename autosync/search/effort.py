@@ -20,9 +20,9 @@ class Effort:
     """`trial` says how long each strategy that is tried is measured.
 
     Long steps vary less, and what a change of strategy leaves behind is over after fewer of them. So where the fewest
-    steps of a trial would take longer than `trial_seconds`, there are fewer, a wider interval is enough, and twice that
-    time is all there is, or as long as the fewest steps take. `num_finalists` is how many of the fastest are measured
-    again beside stock DDP, `proof` how much of each.
+    steps of a trial would take longer than `trial_seconds`, there are fewer, a wider interval is enough, and that time
+    is all there is, or as long as the fewest steps take. `num_finalists` is how many of the fastest are measured again
+    beside stock DDP, `proof` how much of each.
     """
 
     trial: Policy = DEFAULT_POLICY
@@ -36,10 +36,10 @@ class Effort:
         if self.trial_seconds is not None and self.trial_seconds <= 0:
             raise ValueError(f"trials of {self.trial_seconds:g} s (above 0)")
 
-    def policy(self, step_seconds: float | None) -> Policy:
-        """How long a strategy is measured where steps take about so long; None where nobody knows yet."""
+    def policy(self, step_seconds: float) -> Policy:
+        """How long a strategy is measured where steps take about so long."""
         most = self.trial.min_warmup_steps + self.trial.min_steps
-        if step_seconds is None or self.trial_seconds is None or self.trial_seconds >= most * step_seconds:
+        if self.trial_seconds is None or self.trial_seconds >= most * step_seconds:
             return self.trial
         num_steps = max(FEWEST_STEPS, round(self.trial_seconds / step_seconds))
         share = max(2, num_steps // 3)
@@ -50,7 +50,7 @@ class Effort:
             window_steps=min(share, self.trial.window_steps),
             min_steps=min(num_steps - num_warmup, self.trial.min_steps),
             interval_share=max(self.trial.interval_share, WIDE_SHARE),
-            budget_seconds=min(self.trial.budget_seconds, max(2 * self.trial_seconds, num_steps * step_seconds)),
+            budget_seconds=min(self.trial.budget_seconds, max(self.trial_seconds, num_steps * step_seconds)),
         )
 
 

@@ -138,7 +138,7 @@ def prove(
         trials.service,
         [entrant.contestant for entrant in entrants],
         design=trials.effort.proof,
-        policy=trials.effort.policy(best_seconds),
+        policy=trials.policy(best_seconds),
         seed=seed,
         compute_seconds=trials.model.step_seconds,
         progress=progress.now,

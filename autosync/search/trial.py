@@ -11,6 +11,7 @@ from typing import Protocol
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.schema import Failure, Measurement, Record
+from autosync.plan.bound import bound
 from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.search.candidates import Candidate
@@ -23,7 +24,7 @@ from autosync.strategy.emit.ddp import settings_for
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
-from autosync.trials.policy import Service, measure
+from autosync.trials.policy import Policy, Service, measure
 from autosync.trials.service import StepSamples, TrialFailed
 
 
@@ -78,6 +79,10 @@ class Trials:
         )
         return replace(settings, frozen=()) if self.is_replayed else settings
 
+    def policy(self, best_seconds: float | None) -> Policy:
+        """How long a strategy is measured; before the first one was, by the least that any can take."""
+        return self.effort.policy(best_seconds or bound(self.model, self.cluster).seconds)
+
     def run(self, candidate: Candidate, number: int, *, best_seconds: float | None = None) -> Record:
         """Try a candidate on the cluster; stop early if it is clearly worse than the best so far."""
         started = dt.datetime.now(tz=dt.UTC)
@@ -87,7 +92,7 @@ class Trials:
             outcome = measure(
                 self.service,
                 self.contestant(candidate),
-                self.effort.policy(best_seconds),
+                self.policy(best_seconds),
                 best_seconds=best_seconds,
                 compute_seconds=self.model.step_seconds,
             )

@@ -296,7 +296,9 @@ def doubts(seconds: Sequence[float], policy: Policy, *, stopped_early: bool = Fa
 
 def _warmup_runs(tally: Tally, policy: Policy) -> Iterator[int]:
     """The numbers of steps to run until the warm-up is over or the budget spent."""
-    yield policy.min_warmup_steps + policy.window_steps
+    fewest = policy.min_warmup_steps + 2 * policy.window_steps
+    # Each further run costs a step that is not counted; where many are needed a bad trial may end before all are taken.
+    yield fewest if fewest <= policy.steps_per_run else fewest - policy.window_steps
     while not warmup_ends(tally.seconds, policy) and tally.spent_seconds < policy.budget_seconds:
         yield policy.window_steps + 1
 

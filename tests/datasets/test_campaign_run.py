@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autosync.datasets.drift import REFERENCE_ORIGIN, flag_drift
+from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, flag_drift
 from autosync.datasets.packed import read_packed, unpack
 from autosync.datasets.schema import Record
 from autosync.datasets.store import Store
@@ -93,7 +93,7 @@ class _Service:
         self._fake.release(name)
 
 
-def combination(model: str = "ncf", cluster: str = "2-hosts", num_records: int = 20) -> Combination:
+def combination(model: str = "ncf", cluster: str = "2-hosts", num_records: int = 20, num_again: int = 0) -> Combination:
     (found_model, model_key), (found_cluster, cluster_key) = _model(model), _cluster(cluster)
     return Combination(
         target=model,
@@ -103,6 +103,7 @@ def combination(model: str = "ncf", cluster: str = "2-hosts", num_records: int =
         dilation=1.0,
         num_records=num_records,
         mix={"sampled": 2, "mutated": 1, "crossed": 1, "neighbour": 1},
+        num_again=num_again,
     )
 
 
@@ -118,8 +119,9 @@ def campaign(**changes: Any) -> Campaign:
 def collector(path: Path, services: Services, machine: Idle | None = None, **options: Any) -> Collector:
     settings: dict[str, Any] = {"tell": lambda _: None, "clock": lambda: services.now}
     plan = options.pop("campaign", campaign())
+    combinations = options.pop("combinations", COMBINATIONS)
     return Collector(
-        plan, COMBINATIONS, Store(path), open_service=services.open, machine=machine or Idle(), **(settings | options)
+        plan, combinations, Store(path), open_service=services.open, machine=machine or Idle(), **(settings | options)
     )
 
 
@@ -158,6 +160,22 @@ def test_each_visit_begins_and_ends_with_the_reference_and_has_it_in_between(tmp
     assert max(b - a for a, b in pairwise(positions)) == 6
     assert len({of_one[number].strategy_id for number in positions}) == 1
     assert flag_drift(of_one) == of_one
+
+
+@pytest.mark.parametrize("stops_at", [None, 27, 29])
+def test_the_fastest_random_strategies_are_measured_again_in_the_end(stops_at: int | None, tmp_path: Path) -> None:
+    combinations = (combination(num_again=3),)
+    if stops_at is not None:
+        with pytest.raises(KeyboardInterrupt):
+            collector(tmp_path, Services(stops_at=stops_at), combinations=combinations).collect()
+    last = collector(tmp_path, Services(), combinations=combinations)
+    assert last.collect()
+    assert last.num_done == last.num_wanted == 20 + 2 * 3
+    records = [record for record in Store(tmp_path).records() if record.measurement]
+    sampled = [record for record in records if record.origin == "sampled"]
+    fastest = sorted(sampled, key=lambda record: record.measurement.median_seconds)[:3]
+    again = [record.strategy_id for record in records if record.origin == AGAIN_ORIGIN]
+    assert again == 2 * [record.strategy_id for record in fastest]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from autosync.simulators.evaluation import (
     is_disturbed,
     mean_accuracy,
     measured_of,
+    measured_of_trials,
     noise_of,
 )
 
@@ -141,8 +142,22 @@ def test_more_noise_means_fewer_clear_pairs(rows: list[tuple[float, float]], noi
     narrow, wide = measured_of(measurements), measured_of(measurements, noise=noise)
     pairs = set(zip(*(column.tolist() for column in clear_pairs(narrow)), strict=True))
     assert pairs >= set(zip(*(column.tolist() for column in clear_pairs(wide)), strict=True))
-    assert all(wide.low <= wide.seconds / (1 + noise))
-    assert all(wide.high >= wide.seconds * (1 + noise))
+    rounding = 1 + 1e-12
+    assert all(wide.low <= wide.seconds / (1 + noise) * rounding)
+    assert all(wide.high * rounding >= wide.seconds * (1 + noise))
+
+
+@given(row=_rows.map(lambda rows: rows[0]), noise=_shares, num_trials=st.integers(2, 5))
+def test_more_trials_of_a_strategy_are_surer(row: tuple[float, float], noise: float, num_trials: int) -> None:
+    seconds, share = row
+    trial = _measurement(seconds, seconds * (1 - share), seconds * (1 + share))
+    (one,), (several,) = (measured_of_trials([[trial] * count], noise=noise).high for count in (1, num_trials))
+    assert several / seconds == pytest.approx((one / seconds) ** (1 / num_trials**0.5))
+
+
+def test_trials_of_a_strategy_count_as_their_mean() -> None:
+    trials = [_measurement(seconds, seconds, seconds) for seconds in (1.0, 4.0)]
+    assert measured_of_trials([trials, trials[:1]]).seconds == pytest.approx([2.0, 1.0])
 
 
 def test_a_strategy_is_no_pair_with_itself() -> None:
