@@ -22,17 +22,19 @@ class Effort:
     Long steps vary less, and what a change of strategy leaves behind is over after fewer of them. So where the fewest
     steps of a trial would take longer than `trial_seconds`, there are fewer, a wider interval is enough, and that time
     is all there is, or as long as the fewest steps take. `num_finalists` is how many of the fastest are measured again
-    beside stock DDP, `proof` how much of each.
+    beside stock DDP, `num_predicted` how many of those that are predicted to be, where none was tried; `proof` how much
+    of each.
     """
 
     trial: Policy = DEFAULT_POLICY
     trial_seconds: float | None = None
     proof: Design = DEFAULT_DESIGN
     num_finalists: int = 2
+    num_predicted: int = 4
 
     def __post_init__(self) -> None:
-        if self.num_finalists < 1:
-            raise ValueError(f"{self.num_finalists} finalists (1 or more)")
+        if min(self.num_finalists, self.num_predicted) < 1:
+            raise ValueError(f"{self.num_finalists} finalists, {self.num_predicted} predicted ones (1 or more)")
         if self.trial_seconds is not None and self.trial_seconds <= 0:
             raise ValueError(f"trials of {self.trial_seconds:g} s (above 0)")
 
@@ -59,6 +61,7 @@ QUICK_EFFORT = Effort(
     trial=Policy(max_warmup_steps=8, min_steps=8, max_steps=24, budget_seconds=5.0),
     trial_seconds=2.0,
     proof=Design(num_steps=36, budget_seconds=20.0),
+    num_predicted=2,
 )
 """Enough to see how it goes: small differences are not found."""
 

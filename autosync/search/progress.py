@@ -131,6 +131,8 @@ class Course:
         """What follows the last trial."""
         if num_finalists == 0:
             return "measuring stock DDP"
+        if not self.tried:
+            return f"measuring stock DDP and the {num_finalists} that may be fastest, in turn"
         fastest = "the fastest" if num_finalists == 1 else f"the {num_finalists} fastest"
         return f"measuring stock DDP and {fastest} again, in turn"
 

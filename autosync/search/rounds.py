@@ -35,9 +35,10 @@ class Rounds:
     def predicted(self, count: int) -> list[Candidate]:
         """What the proposer would try first, without trying it."""
         started = time.monotonic()
-        found = self._proposer.propose([], count, random.Random(f"{self._seed} 0"), taken={STOCK_DDP.strategy_id})
+        wanted = max(count, self._proposer.round_size)
+        found = self._proposer.propose([], wanted, random.Random(f"{self._seed} 0"), taken={STOCK_DDP.strategy_id})
         self.search_seconds += time.monotonic() - started
-        return found
+        return found[:count]
 
     def _propose(self, num_left: int) -> bool:
         """Have the next round wait; whether there is one."""

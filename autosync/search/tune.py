@@ -123,8 +123,11 @@ def tune(
             rounds = Rounds(opened, asked_of, seed=settings.seed)
             ended = _search(opened, trials, rounds, course, patience=settings.patience, progress=progress)
             spares = settings.num_trials == 0
-            num_finalists = settings.effort.num_finalists
-            finalists = rounds.predicted(num_finalists) if spares else choose_finalists(course.tried, num_finalists)
+            finalists = (
+                rounds.predicted(settings.effort.num_predicted)
+                if spares
+                else choose_finalists(course.tried, settings.effort.num_finalists)
+            )
             progress.note(course.proving(len(finalists)))
             rivals = find_rivals(opened, trials, ground, spares_trials=spares, progress=progress) if finalists else ()
             verdict = prove(

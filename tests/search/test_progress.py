@@ -107,8 +107,14 @@ def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[.
         (2, "measuring stock DDP and the 2 fastest again, in turn"),
     ],
 )
-def test_the_proof_is_announced(count: int, words: str, clock: Clock) -> None:
-    assert _course(clock).proving(count) == words
+def test_the_proof_is_announced(count: int, words: str, clock: Clock, add: Callable[..., None]) -> None:
+    course = _course(clock)
+    add(course, STOCK_DDP, 0.1)
+    assert course.proving(count) == words
+
+
+def test_nothing_is_measured_again_that_was_not_tried(clock: Clock) -> None:
+    assert _course(clock).proving(4) == "measuring stock DDP and the 4 that may be fastest, in turn"
 
 
 def test_trials_under_way_elsewhere_count(clock: Clock, add: Callable[..., None]) -> None:

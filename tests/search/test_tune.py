@@ -338,7 +338,7 @@ def test_without_trials_the_predicted_are_proved(tune_fake: TuneFake) -> None:
     assert tuned.records == ()
     roles = [contest.entrant.role for contest in tuned.verdict.contests]
     assert roles[0] == "default"
-    assert 1 + CHEAP.num_finalists <= len(roles) <= 3 + CHEAP.num_finalists
+    assert 1 + CHEAP.num_predicted <= len(roles) <= 3 + CHEAP.num_predicted
     assert all(contest.candidate.strategy is not None for contest in tuned.verdict.contests[1:])
 
 

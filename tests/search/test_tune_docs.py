@@ -9,7 +9,7 @@ import pytest
 from autosync.cli import main
 from autosync.cli.tune import tune
 from autosync.datasets.schema import FAILURE_KINDS
-from autosync.search.effort import EFFORTS, NORMAL_EFFORT
+from autosync.search.effort import EFFORTS, NORMAL_EFFORT, QUICK_EFFORT
 from autosync.search.study_folder import StudyFolder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
@@ -44,6 +44,8 @@ def test_the_efforts_are_those_of_the_code() -> None:
     assert "\n".join(rows) in PAGE
     assert NORMAL_EFFORT.num_finalists == 2
     assert "The two fastest of ours" in PAGE
+    assert (NORMAL_EFFORT.num_predicted, QUICK_EFFORT.num_predicted) == (4, 2)
+    assert "the four strategies that the simulator holds for fastest (`--effort quick`: two)" in PAGE
 
 
 def test_the_dry_run_is_what_is_printed(
