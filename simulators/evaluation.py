@@ -15,7 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -71,17 +71,17 @@ def measured_of(measurements: Sequence[Measurement], *, noise: float = 0.0) -> M
 
 def measured_of_trials(strategies: Sequence[Sequence[Measurement]], *, noise: float = 0.0) -> Measured:
     """A row for each strategy, of one or more trials of it: their geometric mean, as sure as so many together are."""
-    rows = [_together(trials, noise) for trials in strategies]
-    seconds, below, above = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-    return Measured(np.exp(seconds), np.exp(seconds - below), np.exp(seconds + above))
+    seconds, low, high = np.array([_together(trials) for trials in strategies], dtype=np.float64).reshape(-1, 3).T
+    least = (1 + noise) ** np.array([len(trials) ** -0.5 for trials in strategies], dtype=np.float64)
+    return Measured(seconds, np.minimum(low, seconds / least), np.maximum(high, seconds * least))
 
 
-def _together(trials: Sequence[Measurement], noise: float) -> tuple[float, float, float]:
-    """The mean of some trials' logarithms, and how far its interval reaches below and above it."""
-    logs = np.log([(one.median_seconds, one.low_seconds, one.high_seconds) for one in trials])
-    widths = np.sqrt(np.square(logs[:, 1:] - logs[:, :1]).sum(axis=0)) / len(trials)
-    least = math.log1p(noise) / math.sqrt(len(trials))
-    return float(logs[:, 0].mean()), max(float(widths[0]), least), max(float(widths[1]), least)
+def _together(trials: Sequence[Measurement]) -> tuple[float, float, float]:
+    """The geometric mean of some trials and the ends of its interval, the trials being independent of one another."""
+    seconds = geometric_mean(one.median_seconds for one in trials) if len(trials) > 1 else trials[0].median_seconds
+    below = math.hypot(*(math.log(one.median_seconds / one.low_seconds) for one in trials)) / len(trials)
+    above = math.hypot(*(math.log(one.high_seconds / one.median_seconds) for one in trials)) / len(trials)
+    return seconds, seconds * math.exp(-below), seconds * math.exp(above)
 
 
 def noise_of(records: Iterable[Record]) -> float:
