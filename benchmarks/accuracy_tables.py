@@ -40,7 +40,10 @@ def tables(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _bounds(document)
     for by in ("model", "cluster"):
         if f"{by}_matrix" in document:
-            yield from _held_out(document[f"{by}_held_out"], by)
+            yield ""
+            yield f"### Without a trial, trained on all other {by}s"
+            yield ""
+            yield from held_out(document, by)
             yield from _matrix(document[f"{by}_matrix"], by)
 
 
@@ -125,17 +128,14 @@ def _bounds(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _held_out(found: Mapping[str, Any], by: str) -> Iterator[str]:
-    yield ""
-    yield f"### Without a trial, trained on all other {by}s: pair ranking, and in parentheses the median error"
-    yield ""
-    yield f"| {by} | records | timeline | learned |"
-    yield "|---|---|---|---|"
-    for name, row in found.items():
-        cells = [
-            f"{_cell('pair_ranking', row[who]['pair_ranking'])} ({_cell('median_error', row[who]['median_error'])})"
-            for who in ("timeline", "learned")
-        ]
+def held_out(document: Mapping[str, Any], by: str) -> Iterator[str]:
+    """What a ranker that was trained on all other models (clusters) is worth without a trial, by model (cluster)."""
+    columns = ("pair_ranking", "median_error", "top_regret")
+    titles = [f"{who}: {_COLUMNS[column]}" for who in ("timeline", "learned") for column in columns]
+    yield f"| {by} left out | records | {' | '.join(titles)} |"
+    yield f"|---|{'---|' * (1 + len(titles))}"
+    for name, row in document[f"{by}_held_out"].items():
+        cells = [_cell(column, row[who][column]) for who in ("timeline", "learned") for column in columns]
         yield f"| {name} | {row['records']} | {' | '.join(cells)} |"
 
 

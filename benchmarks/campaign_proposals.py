@@ -75,6 +75,12 @@ class Proposals:
         """The strategy of a record once more."""
         return self._proposal(AGAIN_ORIGIN, self._strategy(record))
 
+    def mended(self, record: Record) -> Proposal:
+        """What a record is of once more, to put a better trial in its place."""
+        if record.strategy_id is None:
+            return Proposal(candidate=STOCK_DDP, facts=None)
+        return self._proposal(record.origin, self._strategy(record))
+
     def _seed(self, number: int) -> str:
         return jsonio.content_hash([self._campaign.seed, *self._combination.key, number])
 

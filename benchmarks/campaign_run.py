@@ -19,7 +19,8 @@ from typing import Protocol
 from campaign_plan import Campaign, Combination
 from campaign_proposals import Proposal, Proposals
 
-from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, combination_of, is_reference
+from autosync.datasets.doubt import is_doubtful, least_doubtful
+from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, combination_of, flag_drift, is_reference
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Measurement, Record
 from autosync.datasets.store import Store
@@ -58,16 +59,34 @@ def to_stderr(text: str) -> None:
 
 @dataclass(slots=True)
 class _State:
-    """The records of one combination; apart from them its references and what was measured again."""
+    """The records of one combination; apart from them its references and what was measured again.
+
+    Of a strategy that was measured twice for doubt, the less doubtful trial is its record.
+    """
 
     records: list[Record] = field(default_factory=list)
     references: list[Record] = field(default_factory=list)
     again: list[Record] = field(default_factory=list)
     is_exhausted: bool = False
+    _positions: dict[tuple[str, str | None], int] = field(default_factory=dict)
+    _mended: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
-        apart = {REFERENCE_ORIGIN: self.references, AGAIN_ORIGIN: self.again}
-        apart.get(record.origin, self.records).append(record)
+        apart = {REFERENCE_ORIGIN: self.references, AGAIN_ORIGIN: self.again}.get(record.origin)
+        if apart is not None:
+            apart.append(record)
+            return
+        position = self._positions.setdefault((record.origin, record.strategy_id), len(self.records))
+        if position == len(self.records):
+            self.records.append(record)
+        else:
+            self.records[position] = least_doubtful([self.records[position], record])
+            self._mended.add(position)
+
+    def to_mend(self) -> list[Record]:
+        """What is doubtful and was measured once only."""
+        flagged = flag_drift([*self.records, *self.references])[: len(self.records)]
+        return [one for at, one in enumerate(flagged) if at not in self._mended and is_doubtful(one)]
 
     def to_repeat(self, num_again: int) -> list[Record]:
         """Of the fastest random strategies those that were not measured again often enough, each as often as needed."""
@@ -155,11 +174,24 @@ class Collector:
         for combination in self._combinations:
             if self.is_late:
                 return False
-            again = self._state(combination).to_repeat(combination.num_again)
-            if again:
-                proposals = Proposals(self.campaign, combination)
-                self._visit(combination, proposals, map(proposals.again, again))
-        return self.num_done >= self.num_wanted or all(self._is_done(one) for one in self._combinations)
+            self._mend(combination)
+            self._repeat(combination)
+        return all(self._is_done(one) for one in self._combinations)
+
+    def _mend(self, combination: Combination) -> None:
+        """Measure doubtful records of a combination once more."""
+        doubtful = self._state(combination).to_mend()
+        if doubtful:
+            self._tell(f"{combination.name}: {len(doubtful)} doubtful records are measured once more")
+            proposals = Proposals(self.campaign, combination)
+            self._visit(combination, proposals, map(proposals.mended, doubtful))
+
+    def _repeat(self, combination: Combination) -> None:
+        """Measure the fastest again, as often as the plan says."""
+        again = self._state(combination).to_repeat(combination.num_again)
+        if again:
+            proposals = Proposals(self.campaign, combination)
+            self._visit(combination, proposals, map(proposals.again, again))
 
     def visits(self) -> Iterator[tuple[Combination, int]]:
         """Which combination has its turn, until it has how many records; each round in an order of its own."""
@@ -177,7 +209,7 @@ class Collector:
     def _is_done(self, combination: Combination) -> bool:
         state = self._state(combination)
         has_all = state.is_exhausted or len(state.records) >= combination.num_records
-        return has_all and not state.to_repeat(combination.num_again)
+        return has_all and not state.to_mend() and not state.to_repeat(combination.num_again)
 
     def _new_ones(self, combination: Combination, proposals: Proposals, num_wanted: int) -> Iterator[Proposal]:
         """New strategies until there are so many records."""

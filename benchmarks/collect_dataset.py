@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autosync.datasets.drift import REFERENCE_ORIGIN, flag_drift
+from autosync.datasets.doubt import without_doubles
+from autosync.datasets.drift import REFERENCE_ORIGIN, combination_of, flag_drift
 from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, not_among, pack, read_packed, unpack
 from autosync.datasets.schema import Record
 from autosync.datasets.store import Store
@@ -61,7 +62,7 @@ def main() -> int:
         with store.held():
             to_stderr(f"took up {unpack(options.packed, store)} records of {options.packed}")
     if options.pack:
-        document = packed(campaign, store, options.output, force=options.force)
+        document = packed(campaign, combinations, store, options.output, force=options.force)
         code = 0
     else:
         code, document = collected(campaign, chosen(combinations, options.only), store, options)
@@ -134,8 +135,13 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def packed(campaign: Campaign, store: Store, output: Path, *, force: bool) -> dict[str, Any]:
-    """Write the store's records as Parquet, flagged where the machine drifted."""
+def packed(
+    campaign: Campaign, combinations: Sequence[Combination], store: Store, output: Path, *, force: bool
+) -> dict[str, Any]:
+    """Write the store's records of the plan as Parquet, flagged where the machine drifted.
+
+    Combinations that the plan had once and has no more stay in the store, as do trials that a better one replaced.
+    """
     problems: list[str] = []
     found = list(store.records(report=lambda problem: problems.append(str(problem))))
     for problem in problems:
@@ -143,15 +149,20 @@ def packed(campaign: Campaign, store: Store, output: Path, *, force: bool) -> di
     records = flag_drift(found, share=campaign.quiet.max_drift)
     if not force:
         _refuse_loss(records, output)
-    count = pack(records, store.specs(), output, force=True)
-    measured = [record.measurement for record in records if record.measurement is not None]
+    planned = {combination.key for combination in combinations}
+    of_plan = [record for record in records if combination_of(record) in planned]
+    chosen = without_doubles(of_plan)
+    count = pack(chosen, store.specs(), output, force=True)
+    measured = [record.measurement for record in chosen if record.measurement is not None]
     return {
         "campaign": campaign.name,
         "output": str(output),
         "num_records": count,
         "num_measured": len(measured),
-        "num_references": sum(record.origin == REFERENCE_ORIGIN for record in records),
+        "num_references": sum(record.origin == REFERENCE_ORIGIN for record in chosen),
         "num_flagged": sum(bool(one.flags) for one in measured),
+        "num_replaced": len(of_plan) - len(chosen),
+        "num_not_of_plan": len(records) - len(of_plan),
         "num_left_out": len(problems),
         "num_bytes": {name: (output / name).stat().st_size for name in (RECORDS_FILE, SPECS_FILE)},
     }

@@ -2,19 +2,26 @@
 datasets/README.md and the picture docs/pictures/dataset.svg.
 
 What stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the card is made from the records and from nothing
-else; the rest is written by hand, and the results of simulators come from their own benchmark. `--check` writes nothing
-and ends with 1 where the card does not say what the records say.
+else; the rest is written by hand. The results of simulators take minutes to compute: they are those of
+
+    python benchmarks/simulator_accuracy.py > accuracy.json
+    python tools/make_dataset_card.py --accuracy accuracy.json
+
+and stay as they are without that option. `--check` writes nothing and ends with 1 where the card does not say what the
+records say.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autosync import jsonio
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
@@ -23,6 +30,9 @@ from autosync.datasets.schema import Record
 from autosync.datasets.stats import Stats, dataset_stats, step_times
 from autosync.pictures.spread_picture import Spread, spread_picture
 from autosync.units import format_rate, format_size
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from accuracy_tables import held_out
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "datasets" / "records"
@@ -45,9 +55,13 @@ class Dataset:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; say whether the card is up to date")
+    parser.add_argument("--accuracy", type=Path, metavar="FILE", help="what simulator_accuracy.py printed")
     options = parser.parse_args()
     dataset = load(RECORDS)
-    old, new = CARD.read_text(encoding="utf-8"), filled(CARD.read_text(encoding="utf-8"), dataset)
+    old = CARD.read_text(encoding="utf-8")
+    new = filled(old, dataset)
+    if options.accuracy:
+        new = put_in(new, "baselines", baselines(json.loads(options.accuracy.read_text(encoding="utf-8"))))
     if options.check:
         if old != new:
             sys.stderr.write(f"{CARD} does not say what the records say: python {Path(__file__).name}\n")
@@ -67,11 +81,20 @@ def load(folder: Path) -> Dataset:
 def filled(card: str, dataset: Dataset) -> str:
     """The card with its tables made anew."""
     for name, make in PARTS.items():
-        place = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-        assert place.search(card), f"the card has a place for {name}"
-        text = make(dataset)
-        card = place.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", card)
+        card = put_in(card, name, make(dataset))
     return card
+
+
+def put_in(card: str, name: str, text: str) -> str:
+    """The card with another text in one of its places."""
+    place = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+    assert place.search(card), f"the card has a place for {name}"
+    return place.sub(lambda match: f"{match[1]}{text}\n{match[2]}", card)
+
+
+def baselines(accuracy: Mapping[str, Any]) -> str:
+    """What simulators are worth on a model, or on a cluster, that they never saw."""
+    return "\n".join([*held_out(accuracy, "model"), "", *held_out(accuracy, "cluster")])
 
 
 def picture(dataset: Dataset) -> str:

@@ -130,7 +130,7 @@ class _Path:
             )
             before = self._before(index, rank, part, iteration)
             if before is None or begun <= self._begin:
-                return begun, rank, self._place_at(rank, begun)
+                return begun, rank, self._place_that_told(operation.after, rank, begun)
             index, iteration = before
 
     def _last_to_come(self, index: int, rank: int, part: int, iteration: int) -> tuple[int, int]:
@@ -161,14 +161,26 @@ class _Path:
 
     def _told(self, edges: tuple[Edge, ...], rank: int, iteration: int) -> float:
         """When training had told the last of these edges."""
-        latest = -np.inf
-        for edge in edges:
-            if edge.event == "operation" or not self._scene.trains[rank]:
-                continue
-            number = edge.target if edge.event == "grad_ready" else self._scene.num_events - 2
-            places = np.flatnonzero((self._scene.program == EVENT) & (self._scene.program_argument == number))
-            latest = max([latest, *self._played.passed[iteration, rank, places].tolist()])
-        return latest
+        return max(self._played.passed[iteration, rank, self._places_that_tell(edges, rank)].tolist(), default=-np.inf)
+
+    def _place_that_told(self, edges: tuple[Edge, ...], rank: int, begun: float) -> int:
+        """Where in its program training let an operation begin.
+
+        It is not just the last place that was passed by then: an operation that takes no time lets training pass
+        what waits for it in the same moment, and the way back would lead to that operation again.
+        """
+        return max(self._places_that_tell(edges, rank), default=self._place_at(rank, begun))
+
+    def _places_that_tell(self, edges: tuple[Edge, ...], rank: int) -> list[int]:
+        scene = self._scene
+        if not scene.trains[rank]:
+            return []
+        numbers = [
+            edge.target if edge.event == "grad_ready" else scene.num_events - 2
+            for edge in edges
+            if edge.event != "operation"
+        ]
+        return np.flatnonzero((scene.program == EVENT) & np.isin(scene.program_argument, numbers)).tolist()
 
     def _lanes(self) -> dict[int, int]:
         """For each part the operation before it in its lane."""

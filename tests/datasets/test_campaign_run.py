@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from autosync.datasets.doubt import is_doubtful
 from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, flag_drift
 from autosync.datasets.packed import read_packed, unpack
 from autosync.datasets.schema import Record
@@ -52,13 +53,21 @@ class Idle:
 class Services:
     """Opens services whose steps take a time that follows from the strategy, and counts them."""
 
-    def __init__(self, *, stops_at: int | None = None, steps: FakeSteps = STEPS, fails: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        stops_at: int | None = None,
+        steps: FakeSteps = STEPS,
+        fails: bool = False,
+        noisy: Collection[int] = (),
+    ) -> None:
         self.num_opened = 0
         self.num_prepared = 0
         self.now = 0.0
         self._stops_at = stops_at
         self._steps = steps
         self._fails = fails
+        self._noisy = noisy
 
     @contextmanager
     def open(self, combination: Combination, folder: Path) -> Iterator["_Service"]:
@@ -72,7 +81,8 @@ class Services:
         if self._fails:
             raise TrialFailed("launch", "no testbed can be made here")
         factor = 1 + sum(map(ord, contestant.name.split()[-1])) % 100 / 100
-        return replace(self._steps, seconds=self._steps.seconds * factor)
+        noise = 0.2 if self.num_prepared in self._noisy else self._steps.noise
+        return replace(self._steps, seconds=self._steps.seconds * factor, noise=noise)
 
 
 class _Service:
@@ -178,6 +188,36 @@ def test_the_fastest_random_strategies_are_measured_again_in_the_end(stops_at: i
     assert again == 2 * [record.strategy_id for record in fastest]
 
 
+def test_doubtful_records_are_measured_once_more_and_the_better_trials_ship(tmp_path: Path) -> None:
+    """The third and the fourth trial are noisy; the fourth is so again. None of them is a reference."""
+    one = (combination(num_records=8),)
+    # Eight records and four references come before what is measured once more, behind another reference.
+    services = Services(noisy={3, 4, 15})
+    assert collector(tmp_path / "store", services, combinations=one).collect()
+    records = list(Store(tmp_path / "store").records())
+    third, fourth = records[2], records[3]
+    again = [record for record in records[12:] if record.origin != REFERENCE_ORIGIN]
+    assert [record.strategy_id for record in again] == [third.strategy_id, fourth.strategy_id]
+    assert [record.origin for record in again] == [third.origin, fourth.origin]
+    assert [is_doubtful(record) for record in again] == [False, True]
+    # Once more is enough, and what ships has each strategy once.
+    services = Services()
+    assert collector(tmp_path / "store", services, combinations=one).collect()
+    assert services.num_opened == 0
+    told = packed(campaign(), one, Store(tmp_path / "store"), tmp_path / "packed", force=False)
+    assert (told["num_replaced"], told["num_records"]) == (2, len(records) - 2)
+    shipped = [record.trial for record in read_packed(tmp_path / "packed")]
+    assert third.trial not in shipped
+    assert len({fourth.trial, again[1].trial} & set(shipped)) == 1
+
+
+def test_what_the_plan_has_no_more_stays_in_the_store(tmp_path: Path) -> None:
+    collector(tmp_path / "store", Services()).collect()
+    told = packed(campaign(), COMBINATIONS[:1], Store(tmp_path / "store"), tmp_path / "packed", force=False)
+    assert told["num_not_of_plan"] == len(list(Store(tmp_path / "store").records())) - told["num_records"] > 0
+    assert {record.cluster_name for record in read_packed(tmp_path / "packed")} == {"2-hosts"}
+
+
 @pytest.mark.parametrize(
     "stops_at", [1, 9, 23, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 5, 17, 30))]
 )
@@ -205,7 +245,7 @@ def test_a_line_that_a_crash_left_torn_is_measured_again(tmp_path: Path) -> None
 
 
 def pack_campaign(store: Path, output: Path, **options: Any) -> dict[str, Any]:
-    return packed(campaign(), Store(store), output, **({"force": False} | options))
+    return packed(campaign(), COMBINATIONS, Store(store), output, **({"force": False} | options))
 
 
 def test_a_campaign_whose_store_is_gone_goes_on_from_what_was_packed(tmp_path: Path) -> None:
@@ -230,6 +270,10 @@ def test_a_campaign_whose_store_is_gone_goes_on_from_what_was_packed(tmp_path: P
     assert len({record.trial for record in found}) == len(found)
 
 
+def is_drifting(record: Record) -> bool:
+    return record.measurement is not None and "drifting_machine" in record.measurement.flags
+
+
 def test_drift_is_told_anew_with_all_references(tmp_path: Path) -> None:
     """In the first half the machine was slow, as its end did not know; with the second half the usual time is known."""
     with pytest.raises(KeyboardInterrupt):
@@ -237,16 +281,19 @@ def test_drift_is_told_anew_with_all_references(tmp_path: Path) -> None:
     assert pack_campaign(tmp_path / "first", tmp_path / "packed")["num_flagged"] == 0
     unpack(tmp_path / "packed", Store(tmp_path / "second"))
     collector(tmp_path / "second", Services()).collect()
-    assert pack_campaign(tmp_path / "second", tmp_path / "packed")["num_flagged"] >= 8
-    flagged = [
-        record.trial
-        for record in read_packed(tmp_path / "packed")
-        if record.measurement is not None and "drifting_machine" in record.measurement.flags
-    ]
-    assert set(range(8)) <= set(flagged)
+    drifting = [record.trial for record in flag_drift(Store(tmp_path / "second").records()) if is_drifting(record)]
+    assert set(range(8)) <= set(drifting)
+    # What was measured meanwhile was measured once more, and the better trial ships; references stay as they are.
+    assert pack_campaign(tmp_path / "second", tmp_path / "packed")["num_replaced"] >= 6
+    shipped = [record for record in read_packed(tmp_path / "packed") if is_drifting(record)]
+    assert shipped
+    assert {record.origin for record in shipped} == {REFERENCE_ORIGIN}
     # The flags are of the look, not of the trials: taken up again they are gone.
     unpack(tmp_path / "packed", Store(tmp_path / "third"))
-    assert list(Store(tmp_path / "third").records()) == list(Store(tmp_path / "second").records())
+    measured = {record.trial: record for record in Store(tmp_path / "second").records()}
+    taken_up = list(Store(tmp_path / "third").records())
+    assert taken_up == [measured[record.trial] for record in taken_up]
+    assert len(taken_up) == len(list(read_packed(tmp_path / "packed")))
 
 
 def test_packing_loses_no_record_unasked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-from make_dataset_card import CARD, PARTS, PICTURE, RECORDS, filled, load, picture
+from make_dataset_card import CARD, PARTS, PICTURE, RECORDS, baselines, filled, load, picture, put_in
 
 MAX_BYTES = 25 * 10**6
 """What a wheel may carry."""
@@ -35,6 +35,15 @@ def test_tables_are_made_of_the_records(tmp_path: Path, make_record: Callable[..
     assert "- backend gloo, python 3.11.9, torch 2.13.0: 2 records" in found
     assert filled(found, load(tmp_path)) == found
     assert "2 step times" in picture(load(tmp_path))
+
+
+def test_results_of_simulators_come_from_their_benchmark() -> None:
+    figures = {"pair_ranking": 0.9, "median_error": 0.05, "top_regret": 0.02}
+    rows = {"ncf": {"records": 7, "timeline": figures, "learned": figures | {"pair_ranking": None}}}
+    text = baselines({"model_held_out": rows, "cluster_held_out": {}})
+    assert "| ncf | 7 | 0.900 | 5.0% | 2.0% |  | 5.0% | 2.0% |" in text
+    card = "before <!-- begin baselines -->\nold\n<!-- end baselines --> after"
+    assert put_in(card, "baselines", text) == card.replace("old", text)
 
 
 def test_the_card_has_a_place_for_every_table() -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autosync.pictures.trace_file import choose_steps, read_trace
 from autosync.simulators.costs import Costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.model_file import load_model
+from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import AllReduce, Message, ParameterServer, Strategy
+from autosync.strategy.space import Space
+from autosync.testing.generate import clusters, models
 from autosync.testing.plans import cluster_of
 
 
@@ -52,6 +62,26 @@ def test_the_critical_path_leads_through_the_step(strategy: Strategy) -> None:
     starts = [one.start_seconds for one in found.critical_path]
     assert starts == sorted(starts)
     assert all(one.seconds >= 0 for one in found.critical_path)
+
+
+@given(model=models(), cluster=clusters(backends=("gloo",)), seed=st.integers(0, 2**32 - 1))
+def test_the_critical_path_of_any_strategy_goes_back_in_time_and_ends(
+    model: ModelSpec, cluster: ClusterSpec, seed: int
+) -> None:
+    strategy = Space(model=model, cluster=cluster).sample(random.Random(seed))
+    path = TimelineSimulator(model, cluster, costs=Costs()).explain(strategy).critical_path
+    assert path
+    assert all(one.seconds >= 0 for one in path)
+    assert all(before.start_seconds <= after.start_seconds for before, after in itertools.pairwise(path))
+
+
+def test_work_that_takes_no_time_is_passed_once() -> None:
+    """Reference DDP ends with local work of no length; the way back must not stand still at it."""
+    model, cluster = load_model("resnet18"), load_cluster("4-hosts")
+    path = TimelineSimulator(model, cluster, costs=Costs()).explain(build_preset("ddp", model, cluster)).critical_path
+    steps = [(one.operation, one.rank, one.start_seconds) for one in path]
+    assert len(steps) == len(set(steps))
+    assert path[0].start_seconds < path[-1].start_seconds
 
 
 def test_links_are_as_busy_as_their_bytes_make_them() -> None:
