@@ -49,8 +49,11 @@ SCREEN = "analytical"
 """The quick simulator that says which of many strategies the precise one is asked about."""
 
 NUM_SCREENED = 2500
-NUM_SIMULATED = 96
-"""For each round."""
+NUM_SIMULATED = 1000
+FEWEST_SIMULATED = 96
+LARGE = 250
+"""For each round. The precise simulator takes about as long as there are variables times nodes: where that is more than
+`LARGE`, it is asked about fewer, so that a round does not take minutes."""
 
 PRIOR_SIMULATOR = "learned"
 """Predicts where there are records of others to learn from and nobody else is named."""
@@ -228,7 +231,9 @@ def simulators(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path
     if name == SCREEN:
         return {**found, "num_simulated": NUM_SCREENED}
     screen = open_simulator(SCREEN, model, cluster)
-    return {**found, "num_simulated": NUM_SIMULATED, "screen": screen, "num_screened": NUM_SCREENED}
+    size = max(1.0, len(model.variables) * len(cluster.nodes) / LARGE)
+    num_simulated = max(FEWEST_SIMULATED, round(NUM_SIMULATED / size))
+    return {**found, "num_simulated": num_simulated, "screen": screen, "num_screened": NUM_SCREENED}
 
 
 def prior_of(text: str | None) -> Path | None:

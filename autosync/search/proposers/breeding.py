@@ -17,11 +17,6 @@ from autosync.search.proposers.style import Styles
 from autosync.simulators.interface import Simulator
 from autosync.strategy.representation import Strategy
 
-NUM_GENERATIONS = 6
-SHARE_SAMPLED = 0.25
-"""Of what is simulated, as much is sampled; the rest is bred from the best, in equal generations."""
-
-NUM_PARENTS = 40
 TOURNAMENT = 2
 P_SAMPLE = 0.05
 P_STYLE = 0.2
@@ -90,7 +85,7 @@ class Judge:
 
 
 class Breeding:
-    """What is bred for one round, at most `most`.
+    """What is simulated for one round, at most `most` strategies.
 
     Of strategies for which the simulator says the very same, the first `twins` are kept and the first has children.
     """
@@ -109,16 +104,32 @@ class Breeding:
         # Of a pool the same strategies come again and again. Identities are keys as long as their strategies live.
         self._asked: dict[int, Strategy] = {}
 
-    def breed(self, measured: Sequence[Outcome], rng: random.Random) -> None:
-        """Judge presets, what was measured, samples, and then generations of their children."""
-        self._add([(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None])
-        self._add([("measured", one.strategy) for one in measured])
-        num_sampled = max(round(SHARE_SAMPLED * self._num_left), 0)
-        self._add(list(itertools.islice(samples(self._ground, rng), num_sampled // 2)))
-        self._add([self._styled(rng) for _ in range(num_sampled // 2)])
-        for left in range(NUM_GENERATIONS, 0, -1):
-            parents = _most_promising([twins[0] for twins in self._found.values()], NUM_PARENTS)
-            self._add(list(itertools.islice(self._children(parents, rng), max(self._num_left, 0) // left)))
+    def begin(self, parents: Sequence[Sourced], rng: random.Random, *, share_sampled: float) -> None:
+        """Judge presets, these, and samples: such a share of what may still be simulated then."""
+        self.add([(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None])
+        self.add(parents)
+        num_sampled = max(round(share_sampled * self._num_left), 0)
+        self.add(list(itertools.islice(samples(self._ground, rng), num_sampled // 2)))
+        self.add([self._styled(rng) for _ in range(num_sampled // 2)])
+
+    def add(self, sourced: Sequence[Sourced]) -> None:
+        """Judge those that were not asked for before and are not too much to simulate."""
+        self._num_left -= len(sourced)
+        fresh: list[Sourced] = []
+        for origin, strategy in sourced:
+            if id(strategy) not in self._asked and self._likeness.num_pieces(strategy) <= self._most_pieces:
+                self._asked[id(strategy)] = strategy
+                fresh.append((origin, strategy))
+        for one in self._judge.judge(fresh):
+            twins = self._found.setdefault(one.seconds, [])
+            if len(twins) < self._twins:
+                twins.append(one)
+
+    def evolve(self, rng: random.Random, *, num_generations: int, num_parents: int) -> None:
+        """Judge generations of children, each of the most promising so far, until no more may be simulated."""
+        for left in range(num_generations, 0, -1):
+            parents = _most_promising([twins[0] for twins in self._found.values()], num_parents)
+            self.add(list(itertools.islice(self._children(parents, rng), max(self._num_left, 0) // left)))
 
     def most_promising(self, count: int) -> list[Judged]:
         """Those that might be fastest."""
@@ -144,19 +155,6 @@ class Breeding:
                 while rng.random() < P_ANOTHER_CHANGE:
                     child = domain.mutate(child, rng)
                 yield "mutated", child
-
-    def _add(self, sourced: Sequence[Sourced]) -> None:
-        """Judge those that were not asked for before and are not too much to simulate."""
-        self._num_left -= len(sourced)
-        fresh: list[Sourced] = []
-        for origin, strategy in sourced:
-            if id(strategy) not in self._asked and self._likeness.num_pieces(strategy) <= self._most_pieces:
-                self._asked[id(strategy)] = strategy
-                fresh.append((origin, strategy))
-        for one in self._judge.judge(fresh):
-            twins = self._found.setdefault(one.seconds, [])
-            if len(twins) < self._twins:
-                twins.append(one)
 
 
 def _most_promising(judged: Iterable[Judged], count: int) -> list[Judged]:

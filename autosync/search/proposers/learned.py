@@ -2,9 +2,11 @@
 
 Each round the simulators learn all that was measured so far. Then strategies are bred by predicted time from presets,
 samples and the fastest measured ones, over some generations (`breeding`). Where there is a quick simulator beside the
-precise one, it does the breeding, and the precise one judges the most promising. Of these such are picked that are
-predicted to be fast or might well be, each of them unlike those picked before it in the same round. In the first round,
-where nothing but simulators speaks, some places belong to presets: they are what people found by hand.
+precise one, the quick one finds the families that are worth it, thousands at a time, and the precise one goes on
+breeding from their best. (Bred by the quick one for longer, strategies become good at what it does not see.) Of these
+such are picked that are predicted to be fast or might well be, each of them unlike those picked before it in the same
+round. In the first round, where nothing but simulators speaks, some places belong to presets: they are what people
+found by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
 from autosync.search.proposers.breeding import BOLDNESS, Breeding, Judge, Judged
-from autosync.search.proposers.history import Outcome, Reader, fastest, new_ones, samples, seen_ids
+from autosync.search.proposers.history import Outcome, Reader, Sourced, fastest, new_ones, samples, seen_ids
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.likeness import Likeness
 from autosync.search.proposers.residuals import Residuals
@@ -31,8 +33,21 @@ NUM_COMPARED = 24
 """The precise simulator is held against so many of the fastest measured ones: what it says of slow ones is no matter,
 and it takes its time."""
 
+SHARE_SAMPLED = 0.25
+"""Of what is bred from scratch as much is sampled; the rest comes from the best, in equal generations."""
+
+NUM_GENERATIONS = 6
+NUM_PARENTS = 40
 NUM_TWINS = 4
 """Of those for which the quick simulator says the very same, so many are kept: the precise one tells them apart."""
+
+NUM_HANDED_ON = 100
+"""With so many of the most promising by the quick simulator the precise one begins, with half of what it may be asked
+about at the most."""
+
+NUM_LATE_GENERATIONS = 20
+NUM_LATE_PARENTS = 10
+"""Many small generations from few parents: the precise simulator's part is to go on, not to look around."""
 
 NUM_CONSIDERED = 300
 SHARE_KNOWN = 0.5
@@ -71,25 +86,35 @@ class Learned:
     ) -> tuple[Judge, list[Judged]]:
         """Who has the last word, and the most promising of all that was bred by its judgement."""
         ground = self._ground
-        quick = ground.screen or ground.simulator
-        quick.learn(history)
-        judge = Judge(quick, self._likeness, measured)
-        most = ground.num_simulated if ground.screen is None else ground.num_screened
-        twins = 1 if ground.screen is None else NUM_TWINS
-        bred = Breeding(ground, judge, self._likeness, self._styles, most=most, twins=twins)
-        bred.breed(measured[:NUM_MEASURED], rng)
+        parents = [("measured", one.strategy) for one in measured[:NUM_MEASURED]]
         if ground.screen is None:
-            return judge, bred.most_promising(NUM_CONSIDERED)
+            ground.simulator.learn(history)
+            judge = Judge(ground.simulator, self._likeness, measured)
+            return judge, self._bred(judge, ground.num_simulated, parents, rng).most_promising(NUM_CONSIDERED)
+        ground.screen.learn(history)
+        judge = Judge(ground.screen, self._likeness, measured)
+        families = self._bred(judge, ground.num_screened, parents, rng, twins=NUM_TWINS)
+        handed_on = families.most_promising(min(NUM_HANDED_ON, ground.num_simulated // 2))
         ground.simulator.learn(history)
         judge = Judge(ground.simulator, self._likeness, measured[:NUM_COMPARED])
-        promising = bred.most_promising(ground.num_simulated)
-        judged = judge.judge([(one.origin, one.strategy) for one in promising])
-        # Of those that the precise simulator cannot tell apart either, one is enough, and so is one that was measured.
-        distinct: dict[float, Judged] = {}
-        for one in judged:
-            if one.seconds not in judge.measured_seconds:
-                distinct.setdefault(one.seconds, one)
-        return judge, list(distinct.values())
+        bred = self._breeding(judge, ground.num_simulated)
+        bred.add([*parents, *((one.origin, one.strategy) for one in handed_on)])
+        bred.evolve(rng, num_generations=NUM_LATE_GENERATIONS, num_parents=NUM_LATE_PARENTS)
+        # What the precise simulator cannot tell from one that was measured is no news.
+        considered = bred.most_promising(NUM_CONSIDERED)
+        return judge, [one for one in considered if one.seconds not in judge.measured_seconds]
+
+    def _bred(
+        self, judge: Judge, most: int, parents: Sequence[Sourced], rng: random.Random, *, twins: int = 1
+    ) -> Breeding:
+        """What is found from scratch."""
+        bred = self._breeding(judge, most, twins=twins)
+        bred.begin(parents, rng, share_sampled=SHARE_SAMPLED)
+        bred.evolve(rng, num_generations=NUM_GENERATIONS, num_parents=NUM_PARENTS)
+        return bred
+
+    def _breeding(self, judge: Judge, most: int, *, twins: int = 1) -> Breeding:
+        return Breeding(self._ground, judge, self._likeness, self._styles, most=most, twins=twins)
 
     def _known(self, judge: Judge, count: int, seen: set[str]) -> list[tuple[float, Candidate]]:
         """The most promising presets."""
