@@ -172,10 +172,10 @@ class Collector:
             proposals = Proposals(self.campaign, combination)
             self._visit(combination, proposals, self._new_ones(combination, proposals, num_wanted))
         for combination in self._combinations:
-            if self.is_late:
-                return False
-            self._mend(combination)
-            self._repeat(combination)
+            for measure_again in (self._mend, self._repeat):
+                if self.is_late:
+                    return False
+                measure_again(combination)
         return all(self._is_done(one) for one in self._combinations)
 
     def _mend(self, combination: Combination) -> None:
