@@ -57,7 +57,7 @@ class Effort:
 
 
 NORMAL_EFFORT = Effort(trial=Policy(max_steps=60, interval_share=0.03), trial_seconds=6.0)
-"""A search learns more from two trials than from one of twice the steps: the proof measures the fastest again."""
+"""A trial need not be as sure as a comparison: the proof measures the fastest again."""
 
 QUICK_EFFORT = Effort(
     trial=Policy(max_warmup_steps=8, min_steps=8, max_steps=24, budget_seconds=5.0),

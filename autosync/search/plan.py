@@ -46,14 +46,14 @@ from autosync.trials.ranks import plan_launch
 from autosync.trials.service import TrialService
 
 SCREEN = "analytical"
-"""The quick simulator that says which of many strategies the precise one is asked about."""
+"""The quick simulator that finds, among many strategies, those with which the precise one begins."""
 
 NUM_SCREENED = 2500
 NUM_SIMULATED = 1000
 FEWEST_SIMULATED = 96
 LARGE = 250
-"""For each round. The precise simulator takes about as long as there are variables times nodes: where that is more than
-`LARGE`, it is asked about fewer, so that a round does not take minutes."""
+"""For each round. The precise simulator takes the longer the more variables and nodes there are: where their product is
+above `LARGE` it is asked about fewer in proportion, so that a round does not take minutes."""
 
 PRIOR_SIMULATOR = "learned"
 """Predicts where there are records of others to learn from and nobody else is named."""

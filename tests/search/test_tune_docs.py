@@ -42,6 +42,8 @@ def test_the_efforts_are_those_of_the_code() -> None:
         for name, effort in EFFORTS.items()
     ]
     assert "\n".join(rows) in PAGE
+    shares = [f"{effort.trial.interval_share:.0%}".replace("%", " %") for effort in (NORMAL_EFFORT, QUICK_EFFORT)]
+    assert f"narrower than {shares[0]} of it (`quick`: {shares[1]})" in PAGE
     assert NORMAL_EFFORT.num_finalists == 2
     assert "The two fastest of ours" in PAGE
     assert (NORMAL_EFFORT.num_predicted, QUICK_EFFORT.num_predicted) == (4, 2)
