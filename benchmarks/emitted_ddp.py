@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from autosync.datasets.schema import seconds_of_steps
 from autosync.launchers.local import LocalLauncher
 from autosync.launchers.testbed import TestbedLauncher
 from autosync.search.target import DdpDomain
@@ -29,7 +30,7 @@ from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
-from autosync.trials.statistics import round_ratio, slowest_rank
+from autosync.trials.statistics import round_ratio
 
 HERE = Path(__file__).parent
 TASK = str(HERE / "emitted_ddp_task.py")
@@ -107,7 +108,7 @@ def _trial(service: TrialService, contestant: Contestant, num_steps: int) -> lis
     service.prepare(contestant)
     try:
         service.run(contestant.name, NUM_WARMUP_STEPS)
-        return list(slowest_rank(service.run(contestant.name, num_steps).step_seconds))
+        return list(seconds_of_steps(service.run(contestant.name, num_steps).step_seconds))
     finally:
         service.release(contestant.name)
 

@@ -46,6 +46,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from autosync.datasets.schema import seconds_of_steps
 from autosync.plan.bundling import bundled
 from autosync.runtime.parallelize import parallelize, release
 from autosync.specs.cluster import ClusterSpec, Node
@@ -54,7 +55,7 @@ from autosync.specs.task_run import map_tensors
 from autosync.strategy.bundle import load_bundle, save_bundle
 from autosync.strategy.presets import build_preset
 from autosync.trials import meters
-from autosync.trials.statistics import Interval, min_rounds, round_ratio, slowest_rank
+from autosync.trials.statistics import Interval, min_rounds, round_ratio
 
 sys.path.insert(0, str(Path(__file__).parent))
 from runtime_tasks import TASKS
@@ -261,7 +262,7 @@ def time_scenario(name: str, launcher: Launcher, facts: dict[str, Any]) -> dict[
     ranks = launcher.run(name, scenario.contestants, alone=False)
     refused = {kind: words for rank in ranks for kind, words in rank["refused"].items()}
     blocks = {
-        kind: [slowest_rank(both) for both in zip(*(rank["blocks"][kind] for rank in ranks), strict=True)]
+        kind: [seconds_of_steps(both) for both in zip(*(rank["blocks"][kind] for rank in ranks), strict=True)]
         for kind in ranks[0]["blocks"]
         if kind not in refused
     }

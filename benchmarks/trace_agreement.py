@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autosync.datasets.schema import seconds_of_steps
 from autosync.pictures.trace_file import RankTrace, choose_steps, read_trace
 from autosync.plan.bundling import bundled
 from autosync.simulators.timeline.simulator import TimelineSimulator, open_timeline
@@ -28,7 +29,6 @@ from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
-from autosync.trials.statistics import slowest_rank
 
 MODEL, CLUSTER = "squeezenet@x2", "4-hosts"
 PRESETS = ("caramel", "ps_load_balanced", "fsdp")
@@ -99,7 +99,7 @@ class Bench(NamedTuple):
         self.service.run("plain", NUM_WARMUP)
         samples = self.service.run("plain", self.num_steps, settle=True)
         self.service.release("plain")
-        return statistics.median(slowest_rank(samples.step_seconds)), samples.cpu_share
+        return statistics.median(seconds_of_steps(samples.step_seconds)), samples.cpu_share
 
     def traced(self, strategy: Strategy, folder: Path) -> dict[str, RankTrace]:
         """What the ranks wrote."""

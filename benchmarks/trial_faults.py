@@ -35,6 +35,7 @@ import torch
 from torch import nn
 
 from autosync import Task
+from autosync.datasets.schema import seconds_of_steps
 from autosync.errors import AutosyncError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
@@ -44,7 +45,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.entrants import entrants
 from autosync.trials.policy import Policy, measure
 from autosync.trials.service import TrialFailed, TrialService
-from autosync.trials.statistics import Interval, round_ratio, slowest_rank
+from autosync.trials.statistics import Interval, round_ratio
 
 FAULT_VARIABLE = "TRIAL_FAULT_FILE"
 LATEST_SECONDS = 1.5
@@ -203,7 +204,7 @@ class Soak:
     def _measured(self) -> tuple[float, ...]:
         """The steps of the fixed strategy in a trial of its own."""
         measurement = measure(self._service, self._contestant, POLICY)
-        return slowest_rank(measurement.step_seconds)
+        return seconds_of_steps(measurement.step_seconds)
 
     def _trials(self, began: float) -> tuple[list[dict[str, Any]], list[tuple[float, ...]]]:
         trials: list[dict[str, Any]] = []

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from autosync.datasets.schema import seconds_of_steps
 from autosync.errors import AutosyncError
 from autosync.plan.bundling import bundled
 from autosync.search.candidates import STOCK_DDP, Candidate, candidate, known_candidates
@@ -34,7 +35,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.space import Space
 from autosync.trials.service import Contestant, StepSamples, TrialFailed, TrialService
-from autosync.trials.statistics import median_interval, slowest_rank
+from autosync.trials.statistics import median_interval
 
 BOUND_SECONDS = 0.5
 NUM_STEPS = 4
@@ -113,7 +114,7 @@ def _try(service: TrialService, contestant: Contestant) -> dict[str, float]:
     run, samples = _timed(lambda: service.run(contestant.name, NUM_STEPS))
     release, _ = _timed(lambda: service.release(contestant.name))
     assert isinstance(samples, StepSamples), "that is what a run answers"
-    steps = slowest_rank(samples.step_seconds)
+    steps = seconds_of_steps(samples.step_seconds)
     # Ranks begin and end their steps together, so the one that takes longest in all sets the time.
     run -= max(sum(of_rank) for of_rank in samples.step_seconds)
     later = float(np.median(steps[1:]))

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autosync.datasets.schema import seconds_of_steps
 from autosync.errors import AutosyncError
 from autosync.plan.bundling import bundled
 from autosync.search.candidates import candidate
@@ -44,7 +45,6 @@ from autosync.strategy.representation import Message, Partition, Strategy
 from autosync.strategy.space import Space
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialFailed, TrialService
-from autosync.trials.statistics import slowest_rank
 
 NUM_HOSTS = 4
 UNLIMITED_MEGABITS = 100_000
@@ -112,7 +112,7 @@ def measured(service: TrialService, contestant: Contestant, options: argparse.Na
     # The step that starts a run, on idle links, is not counted.
     samples = service.run(contestant.name, options.steps + 1)
     service.release(contestant.name)
-    seconds = slowest_rank(samples.step_seconds)[1:]
+    seconds = seconds_of_steps(samples.step_seconds)[1:]
     return {"seconds": float(np.median(seconds)), "cpu_share": samples.cpu_share}
 
 

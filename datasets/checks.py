@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
-from autosync.datasets.schema import Record
+from autosync.datasets.schema import Record, seconds_of_steps
 from autosync.documents import Document
 from autosync.errors import InputError, Problem
 from autosync.specs.cluster import ClusterSpec
@@ -76,6 +76,6 @@ def _measurement_findings(record: Record, cluster: ClusterSpec) -> Iterator[tupl
         return
     if measurement.num_ranks != cluster.num_workers:
         yield f"{measurement.num_ranks} ranks were measured", f"{cluster.name} has {cluster.num_workers} workers"
-    seconds = [max(ranks) for ranks in zip(*measurement.step_seconds, strict=True)]
+    seconds = seconds_of_steps(measurement.step_seconds)
     if not min(seconds) <= measurement.median_seconds <= max(seconds):
         yield f"no step took about the median of {measurement.median_seconds} s", "the median is that of the steps"

@@ -26,7 +26,7 @@ from autosync.datasets.facts import Spec, cluster_of_spec
 from autosync.datasets.files import folder_name, new_folder
 from autosync.datasets.formats import Reject, one_line
 from autosync.datasets.packed import distinct, needed
-from autosync.datasets.schema import Record, record_from_signed, signed
+from autosync.datasets.schema import Record, record_from_signed, seconds_of_steps, signed
 from autosync.datasets.store import parse_spec, read_spec
 from autosync.documents import MAX_BYTES, Document
 from autosync.errors import DocumentError, InputError, Problem
@@ -80,10 +80,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _runtime(record: Record) -> dict[str, Any]:
-    """What AutoDist has of a trial: the time of each step, on its slowest rank, and their mean."""
+    """What AutoDist has of a trial: the time of each step, and their mean."""
     assert record.measurement is not None, "asked of measured trials"
-    seconds = [max(ranks) for ranks in zip(*record.measurement.step_seconds, strict=True)]
-    return {"average": statistics.fmean(seconds), "runtime": seconds}
+    seconds = seconds_of_steps(record.measurement.step_seconds)
+    return {"average": statistics.fmean(seconds), "runtime": list(seconds)}
 
 
 def is_layout(folder: Path) -> bool:

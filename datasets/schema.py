@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
@@ -31,13 +32,22 @@ FLAGS: tuple[Flag, ...] = get_args(Flag)
 _MAX_COUNT = 2**63 - 1
 
 
+def seconds_of_steps(step_seconds: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """How long each step took, by rank and step: as long as its ranks on average.
+
+    Where no step ends for all ranks at once, as when communication goes on in the next forward pass, each rank has its
+    long steps at other times. The slowest rank of each step would add up to more time than has passed; means do not.
+    """
+    return tuple([statistics.fmean(ranks) for ranks in zip(*step_seconds, strict=True)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """How long the steps of a trial took.
 
     `step_seconds` has a row for each rank and in it a number for each measured step; the warm-up steps before them are
-    not among them. A step takes as long as its slowest rank: `median_seconds` is the median of these maxima over the
-    steps, `low_seconds` and `high_seconds` are the ends of its 95 % interval. `peak_memory_bytes` is of each rank.
+    not among them. `median_seconds` is the median over the steps of what each took (`seconds_of_steps`), `low_seconds`
+    and `high_seconds` are the ends of its 95 % interval. `peak_memory_bytes` is of each rank.
 
     What older records do not have: `cpu_share` is the share of the machine's processor time that was used,
     `bytes_sent` and `bytes_received` are of each rank in a step on average, `exposed_seconds` is what of the median

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autosync.datasets.drift import REFERENCE_ORIGIN
-from autosync.datasets.schema import Measurement, Record
+from autosync.datasets.schema import Measurement, Record, seconds_of_steps
 
 NOISE_LIMIT = 0.05
 STOCK_ORIGIN = "baseline:torch_ddp"
@@ -121,8 +121,8 @@ def _step_times(model: str, cluster: str, records: Iterable[Record]) -> StepTime
 
 
 def variation(measurement: Measurement) -> float:
-    """The coefficient of variation of a trial's steps, each as long as on its slowest rank."""
-    seconds = [max(ranks) for ranks in zip(*measurement.step_seconds, strict=True)]
+    """The coefficient of variation of what a trial's steps took."""
+    seconds = seconds_of_steps(measurement.step_seconds)
     return statistics.stdev(seconds) / statistics.fmean(seconds) if len(seconds) > 1 else 0.0
 
 

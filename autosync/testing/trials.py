@@ -101,9 +101,10 @@ class FakeService:
         ranks: list[list[float]] = [[] for _ in range(self._num_ranks)]
         for _ in range(num_steps):
             seconds = self._step(name, steps)
-            # The ranks take turns in being the slowest.
+            # The ranks take turns in being the slowest; on average they take the step's seconds.
             for rank, times in enumerate(ranks):
-                times.append(seconds if (self._taken[name] + rank) % self._num_ranks == 0 else seconds * 0.99)
+                is_slowest = (self._taken[name] + rank) % self._num_ranks == 0
+                times.append(seconds * (1 + 0.01 * (self._num_ranks - 1) if is_slowest else 0.99))
         self._left = (name, 0.0 if settle else steps.leaves_seconds)
         return StepSamples(
             step_seconds=tuple(map(tuple, ranks)),

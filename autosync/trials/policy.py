@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from autosync.datasets.schema import Flag, Measurement
+from autosync.datasets.schema import Flag, Measurement, seconds_of_steps
 from autosync.trials.contestant import Contestant
-from autosync.trials.statistics import Interval, correlated_median_interval, slowest_rank
+from autosync.trials.statistics import Interval, correlated_median_interval
 
 
 class Samples(Protocol):
@@ -195,8 +195,8 @@ class Tally:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Each step on its slowest rank, those left out not among them."""
-        return slowest_rank(self._ranks)
+        """What each step took, those left out not among them."""
+        return seconds_of_steps(self._ranks)
 
     @property
     def peak_memory_bytes(self) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ class Tally:
 
     @property
     def spent_seconds(self) -> float:
-        return sum(sum(slowest_rank(run.step_seconds)) for run in self._runs)
+        return sum(map(_length, self._runs))
 
     def measurement(
         self,
@@ -316,8 +316,13 @@ def _runs(tally: Tally, policy: Policy) -> Iterator[int]:
 
 def _weighted_cpu_share(runs: Sequence[Samples]) -> float:
     """The share over all runs: each counts as long as it took."""
-    lengths = [sum(slowest_rank(run.step_seconds)) for run in runs]
+    lengths = list(map(_length, runs))
     return sum(run.cpu_share * length for run, length in zip(runs, lengths, strict=True)) / sum(lengths)
+
+
+def _length(run: Samples) -> float:
+    """The seconds that a run took: it is over when its last rank has taken its last step."""
+    return max(map(sum, run.step_seconds))
 
 
 def _each_step(counts: Sequence[Sequence[int] | None], runs: Sequence[Samples]) -> tuple[int, ...] | None:

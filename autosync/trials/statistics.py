@@ -22,11 +22,6 @@ class Interval:
     high: float
 
 
-def slowest_rank(step_seconds: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """A step lasts as long as on its slowest rank."""
-    return tuple(max(ranks) for ranks in zip(*step_seconds, strict=True))
-
-
 def median_interval(seconds: Sequence[float], *, seed: int = 0) -> Interval:
     """The median with its interval."""
     medians = _resampled_medians(seconds, np.random.default_rng(seed))

@@ -1,10 +1,13 @@
 """What a record may hold, what it may not, and that it reads back as it was."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autosync.datasets.schema import (
     FAILURE_KINDS,
@@ -14,6 +17,7 @@ from autosync.datasets.schema import (
     Record,
     record_from_plain,
     record_to_plain,
+    seconds_of_steps,
 )
 from autosync.errors import DocumentError
 
@@ -56,6 +60,16 @@ PLAIN = {
     "network": "emulated",
     "started": "2026-01-31T12:00:00+00:00",
 }
+
+
+@given(st.integers(1, 4), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_steps_add_up_to_the_time_that_has_passed(num_ranks: int, num_steps: int, seed: int) -> None:
+    lots = random.Random(seed)
+    ranks = [[lots.uniform(0.1, 0.2) for _ in range(num_steps)] for _ in range(num_ranks)]
+    steps = seconds_of_steps(ranks)
+    assert sum(steps) == pytest.approx(sum(map(sum, ranks)) / num_ranks)
+    for seconds, of_ranks in zip(steps, zip(*ranks, strict=True), strict=True):
+        assert min(of_ranks) * (1 - 1e-12) <= seconds <= max(of_ranks) * (1 + 1e-12)
 
 
 def test_the_plain_form_of_a_measured_trial(make_record: MakeRecord) -> None:
