@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -252,7 +252,7 @@ class Collector:
 
     def is_disturbed(self, record: Record) -> bool:
         """Whether a trial is to be made again, for what other programs used meanwhile."""
-        return self._waits and _others_share(record) > self.machine.max_other_cpu
+        return self._waits and record.measurement is not None and "busy_machine" in record.measurement.flags
 
     def next_number(self) -> int:
         self._num_trials += 1
@@ -319,6 +319,7 @@ class _Visit:
             effort=Effort(trial=collector.campaign.steps.policy()),
             dilation=combination.dilation,
             others_share=collector.machine.others_share,
+            max_other_cpu=collector.machine.max_other_cpu,
         )
 
     def measure(self, proposal: Proposal) -> bool:
@@ -332,26 +333,12 @@ class _Visit:
             if not collector.is_disturbed(record):
                 break
             collector.counts["disturbed"] += 1
-        complete = _flagged(record, collector.machine.max_other_cpu)
         is_repeated = record.origin == REFERENCE_ORIGIN
         if is_repeated and record.measurement is not None:
             self._slow_seconds = record.measurement.median_seconds
         self.num_since_reference = 0 if is_repeated else self.num_since_reference + 1
-        goes_on = collector.keep(self._combination, complete, collector.clock() - began)
+        goes_on = collector.keep(self._combination, record, collector.clock() - began)
         return goes_on and not (is_repeated and record.measurement is None)
-
-
-def _others_share(record: Record) -> float:
-    """What other programs used during a trial; nothing that matters where it failed."""
-    return 0.0 if record.measurement is None else record.measurement.other_cpu_share or 0.0
-
-
-def _flagged(record: Record, max_other_cpu: float) -> Record:
-    """The record, flagged where other programs used too much."""
-    measurement = record.measurement
-    if measurement is None or _others_share(record) <= max_other_cpu:
-        return record
-    return replace(record, measurement=replace(measurement, flags=(*measurement.flags, "busy_machine")))
 
 
 def outcome(record: Record) -> str:

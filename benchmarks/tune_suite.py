@@ -5,7 +5,8 @@ where each strategy takes the time of its record. `simulated` lets them search w
 plays whose costs and links they do not know, with noise. Both run each proposer with several seeds, in turn, and tell
 for each target how many trials it took to come within 2 % of the best that anybody knows, the best so far after each
 trial (median and range over the seeds), and the search's own time. Trials are counted as a study does: stock DDP is the
-first.
+first. On simulated clusters, where every node has processors of its own, the bound is known too: how much of it each
+reached is told.
 
 `real` tunes targets on this machine's testbed, as users would, and proves each result beside stock DDP, DDP with its
 best single bucket and the best preset; needs an idle machine, and hours. What it has done it keeps in `--folder`, and

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from autosync.datasets.schema import Record
@@ -25,7 +25,8 @@ class Race:
     """One target. `open_ground` gives each run a ground of its own, with a simulator that has learned nothing yet.
 
     `measure` is what a trial shows of a candidate (None where it fails), with a chance of its own; `truth` is what it
-    really takes, which only the judge knows. `best_known_seconds` is what was known before, if anything.
+    really takes, which only the judge knows. `best_known_seconds` is what was known before, if anything, and
+    `bound_seconds` what no exact strategy can beat, where the truth's own links are known.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Race:
     measure: Callable[[Candidate, random.Random], float | None]
     truth: Callable[[Candidate], float | None]
     best_known_seconds: float | None = None
+    bound_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ def _judged(race: Race, runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
     best = min([*found, *([race.best_known_seconds] if race.best_known_seconds else [])])
     return {
         "best_known_seconds": best,
+        "bound_seconds": race.bound_seconds,
         "proposers": {name: _figures(of_name, best) for name, of_name in runs.items()},
     }
 
@@ -151,6 +154,18 @@ def _overall(targets: Mapping[str, Any], proposers: Sequence[str]) -> dict[str, 
                 "median_trials_to_near": _median_or_none(near),
                 "share_that_came_near": sum(count is not None for count in near) / len(near),
                 "mean_final_over_best": sum(finals) / len(finals) if finals else None,
+                "mean_share_of_bound": _share_of_bound(targets.values(), name),
                 "own_seconds_a_run": sum(sum(one["own_seconds"]) for one in figures) / len(near),
             }
     return overall
+
+
+def _share_of_bound(targets: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    """The bound over what a proposer came to, the geometric mean over targets and seeds; None without bounds."""
+    shares = [
+        target["bound_seconds"] / (ratio * target["best_known_seconds"])
+        for target in targets
+        if target["bound_seconds"] is not None
+        for ratio in target["proposers"][name]["final_over_best"]
+    ]
+    return geometric_mean(shares) if shares else None

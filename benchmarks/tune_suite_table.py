@@ -30,12 +30,18 @@ def _real_row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def race_table(document: Mapping[str, Any]) -> str:
-    """A line a target: after how many trials each proposer came near the best known, the median over the seeds."""
+    """A line a target: after how many trials each proposer came near the best known, the median over the seeds.
+
+    The last line says how much of the bound each reached, where the links' rates are known.
+    """
     names = list(document["overall"])
     rows = [("target", *names)]
     for target, found in document["targets"].items():
         rows.append((target, *(_trials(found["proposers"][name]["median_trials_to_near"]) for name in names)))
     rows.append(("all targets", *(_trials(document["overall"][name]["median_trials_to_near"]) for name in names)))
+    shares = [document["overall"][name]["mean_share_of_bound"] for name in names]
+    if None not in shares:
+        rows.append(("of the bound", *(f"{share:.3f}" for share in shares)))
     return "\n".join(_aligned(rows))
 
 

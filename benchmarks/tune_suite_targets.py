@@ -18,6 +18,7 @@ from typing import Any
 from tune_suite_race import Race
 
 from autosync.datasets.sources import Source
+from autosync.plan.bound import bound
 from autosync.search.candidates import Candidate, default_as_strategy, known_candidates
 from autosync.search.domain import PoolDomain, SpaceDomain
 from autosync.search.plan import PRIOR_SIMULATOR, prior_of, simulators
@@ -120,7 +121,8 @@ def simulated_targets(options: argparse.Namespace) -> Iterator[Race]:
 
 def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: argparse.Namespace) -> Race:
     rng = random.Random(number)
-    hidden = TimelineSimulator(model, _other_links(cluster, rng), costs=_other_costs(costs_of(cluster), rng))
+    hidden_cluster = _other_links(cluster, rng)
+    hidden = TimelineSimulator(model, hidden_cluster, costs=_other_costs(costs_of(cluster), rng))
     domain = SpaceDomain(space=Space(model=model, cluster=cluster))
     known = tuple(known_candidates(model, cluster, domain.contains))
     default = default_as_strategy(model, cluster)
@@ -154,6 +156,7 @@ def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: arg
         open_ground=open_ground,
         measure=lambda candidate, noise: truth(candidate) * noise.lognormvariate(0.0, NOISE),
         truth=truth,
+        bound_seconds=bound(model, hidden_cluster).seconds,
     )
 
 
@@ -162,7 +165,7 @@ def _other_costs(costs: Costs, rng: random.Random) -> Costs:
     changes = {}
     for field in fields(costs):
         value = getattr(costs, field.name)
-        if field.name != "link_share" and isinstance(value, float):
+        if not field.name.endswith("_share") and isinstance(value, float):
             changes[field.name] = value * rng.lognormvariate(0.0, COSTS_SPREAD)
     return replace(costs, **changes)
 

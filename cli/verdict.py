@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosync.cli.compare import table
+from autosync.trials.others import BUSY_SHARE
 
 if TYPE_CHECKING:
     from autosync.search.tune import Tuned
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def describe(tuned: Tuned, output: Path | None) -> str:
     """The verdict, each paragraph an answer: is there a gain, where does it come from, what is it, how is it had."""
-    blocks = [[_tried(tuned)], [_contests(tuned)], _ratios(tuned), _winner(tuned), _use(tuned)]
+    blocks = [[_tried(tuned)], [_contests(tuned)], _busy(tuned), _ratios(tuned), _winner(tuned), _use(tuned)]
     text = "\n\n".join("\n".join(block) for block in blocks if block)
     bundle = output or tuned.folder / "best.yaml"
     what = "" if tuned.verdict.beats_default else " (stock DDP's buckets as a strategy)"
@@ -47,6 +48,16 @@ def _contests(tuned: Tuned) -> str:
         {contest.name: contest.measurement for contest in contests},
         {contest.name: contest.ratio.speedup for contest in contests if contest.ratio is not None},
     )
+
+
+def _busy(tuned: Tuned) -> list[str]:
+    """A warning where something else ran on this machine too."""
+    share = tuned.verdict.other_cpu_share
+    if share is None or share <= BUSY_SHARE:
+        return []
+    return [
+        f"Other programs used {share:.0%} of this machine's processors meanwhile: the figures are of a busy machine."
+    ]
 
 
 def _ratios(tuned: Tuned) -> list[str]:

@@ -23,7 +23,10 @@ So the least bytes of a variable, a group of ranks given, are `min(dense, ranks 
 - **total**: n nodes must tell each other what each knows of an element. Until somebody (a worker or a server) knows
   all, n-1 messages have been sent, and from then on each of the n-1 others must be sent one: 2(n-1). Of a row it is
   the same among the nodes that touch it, (k-1) + (n-1), and over all rows nodes touch n times those of one rank. The
-  factors of each of the N ranks must reach n-1 nodes. All of it leaves some interface and enters another.
+  factors of each of the N ranks must reach n-1 nodes. All of it leaves some interface and enters another. Nodes without
+  workers help, but not for nothing: what goes to one of them is told to one more. Where such nodes send s times in all,
+  workers still send 2(n-1) - s(n-2)/(n-1) times or more, so of their interfaces (n-2)/(n-1) counts. (They must be told
+  before they can tell, so all together send 2n-1 times or more, and each worker sends once. Receiving is the same.)
 - **rack_out**, **rack_in**: the workers of a rack against all others, as for a node.
 - **use_to_use**: a variable is used, its gradient is ready no sooner than compute allows, that gradient leaves node u
   and what depends on it enters node w before w's next use. There and back again takes two steps: twice the compute
@@ -185,9 +188,13 @@ def _node_terms(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], siz
 
 
 def _total_term(cluster: ClusterSpec, nodes: list[Pair], num_nodes: int, sizes: list[_Sizes]) -> Term:
-    """Servers' interfaces count too: they may send and receive for the workers."""
+    """Servers' interfaces count too: they may send and receive for the workers, who tell them and are told."""
     num_bytes = sum(size.least_total(num_nodes, cluster.num_workers) for size in sizes)
-    rate = min(sum(out for out, _ in nodes), sum(into for _, into in nodes))
+    help_of_server = (num_nodes - 2) / (num_nodes - 1)
+    weights = [1.0 if node.role == "worker" else help_of_server for node in cluster.nodes]
+    rate = min(
+        sum(weight * pair[direction] for weight, pair in zip(weights, nodes, strict=True)) for direction in (0, 1)
+    )
     return Term(kind="total", subject="", num_bytes=num_bytes, seconds=num_bytes / rate)
 
 

@@ -76,13 +76,15 @@ class Verdict:
     """The contests, the default's first; the winner, which is the default unless one is faster for certain.
 
     `against` has the winner beside the other baselines and the fastest beside the winner, where these are others.
-    `left_out` has the entrants that could not be measured again, by name.
+    `left_out` has the entrants that could not be measured again, by name. `other_cpu_share` is what other programs used
+    of this machine's processors meanwhile, where that can be known.
     """
 
     contests: tuple[Contest, ...]
     winner: Contest
     against: tuple[Ratio, ...] = ()
     left_out: Mapping[str, Failure]
+    other_cpu_share: float | None = None
 
     @property
     def default(self) -> Contest:
@@ -134,6 +136,7 @@ def prove(
     entrants, crowded_out = _as_fit(line_up(trials, finalists, rivals), trials)
     if len(entrants) == 1:
         return _default_alone(trials, entrants[0])
+    trials.other_cpu_share()
     comparison = compare(
         trials.service,
         [entrant.contestant for entrant in entrants],
@@ -144,7 +147,8 @@ def prove(
         progress=progress.now,
     )
     verdict = judge(comparison, entrants)
-    return replace(verdict, left_out={**crowded_out, **verdict.left_out})
+    left_out = {**crowded_out, **verdict.left_out}
+    return replace(verdict, left_out=left_out, other_cpu_share=trials.other_cpu_share())
 
 
 def _as_fit(entrants: Sequence[Entrant], trials: Trials) -> tuple[list[Entrant], dict[str, Failure]]:

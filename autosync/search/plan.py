@@ -55,6 +55,9 @@ LARGE = 250
 """For each round. The precise simulator takes the longer the more variables and nodes there are: where their product is
 above `LARGE` it is asked about fewer in proportion, so that a round does not take minutes."""
 
+THOROUGHNESS = 5
+"""So many times as many where nothing will be tried: then one round is all the search there is."""
+
 PRIOR_SIMULATOR = "learned"
 """Predicts where there are records of others to learn from and nobody else is named."""
 
@@ -141,7 +144,7 @@ class TuningPlan:
                 raise InputError("the pool has no strategy that may be tried", rule="exact ones, or --allow")
             domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
             known = [one for one in candidates if one.origin.startswith("preset:")]
-        return Ground(
+        ground = Ground(
             model=self.model,
             cluster=self.cluster,
             domain=domain,
@@ -149,6 +152,9 @@ class TuningPlan:
             known=tuple(known),
             **simulators(self.settings.simulator, self.model, self.cluster, prior=prior_of(self.settings.prior)),
         )
+        if self.settings.num_trials == 0:
+            return replace(ground, num_simulated=THOROUGHNESS * ground.num_simulated)
+        return ground
 
     def proposer(self) -> Proposer:
         """Who says what to try."""

@@ -160,5 +160,9 @@ def _outcome(tried: Tried) -> str:
     if measurement is None:
         assert failure is not None, "a record has a measurement or a failure"
         return f"{failure.kind}: {failure.message}"
-    stopped = ", stopped early" if "stopped_early" in measurement.flags else ""
-    return f"{measurement.median_seconds * 1e3:.2f} ms a step{stopped}"
+    told = f"{measurement.median_seconds * 1e3:.2f} ms a step"
+    if "stopped_early" in measurement.flags:
+        told += ", stopped early"
+    if "busy_machine" in measurement.flags:
+        told += f", other programs used {measurement.other_cpu_share:.0%} of the processors"
+    return told

@@ -28,12 +28,16 @@ def why_stop(records: Sequence[Record], *, bound_seconds: float, patience: int) 
 
 
 def _num_without_gain(records: Sequence[Record]) -> int:
-    """How many trials have ended since one was faster than all before by more than noise."""
+    """How many trials have ended since one was faster than all before by more than noise.
+
+    Where other programs kept the machine busy, a trial that brought nothing may have been good: it does not count.
+    """
     best = float("inf")
     idle = 0
     for record in records:
-        idle += 1
         measured = record.measurement
+        if measured is None or "busy_machine" not in measured.flags:
+            idle += 1
         if measured is not None and measured.median_seconds < best * (1 - LEAST_GAIN):
             best = measured.median_seconds
             idle = 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from autosync.datasets.schema import Measurement, Record
+from autosync.datasets.schema import Flag, Measurement, Record
 from autosync.search.fidelity import Fidelity
 from autosync.search.guarantee import Contest, Verdict
 from autosync.search.handover import Usage
@@ -40,12 +40,14 @@ def summary_fields(
         "cluster": cluster.name,
         "num_trials": len(records),
         "num_failed_trials": sum(record.failure is not None for record in records),
-        "num_stopped_trials": sum(_is_stopped(record.measurement) for record in records),
+        "num_stopped_trials": sum(_has_flag(record.measurement, "stopped_early") for record in records),
+        "num_busy_trials": sum(_has_flag(record.measurement, "busy_machine") for record in records),
         "num_baseline_trials": len(baselines),
         "tried": tried_by_origin(records),
         "winner": _winner(verdict, model, usage, bundle, fidelities),
         "contests": [_contest(contest, model, cluster) for contest in verdict.contests],
         "left_out": {name: f"{failure.kind}: {failure.message}" for name, failure in verdict.left_out.items()},
+        "other_cpu_share": verdict.other_cpu_share,
         "bound_seconds": gain.bound.seconds,
         "prospect": {
             "most_times_as_fast": gain.most,
@@ -125,8 +127,8 @@ def _speedup(ratio: Ratio) -> dict[str, object]:
     return {**figures, "verdict": ratio.verdict, "in_words": str(ratio)}
 
 
-def _is_stopped(measurement: Measurement | None) -> bool:
-    return measurement is not None and "stopped_early" in measurement.flags
+def _has_flag(measurement: Measurement | None, flag: Flag) -> bool:
+    return measurement is not None and flag in measurement.flags
 
 
 def _why(record: Record) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
-from autosync.datasets.schema import Failure, Measurement, Record
+from autosync.datasets.schema import Failure, Flag, Measurement, Record
 from autosync.plan.bound import bound
 from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
@@ -24,6 +24,7 @@ from autosync.strategy.emit.ddp import settings_for
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
+from autosync.trials.others import BUSY_SHARE
 from autosync.trials.policy import Policy, Service, measure
 from autosync.trials.service import StepSamples, TrialFailed
 
@@ -42,7 +43,7 @@ class Trials:
     `target` is what runs strategies: our engine, or stock DDP with the settings that express them. With `is_recorded`
     nothing runs: trials take what records have. `dilation` is how many times as long as recorded replayed compute
     takes. `others_share` tells the share of this machine's processor time that other programs used since it was last
-    asked; None where ranks run elsewhere.
+    asked; None where ranks run elsewhere. With more than `max_other_cpu` the machine was busy.
     """
 
     study: str
@@ -55,6 +56,7 @@ class Trials:
     is_recorded: bool = False
     dilation: float = 1.0
     others_share: Callable[[], float] | None = None
+    max_other_cpu: float = BUSY_SHARE
 
     def bundle(self, candidate: Candidate) -> Bundle | None:
         """The candidate as a bundle; none for torch's own DDP."""
@@ -87,7 +89,7 @@ class Trials:
         """Try a candidate on the cluster; stop early if it is clearly worse than the best so far."""
         started = dt.datetime.now(tz=dt.UTC)
         outcome: Measurement | Failure
-        self._other_cpu_share()
+        self.other_cpu_share()
         try:
             outcome = measure(
                 self.service,
@@ -99,11 +101,19 @@ class Trials:
         except TrialFailed as failure:
             outcome = Failure(kind=failure.kind, message=failure.message)
         else:
-            outcome = replace(outcome, other_cpu_share=self._other_cpu_share())
+            outcome = self._beside_others(outcome)
         return self._record(candidate, number, started, outcome)
 
-    def _other_cpu_share(self) -> float | None:
+    def other_cpu_share(self) -> float | None:
+        """What other programs used of this machine's processors since this was last asked, where that can be known."""
         return None if self.others_share is None else round(self.others_share(), 4)
+
+    def _beside_others(self, measurement: Measurement) -> Measurement:
+        """A measurement that says what others used meanwhile, flagged where that was too much."""
+        share = self.other_cpu_share()
+        is_busy = share is not None and share > self.max_other_cpu
+        flags: tuple[Flag, ...] = (*measurement.flags, "busy_machine") if is_busy else measurement.flags
+        return replace(measurement, other_cpu_share=share, flags=flags)
 
     def _record(
         self, candidate: Candidate, number: int, started: dt.datetime, outcome: Measurement | Failure

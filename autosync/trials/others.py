@@ -10,6 +10,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+BUSY_SHARE = 0.15
+"""Where others use more, the machine counts as busy."""
+
 _KERNEL_THREADS = 2
 _PROC = Path("/proc")
 

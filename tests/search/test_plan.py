@@ -84,6 +84,14 @@ def test_a_prior_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert prior_of("records") == Path("records")
 
 
+def test_without_trials_more_is_simulated() -> None:
+    def num_simulated(num_trials: int) -> int:
+        settings = {"num_trials": num_trials}
+        return plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings).ground().num_simulated
+
+    assert num_simulated(0) > 2 * num_simulated(1)
+
+
 def test_unknown_names_are_told_with_the_known_ones() -> None:
     for settings, words in (({"proposer": "lerned"}, "unknown proposer"), ({"simulator": "no"}, "unknown simulator")):
         plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)

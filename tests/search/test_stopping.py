@@ -1,6 +1,7 @@
 """A search ends early where nothing is left to gain, and says why."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import STOCK_DDP
@@ -28,6 +29,13 @@ def test_patience_counts_trials_since_the_last_gain(make_record: MakeRecord) -> 
     )
     assert why_stop(_records(make_record, *seconds, 0.5), bound_seconds=0.1, patience=4) is None
     assert why_stop(_records(make_record, *seconds, 0.99), bound_seconds=0.1, patience=0) is None
+
+
+def test_trials_on_a_busy_machine_say_nothing_of_gains(make_record: MakeRecord) -> None:
+    records = _records(make_record, 1.0, 1.1, 1.2, 1.3, 1.4)
+    assert why_stop(records, bound_seconds=0.1, patience=3) is not None
+    busy = [replace(one, measurement=replace(one.measurement, flags=("busy_machine",))) for one in records]
+    assert why_stop([*records[:1], *busy[1:]], bound_seconds=0.1, patience=3) is None
 
 
 def test_failures_alone_are_no_reason(make_record: MakeRecord) -> None:

@@ -94,6 +94,17 @@ def test_what_is_clearly_worse_is_stopped_and_says_so(model: ModelSpec, cluster:
     assert stopped.measurement.num_steps < on_its_own.num_steps
 
 
+@pytest.mark.parametrize(("share", "is_busy"), [(0.15, False), (0.16, True), (None, False)])
+def test_what_other_programs_use_is_written_down(
+    share: float | None, is_busy: bool, model: ModelSpec, cluster: ClusterSpec
+) -> None:
+    trials = _trials(FakeSteps(seconds=0.1, noise=0.001), model, cluster)
+    found = replace(trials, others_share=None if share is None else lambda: share).run(STOCK_DDP, 0).measurement
+    assert found is not None
+    assert found.other_cpu_share == share
+    assert ("busy_machine" in found.flags) == is_busy
+
+
 def test_a_failure_is_a_record(model: ModelSpec, cluster: ClusterSpec) -> None:
     record = _trials(FakeSteps(seconds=0.1, fails_at=5), model, cluster).run(STOCK_DDP, 7)
     assert (record.trial, record.measurement) == (7, None)

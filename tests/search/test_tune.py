@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autosync.cli.verdict import describe
 from autosync.datasets.schema import Record
 from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
@@ -26,6 +27,7 @@ from autosync.strategy.bundle import load_bundle
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.compare import Design
 from autosync.trials.contestant import Contestant
+from autosync.trials.others import Others
 from autosync.trials.policy import Policy
 
 if TYPE_CHECKING:
@@ -46,11 +48,13 @@ SUMMARY = {
     "num_trials",
     "num_failed_trials",
     "num_stopped_trials",
+    "num_busy_trials",
     "num_baseline_trials",
     "wall_seconds",
     "winner",
     "contests",
     "left_out",
+    "other_cpu_share",
     "bound_seconds",
     "prospect",
     "tried",
@@ -80,6 +84,7 @@ def tune_fake(model: ModelSpec, cluster: ClusterSpec, monkeypatch: pytest.Monkey
     """Tunes a model spec on a service that runs nothing."""
     save_model(model, "model.yaml")
     save_cluster(Path("pair.yaml"), cluster)
+    monkeypatch.setattr(Others, "share", lambda _: 0.0)
 
     def run(steps: dict[str, FakeSteps], **settings: Any) -> tuple[Tuned, FakeService]:
         service = FakeService(steps, others=FakeSteps(seconds=0.1, noise=0.005))
@@ -347,6 +352,19 @@ def test_it_stops_where_no_gain_is_likely(tune_fake: TuneFake, told: Told) -> No
     assert len(tuned.records) == 7
     assert tuned.summary["ended"] == "no further gain is likely: the last 6 trials brought none"
     assert tuned.summary["ended"] in told.notes
+
+
+def test_a_busy_machine_is_told_and_tries_no_patience(
+    tune_fake: TuneFake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune_fake({}, study="quiet", num_trials=1)
+    monkeypatch.setattr(Others, "share", lambda _: 0.3)
+    tuned, _ = tune_fake({STOCK: FakeSteps(seconds=0.05)}, num_trials=9, patience=6, progress=told)
+    assert len(tuned.records) == 9
+    assert tuned.summary["num_busy_trials"] == 9
+    assert tuned.summary["other_cpu_share"] == 0.3
+    assert "other programs used 30% of the processors" in told.notes[1]
+    assert "Other programs used 30% of this machine's processors meanwhile" in describe(tuned, None)
 
 
 def test_it_ends_where_nothing_new_is_left(
