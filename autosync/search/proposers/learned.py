@@ -22,7 +22,6 @@ from autosync.search.proposers.breeding import BOLDNESS, Breeding, Judge, Judged
 from autosync.search.proposers.history import Outcome, Reader, Sourced, fastest, new_ones, samples, seen_ids
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.likeness import Likeness
-from autosync.search.proposers.residuals import Residuals
 from autosync.search.proposers.style import Styles
 from autosync.strategy.space import Space
 
@@ -39,7 +38,12 @@ SHARE_SAMPLED = 0.25
 NUM_GENERATIONS = 6
 NUM_PARENTS = 40
 NUM_TWINS = 4
-"""Of those for which the quick simulator says the very same, so many are kept: the precise one tells them apart."""
+"""Of those for which a simulator says the very same, so many are kept: the precise one tells apart what the quick one
+cannot, and a trial what no simulator can."""
+
+NO_NEWS = 0.03
+"""What a simulator cannot tell from one that was measured is no news as a rule: it is tried when all else is predicted
+to be slower by that share."""
 
 NUM_HANDED_ON = 100
 """With so many of the most promising by the quick simulator the precise one begins, with half of what it may be asked
@@ -75,7 +79,7 @@ class Learned:
         picked: list[tuple[float, Candidate]] = []
         if not outcomes:
             picked = self._known(judge, round(SHARE_KNOWN * count), seen)
-        picked += self._picked(considered, judge.residuals, count - len(picked), seen)
+        picked += self._picked(considered, judge, count - len(picked), seen)
         if not picked:
             # All that was bred is known already; the domain may still have others.
             return new_ones(self._ground, samples(self._ground, rng), count, seen)
@@ -97,12 +101,10 @@ class Learned:
         handed_on = families.most_promising(min(NUM_HANDED_ON, ground.num_simulated // 2))
         ground.simulator.learn(history)
         judge = Judge(ground.simulator, self._likeness, measured[:NUM_COMPARED])
-        bred = self._breeding(judge, ground.num_simulated)
+        bred = self._breeding(judge, ground.num_simulated, twins=NUM_TWINS)
         bred.add([*parents, *((one.origin, one.strategy) for one in handed_on)])
         bred.evolve(rng, num_generations=NUM_LATE_GENERATIONS, num_parents=NUM_LATE_PARENTS)
-        # What the precise simulator cannot tell from one that was measured is no news.
-        considered = bred.most_promising(NUM_CONSIDERED)
-        return judge, [one for one in considered if one.seconds not in judge.measured_seconds]
+        return judge, bred.most_promising(NUM_CONSIDERED)
 
     def _bred(
         self, judge: Judge, most: int, parents: Sequence[Sourced], rng: random.Random, *, twins: int = 1
@@ -127,13 +129,15 @@ class Learned:
         return found
 
     def _picked(
-        self, judged: Sequence[Judged], residuals: Residuals, count: int, seen: set[str]
+        self, judged: Sequence[Judged], judge: Judge, count: int, seen: set[str]
     ) -> list[tuple[float, Candidate]]:
         """One after another: the fastest as predicted, then what might be fastest, given those before."""
         considered = list(judged)
+        residuals = judge.residuals
+        told = set(judge.measured_seconds)
         picked: list[tuple[float, Candidate]] = []
         while considered and len(picked) < count:
-            hopes = np.array([one.log_seconds for one in considered])
+            hopes = np.array([one.log_seconds + NO_NEWS * (one.seconds in told) for one in considered])
             if picked:
                 _, spreads = residuals.correct(np.array([one.vector for one in considered]))
                 hopes -= BOLDNESS * np.minimum(spreads, [one.spread for one in considered])
@@ -142,4 +146,5 @@ class Learned:
             if found:
                 picked.append((one.log_seconds, found[0]))
                 residuals = residuals.believing(one.vector)
+                told.add(one.seconds)
         return picked

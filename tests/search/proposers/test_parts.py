@@ -198,3 +198,24 @@ def test_learned_asks_the_precise_simulator_about_what_the_quick_one_cannot_tell
     ground = replace(ground_of(model, cluster, pool=pool, is_screened=True), known=(), simulator=BySize())
     proposed = Learned(ground).propose([], 2, random.Random(0))
     assert [one.strategy for one in proposed] == [pool[1], pool[0]]
+
+
+@pytest.mark.parametrize(("slower", "first"), [(1.01, "other"), (1.2, "twin")])
+def test_learned_comes_to_what_no_simulator_tells_from_a_measured_one_when_all_else_is_slower(
+    model: ModelSpec, cluster: ClusterSpec, slower: float, first: str
+) -> None:
+    from autosync.search.proposers.learned import Learned
+
+    names = tuple(variable.name for variable in model.variables)
+    measured, twin = (Strategy(messages=(Message(parts=names[:n]), Message(parts=names[n:]))) for n in (1, 2))
+    other = Strategy(messages=(Message(parts=names),))
+
+    class Blind(MessageCounter):
+        def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
+            return [Prediction(seconds=slower if strategy == other else 1.0) for strategy in strategies]
+
+    ground = ground_of(model, cluster, pool=[measured, twin, other], is_screened=True)
+    ground = replace(ground, known=(), simulator=Blind(), screen=Blind())
+    history = [record_of(0, candidate("measured", measured, model, cluster), ground, seconds=1.0)]
+    (proposed,) = Learned(ground).propose(history, 1, random.Random(0))
+    assert proposed.strategy is (twin if first == "twin" else other)
