@@ -55,6 +55,11 @@ class Document:
         return dataclasses.replace(problem, file=self.file, line=self.line(problem.path))
 
 
+def without_file(value: Any) -> Document:
+    """A document that came some other way than as a file."""
+    return Document(file="", value=value, lines={})
+
+
 def read_document(path: Path | str) -> Document:
     """Read a YAML file, or a JSON file where its name ends so."""
     file = str(path)

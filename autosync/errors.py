@@ -42,7 +42,8 @@ class Problem:
 
     def __str__(self) -> str:
         """`FILE:LINE: PLACE: WHAT (RULE); HINT`, leaving out what is not known."""
-        file_and_line = f"{self.file}:{self.line}: " if self.file else ""
+        line = f"{self.line}:" if self.line else ""
+        file_and_line = f"{self.file}:{line} " if self.file else ""
         place = f"{format_path(self.path)}: " if self.path else ""
         hint = f"; {_cut(self.hint, _MAX_WHAT)}" if self.hint else ""
         return _one_line(f"{file_and_line}{place}{_cut(self.what, _MAX_WHAT)} ({_cut(self.rule, _MAX_RULE)}){hint}")

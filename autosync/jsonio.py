@@ -9,8 +9,9 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, BinaryIO, NoReturn
 
 from autosync.errors import DocumentError, Problem
 
@@ -35,25 +36,35 @@ def content_hash(value: Any, *, length: int = 16) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole: a reader, or a crash, sees the old text or the new one."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes its name when all is written: a reader, or a crash, sees the old or the new one.
+
+    Something else than a file (a pipe, /dev/stdout) is written to: replacing it would take it away from who listens.
+    """
     if path.exists() and not path.is_file():
-        # A pipe or /dev/stdout: replacing it would take it away from whoever listens.
-        path.write_text(text, encoding="utf-8")
+        with path.open("wb") as file:
+            yield file
         return
     # Through a link to the file itself: the link stays.
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".autosync-{secrets.token_hex(8)}"
     try:
-        with temporary.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole; see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -19,7 +19,7 @@ from autosync.datasets.drift import AGAIN_ORIGIN, Combination, combination_of, f
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
 from autosync.datasets.schema import Measurement, Record
 from autosync.datasets.sources import Source
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.plan.bound import bound, rates_of
 from autosync.simulators.evaluation import (
@@ -211,7 +211,7 @@ def _asides(records: Sequence[Record], specs: Sequence[Spec], noise: float) -> I
 
 def strategy_of(record: Record) -> Strategy:
     """The strategy of a record that has one."""
-    return parse_strategy(Document(file="", value=dict(record.strategy or {}), lines={}))
+    return parse_strategy(without_file(dict(record.strategy or {})))
 
 
 def rounded(accuracy: Accuracy) -> dict[str, float | int | None]:

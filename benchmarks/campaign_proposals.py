@@ -17,7 +17,7 @@ from autosync import jsonio
 from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN
 from autosync.datasets.facts import plan_facts
 from autosync.datasets.schema import PlanFacts, Record
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.errors import DoesNotApplyError
 from autosync.plan.lowering import lower
 from autosync.runtime.support import unsupported
@@ -131,7 +131,7 @@ class Proposals:
         assert record.strategy_id is not None, "asked of strategies of ours"
         found = self._strategies.get(record.strategy_id)
         if found is None:
-            found = parse_strategy(Document(file="", value=_plain(record.strategy), lines={}))
+            found = parse_strategy(without_file(_plain(record.strategy)))
             self._strategies[record.strategy_id] = found
         return found
 

@@ -21,6 +21,7 @@ from typing import Any
 from autosync.errors import AutosyncError
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import model_of
+from autosync.specs.task_file import is_task
 from autosync.trials.compare import DEFAULT_DESIGN, Comparison, compare
 from autosync.trials.entrants import entrants
 from autosync.trials.service import TrialService
@@ -38,7 +39,8 @@ def main() -> int:
     parser.add_argument("--limit-seconds", type=float, default=3600.0, help="begin no comparison after this time")
     options = parser.parse_args()
     model, cluster = model_of(options.model), load_cluster(options.cluster)
-    contestants = entrants([options.strategy, options.against or options.strategy], model, cluster)
+    names = [options.strategy, options.against or options.strategy]
+    contestants = entrants(names, model, cluster, is_replayed=not is_task(options.model))
     design = replace(DEFAULT_DESIGN, num_steps=options.steps, budget_seconds=options.budget_seconds)
     began = time.monotonic()
     results: list[dict[str, Any]] = []

@@ -159,10 +159,10 @@ class Soak:
     def run(self) -> dict[str, Any]:
         target = f"{__file__}:task"
         model = model_of(target)
-        (self._contestant,) = entrants([self._options.strategy], model, self._cluster)
+        (self._contestant,) = entrants([self._options.strategy], model, self._cluster, is_replayed=False)
         # Made for another model: whoever prepares it is refused.
         other = load_model("mobilenet_v2")
-        (self._misfit,) = entrants([self._options.strategy], other, self._cluster)
+        (self._misfit,) = entrants([self._options.strategy], other, self._cluster, is_replayed=False)
         before = Belongings.now(self._folder)
         began = time.monotonic()
         self._service = TrialService(

@@ -23,6 +23,7 @@ from autosync.datasets.schema import Measurement
 from autosync.errors import AutosyncError
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import model_of
+from autosync.specs.task_file import is_task
 from autosync.trials.entrants import entrants
 from autosync.trials.policy import DEFAULT_POLICY, measure
 from autosync.trials.service import TrialService
@@ -41,7 +42,8 @@ def main() -> int:
     parser.add_argument("--limit-seconds", type=float, default=1800.0, help="begin no round after this time")
     options = parser.parse_args()
     model, cluster = model_of(options.model), load_cluster(options.cluster)
-    contestants = {one.name: one for one in entrants(options.strategies, model, cluster)}
+    entered = entrants(options.strategies, model, cluster, is_replayed=not is_task(options.model))
+    contestants = {one.name: one for one in entered}
     lots = random.Random(options.seed)
     began = time.monotonic()
     trials: dict[str, list[Measurement]] = {name: [] for name in contestants}

@@ -94,7 +94,7 @@ def compare(
     if is_task(model_target):
         note(f"profiling {model_target}")
     model = model_of(model_target)
-    contestants = entrants(wanted, model, cluster)
+    contestants = entrants(wanted, model, cluster, is_replayed=not is_task(model_target))
     if dry_run:
         _dry_run(contestants, model, cluster, as_json=as_json)
         return

@@ -86,7 +86,7 @@ def validate(*, path: Path | None, as_json: bool) -> None:
     for record in source.records(problems.append):
         num_records += 1
         found = checker.problems(record)
-        problems += [replace(problem, file=str(source.path), line=num_records) for problem in found]
+        problems += [replace(problem, file=str(source.path)) for problem in found]
     if as_json:
         told = [str(problem) for problem in problems]
         print_json({"path": str(source.path), "num_records": num_records, "problems": told})
@@ -136,7 +136,7 @@ Examples:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--by", type=click.Choice(("model", "cluster")), help="A part for each model or each cluster.")
 @click.option("--share", type=float, help="The share of train, above 0 and below 1; the others are in test.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed draws other strategies.")
+@click.option("--seed", type=int, metavar="N", help="With --share: another seed draws other strategies.  [default: 0]")
 @_folder_option
 @_skip_option
 @json_option
@@ -145,7 +145,7 @@ def split(
     path: Path,
     by: Literal["model", "cluster"] | None,
     share: float | None,
-    seed: int,
+    seed: int | None,
     output: Path,
     skip_unreadable: bool,
     as_json: bool,
@@ -155,9 +155,11 @@ def split(
 
     if (by is None) == (share is None):
         raise click.UsageError("either --by or --share says what the parts are")
+    if by is not None and seed is not None:
+        raise click.UsageError("--seed goes with --share: by model or cluster nothing is drawn")
     source = _source(path)
     records, problems = _read([source], skip_unreadable=skip_unreadable)
-    parts = split_by(records, by) if by is not None else split_by_share(records, share or 0.0, seed)
+    parts = split_by(records, by) if by is not None else split_by_share(records, share or 0.0, seed or 0)
     counts = _write_parts(parts, source.specs(), output, problems)
     note(f"wrote {output}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}")
     if as_json:

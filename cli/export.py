@@ -61,6 +61,8 @@ def export(
     from autosync.datasets.sources import Source
 
     if file_format == "autodist":
+        if force:
+            raise click.UsageError("--force replaces a file; a folder is never replaced")
         _refuse_any(output)
     else:
         refuse_overwrite(output, force=force)

@@ -134,19 +134,19 @@ def _run(spec: ClusterSpec, script: Script, logs: Path | None) -> Ended:
         num_nodes = len({process.node for process in request.processes})
         note(f"{spec.name}: {len(request.processes)} ranks on {num_nodes} nodes run (launcher {spec.launcher})")
 
-    is_kept = True
+    is_wanted = True
     try:
         with _signals_passed_on(training):
             ended = training.run(started=started)
-        is_kept = logs is not None or ended.code != 0
+        is_wanted = logs is not None or ended.code != 0
+        for words in ended.words:
+            note(f"error: {words}")
+        return ended
     finally:
-        if not is_kept:
+        if is_wanted and any(folder.glob("*.log")):
+            note(f"what ranks wrote: {folder}")
+        elif logs is None:
             shutil.rmtree(folder, ignore_errors=True)
-    for words in ended.words:
-        note(f"error: {words}")
-    if is_kept:
-        note(f"what ranks wrote: {folder}")
-    return ended
 
 
 def _refuse_old_logs(folder: Path) -> None:
@@ -170,7 +170,8 @@ def _signals_passed_on(training: Training) -> Iterator[None]:
 
     def pass_on(number: int, _frame: object) -> None:
         if not training.is_running:
-            raise KeyboardInterrupt
+            # Nothing is there yet that it could be passed on to.
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         training.ask_to_end(number)
 
     before: dict[int, Callable[..., object] | int | None] = {one: signal.signal(one, pass_on) for one in _PASSED_ON}

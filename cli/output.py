@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from autosync import documents
-from autosync.errors import InputError
+from autosync.datasets import files
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 force_option = click.option("--force", is_flag=True, help="Replace a file that is there already.")
@@ -27,9 +27,5 @@ def note(text: str) -> None:
 
 def refuse_overwrite(path: Path | None, *, force: bool) -> None:
     """Stop before any work whose result could not be written. A folder is refused even with `--force`."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", rule="the output is a file")
-    if path.exists() and not force:
-        raise InputError(f"{path} exists", rule="no file is replaced unasked", hint="--force replaces it")
+    if path is not None:
+        files.refuse_overwrite(path, force=force)

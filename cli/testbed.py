@@ -147,14 +147,19 @@ def _print_status(found: list[tuple[Testbed, Record]], *, as_json: bool) -> None
 
 
 def _status(bed: Testbed, record: Record) -> dict[str, Any]:
-    counters = bed.counters()
+    faults = list(bed.faults())
+    try:
+        counters = bed.counters()
+    except OperationError:
+        # Its switch is gone, which is among the faults: the others are told of all the same.
+        counters = {}
     running = bed.processes()
     return {
         "name": bed.layout.name,
         "key": bed.layout.key,
         "kept": record.is_kept,
         "used_by": sorted({lease.pid for lease in record.users}),
-        "faults": list(bed.faults()),
+        "faults": faults,
         "hosts": [
             {
                 "node": host.node,
@@ -162,8 +167,8 @@ def _status(bed: Testbed, record: Record) -> dict[str, Any]:
                 "address": host.address,
                 "rate_out": host.bandwidth_out,
                 "rate_in": host.bandwidth_in,
-                "bytes_out": counters.get(host.node, (0, 0))[0],
-                "bytes_in": counters.get(host.node, (0, 0))[1],
+                "bytes_out": counters.get(host.node, (None, None))[0],
+                "bytes_in": counters.get(host.node, (None, None))[1],
                 "processes": [{"pid": process.pid, "command": process.command} for process in running[host.node]],
             }
             for host in bed.layout.hosts
@@ -187,8 +192,7 @@ def _describe(state: dict[str, Any]) -> str:
             host["address"],
             format_rate(host["rate_out"]),
             format_rate(host["rate_in"]),
-            format_size(host["bytes_out"]),
-            format_size(host["bytes_in"]),
+            *("" if host[way] is None else format_size(host[way]) for way in ("bytes_out", "bytes_in")),
             ", ".join(f"{process['pid']} {process['command']}"[:60] for process in host["processes"]),
         )
         for host in state["hosts"]

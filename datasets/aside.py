@@ -14,8 +14,9 @@ LEFT_OUT_FILE = "left_out.jsonl"
 
 
 def keep_aside(problems: Iterable[Problem], folder: Path) -> int:
-    """Add what could not be read to `left_out.jsonl` in a folder; how many lines or rows that were."""
+    """Write what could not be read to `left_out.jsonl` in a folder, anew; how many lines or rows that were."""
     entries = list(_entries(problems))
+    (folder / LEFT_OUT_FILE).unlink(missing_ok=True)
     if entries:
         jsonio.append_json_lines(folder / LEFT_OUT_FILE, entries)
     return len(entries)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
 from autosync.datasets.schema import Record, seconds_of_steps
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.errors import InputError, Problem
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -59,7 +59,7 @@ def _strategy_findings(record: Record, model: ModelSpec, cluster: ClusterSpec) -
     if record.strategy is None:
         return
     try:
-        strategy = parse_strategy(Document(file="", value=dict(record.strategy), lines={}))
+        strategy = parse_strategy(without_file(dict(record.strategy)))
     except InputError as error:
         yield f"its strategy is none: {error.problems[0].what}", error.problems[0].rule
         return

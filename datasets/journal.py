@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from optuna import get_all_study_names
-from optuna.storages import JournalStorage
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial
 
@@ -45,8 +45,8 @@ class Journal:
     torn_line: int
 
 
-def read_journal(path: Path) -> Journal:
-    """All trials of all studies in a journal, as of now. Nothing is written, no lock is taken."""
+def read_journal(path: Path, *, study: str | None = None) -> Journal:
+    """All trials of all studies in a journal, or of one, as of now. Nothing is written, no lock is taken."""
     backend = _Backend(path)
     try:
         storage = JournalStorage(backend)
@@ -55,7 +55,7 @@ def read_journal(path: Path) -> Journal:
         what, rule = "the line cannot be understood", "a journal holds one operation of Optuna a line"
         raise DocumentError([Problem(what=what, rule=rule, file=str(path), line=backend.num_lines)]) from error
     trials: list[JournalTrial] = []
-    for name in get_all_study_names(storage):
+    for name in get_all_study_names(storage) if study is None else [_known(study, storage, str(path))]:
         study_id = storage.get_study_id_from_name(name)
         for trial in storage.get_all_trials(study_id, deepcopy=False):
             trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
@@ -64,16 +64,20 @@ def read_journal(path: Path) -> Journal:
 
 
 def read_shared(url: str, name: str) -> Journal:
-    """All trials of a study whose storage is not its own journal, as of now."""
-    storage = open_storage(url)
+    """All trials of a study in a database, as of now. Nothing is made there."""
+    storage = open_storage(url, is_new_allowed=False)
     try:
-        if name not in get_all_study_names(storage):
-            what = f"the storage {without_password(url)} has no study {name}"
-            raise InputError(what, rule="a study is in its storage")
-        trials = storage.get_all_trials(storage.get_study_id_from_name(name), deepcopy=False)
+        known = _known(name, storage, without_password(url))
+        trials = storage.get_all_trials(storage.get_study_id_from_name(known), deepcopy=False)
     finally:
         close_storage(storage)
     return Journal(trials=tuple(_trial(name, trial, 0) for trial in trials), torn_line=0)
+
+
+def _known(study: str, storage: BaseStorage, place: str) -> str:
+    if study not in get_all_study_names(storage):
+        raise InputError(f"the storage {place} has no study {study}", rule="a study is in its storage")
+    return study
 
 
 def _trial(study: str, trial: FrozenTrial, line: int) -> JournalTrial:

@@ -22,6 +22,7 @@ from autosync.disks import naming
 from autosync.errors import InputError, OperationError
 
 JOURNAL_SCHEME = "journal:"
+SQLITE_FILE = ":///"
 NUM_ATTEMPTS = 3
 RETRY_SECONDS = 0.3
 SQLITE_PATIENCE_SECONDS = 60
@@ -87,17 +88,21 @@ def _mend(path: Path) -> None:
             file.truncate(content.rfind(b"\n") + 1)
 
 
-def open_storage(url: str) -> BaseStorage:
-    """The storage that a URL names."""
-    if url.startswith(JOURNAL_SCHEME):
-        return open_journal(Path(url.removeprefix(JOURNAL_SCHEME)))
+def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
+    """The storage that a URL names; it is made if it is not there, unless that is not allowed."""
+    journal = journal_of(url)
+    if journal is not None:
+        return open_journal(journal)
+    file = _database_file(url)
+    if not is_new_allowed and file is not None and not file.is_file():
+        raise InputError(f"{file} is not there", rule="a storage's file holds the trials of its studies")
     if "://" not in url:
         rule = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
         raise InputError(f"{url!r} is no storage", rule=rule)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for attempt in range(NUM_ATTEMPTS):
         try:
-            return _database(url)
+            return _database(url, is_new_allowed=is_new_allowed)
         except ImportError as error:
             rule = "a database needs its driver installed"
             raise InputError(f"{without_password(url)}: {error}", rule=rule, hint="pip install DRIVER") from error
@@ -110,10 +115,11 @@ def open_storage(url: str) -> BaseStorage:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _database(url: str) -> RDBStorage:
-    if urlsplit(url).scheme.partition("+")[0] != "sqlite":
-        return RDBStorage(url)
-    storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": SQLITE_PATIENCE_SECONDS}})
+def _database(url: str, *, is_new_allowed: bool) -> RDBStorage:
+    if not _is_sqlite(url):
+        return RDBStorage(url, skip_table_creation=not is_new_allowed)
+    waits = {"connect_args": {"timeout": SQLITE_PATIENCE_SECONDS}}
+    storage = RDBStorage(url, engine_kwargs=waits, skip_table_creation=not is_new_allowed)
     # SQLite locks no rows: two tuners would both take the trial that waits, unless whole transactions take turns.
     sqlalchemy.event.listen(storage.engine, "connect", _without_own_transactions)
     sqlalchemy.event.listen(storage.engine, "begin", _take_turns)
@@ -127,6 +133,30 @@ def _without_own_transactions(connection: Any, _record: object) -> None:
 
 def _take_turns(connection: sqlalchemy.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _is_sqlite(url: str) -> bool:
+    return urlsplit(url).scheme.partition("+")[0] == "sqlite"
+
+
+def journal_of(url: str) -> Path | None:
+    """The journal that a URL names; None if it names a database."""
+    return Path(url.removeprefix(JOURNAL_SCHEME)) if url.startswith(JOURNAL_SCHEME) else None
+
+
+def _database_file(url: str) -> Path | None:
+    """The file that a database is; None for one that a server holds, or the memory of this process."""
+    name = url.partition(SQLITE_FILE)[2]
+    # Behind a `?` are options of the driver, and `file:` names are its own language.
+    return Path(name) if _is_sqlite(url) and name and not name.startswith((":", "file:")) and "?" not in name else None
+
+
+def absolute(url: str) -> str:
+    """The same storage by a URL that means it from any folder."""
+    journal, file = journal_of(url), _database_file(url)
+    if journal is not None:
+        return f"{JOURNAL_SCHEME}{journal.absolute()}"
+    return url if file is None else f"{url.partition(SQLITE_FILE)[0]}{SQLITE_FILE}{file.absolute()}"
 
 
 def close_storage(storage: BaseStorage) -> None:

@@ -45,19 +45,19 @@ def find_studies(inside: Path | str = STUDIES_FOLDER) -> list[Path]:
     """The folders in a folder that hold a study's journal or say where else its trials are, by name."""
     if not Path(inside).is_dir():
         return []
-    return sorted(
-        folder for folder in Path(inside).iterdir() if (folder / JOURNAL_FILE).is_file() or storage_of(folder)
-    )
+    return sorted(folder for folder in Path(inside).iterdir() if (folder / JOURNAL_FILE).is_file() or _shared(folder))
 
 
-def storage_of(folder: Path) -> str | None:
-    """The URL, without its password, of the storage that a study's trials live in; None for its own journal."""
+def _shared(folder: Path) -> tuple[str, str] | None:
+    """The storage (a URL without its password) that a study's trials live in and its name there; None for its own."""
     try:
         settings = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    found = settings.get("storage") if isinstance(settings, dict) else None
-    return found if isinstance(found, str) else None
+    if not isinstance(settings, dict):
+        return None
+    url, name = settings.get("storage"), settings.get("name", folder.absolute().name)
+    return (url, name) if isinstance(url, str) and isinstance(name, str) else None
 
 
 def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
@@ -68,13 +68,20 @@ def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[
     """
     # Optuna takes a second to load.
     from autosync.datasets.journal import read_journal, read_shared
+    from autosync.datasets.storage import journal_of
 
     path = Path(folder)
-    storage = storage_of(path)
-    if storage is not None and not (path / JOURNAL_FILE).is_file():
-        return _records(read_shared(storage, path.name), path / STUDY_FILE, report)
-    _check_folder(path)
-    return _records(read_journal(path / JOURNAL_FILE), path / JOURNAL_FILE, report)
+    shared = _shared(path)
+    if shared is None or (path / JOURNAL_FILE).is_file():
+        _check_folder(path)
+        return _records(read_journal(path / JOURNAL_FILE), path / JOURNAL_FILE, report)
+    url, name = shared
+    journal = journal_of(url)
+    if journal is None:
+        return _records(read_shared(url, name), path / STUDY_FILE, report)
+    if not journal.is_file():
+        raise InputError(f"{journal} is not there", rule=f"{path / STUDY_FILE} says that the study's trials are in it")
+    return _records(read_journal(journal, study=name), journal, report)
 
 
 def _check_folder(folder: Path) -> None:

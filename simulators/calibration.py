@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.datasets.schema import Measurement, Record
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.simulators.costs import Costs
 from autosync.specs.cluster import ClusterSpec
@@ -109,7 +109,7 @@ def trials_of(records: Sequence[Record], model: ModelSpec, cluster: ClusterSpec)
         if _DOUBTFUL & set(measurement.flags):
             continue
         try:
-            strategy = parse_strategy(Document(file="", value=dict(record.strategy), lines={}))
+            strategy = parse_strategy(without_file(dict(record.strategy)))
             legality.check(strategy, model, cluster)
         except InputError:
             continue

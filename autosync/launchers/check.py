@@ -200,7 +200,7 @@ def _await_lines(
         for process, code, answer in zip(processes, codes, answers, strict=True):
             if len(answer) < num_lines and (code is not None or is_late):
                 how = f"no answer within {seconds:g} s" if code is None else f"exit code {code}"
-                raise OperationError(f"{process.node} could not be asked: {how}: {last_line(process)}")
+                raise OperationError(f"{process.node} could not be asked: {how}: {last_line(process.log)}")
         time.sleep(POLL_SECONDS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import os
 import select
 import subprocess
@@ -54,6 +55,7 @@ class Line:
         self._on_frame = on_frame
         self._on_end = on_end
         self.is_here = not reach
+        self._patience = b"" if self.is_here else str(PATIENCE_SECONDS).encode()
         self._sending = threading.Lock()
         self._said = bytearray()
         self._ready = threading.Event()
@@ -93,6 +95,10 @@ class Line:
             if self._over.is_set() or time.monotonic() >= deadline:
                 return False
         return True
+
+    def ask(self, number: int) -> None:
+        """Ask for an answer with this number, which comes after all that was sent before. (Pings as such have none.)"""
+        self.send(minder.PING, number, self._patience)
 
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
         """Send a frame. Nothing happens where the line has ended: `on_end` tells of that."""
@@ -169,10 +175,9 @@ class Line:
         return said or f"it ended with exit code {self._process.returncode}"
 
     def _ping(self) -> None:
-        payload = b"" if self.is_here else str(PATIENCE_SECONDS).encode()
-        self._ready.wait()
-        while not self._over.wait(PING_SECONDS):
-            self.send(minder.PING, 0, payload)
+        if self.await_ready(math.inf):
+            while not self._over.wait(PING_SECONDS):
+                self.ask(0)
 
 
 def boot_command(python: str) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ STOP_SECONDS = 5.0
 """How long ranks may take to end once they are asked to."""
 
 _SETTLE_SECONDS = 8.0
+_STARTED = 1
+"""The number of the ping that asks whether all was started."""
 
 
 def start(
@@ -90,7 +92,7 @@ class MindedProcesses:
             raise OperationError("; ".join(self._why_late(reach, line) for reach, line in late.items()))
         for slot, process in enumerate(processes):
             self._lines[process.reach].send(minder.START, slot, self._start_fields(process))
-        # Whoever was started before it answers in order: once all pings are answered, all faults are known.
+        # Minders answer in order: once all have answered this, all faults are known.
         self._check_faults()
 
     def _why_late(self, reach: tuple[str, ...], line: Line) -> str:
@@ -114,7 +116,7 @@ class MindedProcesses:
 
     def _check_faults(self) -> None:
         for line in self._lines.values():
-            line.send(minder.PING, 0, b"" if line.is_here else str(lines.PATIENCE_SECONDS).encode())
+            line.ask(_STARTED)
         for _ in self._lines:
             self._answered.acquire(timeout=lines.SILENCE_SECONDS)
         lost = self.lost()
@@ -170,7 +172,7 @@ class MindedProcesses:
             case minder.FAULT:
                 self._faults[slot] = payload.decode("utf-8", "replace")
                 self._note_end(slot, LOST)
-            case minder.PONG:
+            case minder.PONG if slot == _STARTED:
                 self._answered.release()
             case minder.CONTROL:
                 self._carry(slot, payload)
@@ -182,6 +184,7 @@ class MindedProcesses:
                 self._ended.append(slot)
 
     def _line_ended(self, reach: tuple[str, ...], why: str) -> None:
+        self._answered.release()
         slots = [slot for slot, process in enumerate(self._request.processes) if process.reach == reach]
         if not any(self.exit_codes()[slot] is None for slot in slots):
             return

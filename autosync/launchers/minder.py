@@ -11,9 +11,9 @@ that runs is newer than Python 3.8.
 
 A frame is a kind, a slot (which process it is about) and a payload. To the minder: START (JSON: command, environment,
 folder, log, files, control, addresses), SIGNAL (a number), CONTROL (bytes for the rank's control connection; none: its
-end), STOP (seconds of grace), PING (seconds of patience; none: without end). From it: HELLO (JSON), OUTPUT, CONTROL,
-EXIT (a code as subprocess has it), FAULT (why a process could not be started), PONG, TOLD (the minder itself was sent
-this signal, and ends).
+end), STOP (seconds of grace), PING (seconds of patience; none: without end; the slot is a number that PONG repeats).
+From it: HELLO (JSON), OUTPUT, CONTROL, EXIT (a code as subprocess has it), FAULT (why a process could not be started),
+PONG, TOLD (the minder itself was sent this signal, and ends).
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Minder:
                 self.stop(float(payload))
             elif kind == PING:
                 self.patience = float(payload) if payload else None
-                self.send(PONG, 0)
+                self.send(PONG, slot)
             elif kind == CONTROL and slot in self.ranks:
                 rank = self.ranks[slot]
                 if payload:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autosync.disks import full_note
 from autosync.launchers import LAUNCHERS
 from autosync.launchers.environment import BUNDLE_VARIABLE, python_of
 from autosync.launchers.request import Launcher, LaunchRequest, MindedLaunch, Process, Script
-from autosync.launchers.tail import Tail, last_line
+from autosync.launchers.tail import Tail, last_words
 from autosync.launchers.words import how_it_ended, name_of
 from autosync.specs.cluster import ClusterSpec
 
@@ -129,17 +128,13 @@ class Training:
         if not failed:
             return Ended(code=0)
         words = [
-            lost.get(place) or f"{processes[place].place}: {how_it_ended(codes[place] or 0)}{_said(processes[place])}"
+            lost.get(place)
+            or f"{processes[place].place}: {how_it_ended(codes[place] or 0)}{last_words(processes[place].log)}"
             for place in failed
         ]
         first = codes[failed[0]]
         assert first is not None, "it has ended"
         return Ended(code=first if first > 0 else 128 - first, words=tuple(dict.fromkeys(words)))
-
-
-def _said(process: Process) -> str:
-    line = last_line(process)
-    return (f": {line}" if line else "") + full_note(process.log)
 
 
 def passed_on_settings(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

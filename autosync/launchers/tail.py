@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from autosync.disks import full_note
 from autosync.launchers.request import Process
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -78,10 +80,16 @@ def _prefixes(processes: Sequence[Process]) -> list[str]:
     ]
 
 
-def last_line(process: Process) -> str:
+def last_words(log: Path) -> str:
+    """What can be said behind an error of a process from its log: `: LINE`, and whether there was no room for more."""
+    line = last_line(log)
+    return (f": {line}" if line else "") + full_note(log)
+
+
+def last_line(log: Path) -> str:
     """The last line that a process has written, cut where it is long."""
     try:
-        with process.log.open("rb") as file:
+        with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - MAX_LINE_BYTES))
             lines = [line for line in _LINE_END.split(file.read()) if line.strip()]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from autosync import __version__, jsonio
-from autosync.errors import OperationError
+from autosync.errors import AutosyncError, OperationError
 from autosync.plan.expansion import expand
 from autosync.runtime.exchange import Exchange, Flow
 from autosync.runtime.links import Links, said
@@ -21,6 +23,11 @@ from autosync.strategy.bundle import Bundle
 
 SAME = "same"
 """The verdict on ranks that may train together."""
+VERDICT = "verdict"
+REFUSAL = "refusal"
+"""Among a rank's facts: why it does not take part."""
+MARGIN = dt.timedelta(seconds=10)
+"""So much longer others wait for rank 0's verdict than rank 0 waits for the last of them."""
 STATE_TAG = 2**29
 """The tag of the first values' way round: no operation of a plan has such a number."""
 
@@ -80,7 +87,21 @@ def facts_of_rank(bundle: Bundle) -> Mapping[str, str]:
     }
 
 
-def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str]) -> None:
+@contextlib.contextmanager
+def refusal_told(store: Any, *, rank: int) -> Iterator[None]:
+    """What a rank refuses by itself all others hear in `agree`, so that nobody waits for it in vain."""
+    try:
+        yield
+    except AutosyncError as error:
+        if rank == 0:
+            state_facts(store, rank=0, facts={})
+            store.set(VERDICT, f"rank 0: {error}")
+        else:
+            state_facts(store, rank=rank, facts={REFUSAL: str(error)})
+        raise
+
+
+def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str], patience: dt.timedelta) -> None:
     """Refuse workers whose facts differ from rank 0's, and say which rank and which fact, on all of them alike.
 
     Before any connection is made: ranks with different plans would wait for one another in vain. Rank 0 compares.
@@ -88,44 +109,52 @@ def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str]) ->
     state_facts(store, rank=rank, facts=facts)
     if rank == 0:
         names = {other: f"rank {other}" for other in range(1, num_ranks)}
-        store.set("verdict", first_difference(store, names, facts))
-    hear_verdict(store, "verdict")
+        store.set(VERDICT, verdict_on(store, names, facts, patience=patience))
+    else:
+        _await(store, _facts_key(0), patience, whom="rank 0")
+    hear_verdict(store, VERDICT, patience=patience + MARGIN)
 
 
 def state_facts(store: Any, *, rank: int, facts: Mapping[str, str]) -> None:
     """Lay down a rank's facts for rank 0 to compare."""
-    store.set(f"facts/{rank}", jsonio.canonical_json(dict(facts)))
+    store.set(_facts_key(rank), jsonio.canonical_json(dict(facts)))
 
 
-def first_difference(
-    store: Any, names: Mapping[int, str], facts: Mapping[str, str], *, patience: dt.timedelta | None = None
-) -> str:
-    """The verdict on ranks (`names` are theirs in words): the first difference between their facts and these."""
+def verdict_on(store: Any, names: Mapping[int, str], facts: Mapping[str, str], *, patience: dt.timedelta) -> str:
+    """What there is to say of ranks (`names` are theirs in words): who is missing, who refuses, whose facts differ."""
+    end = time.monotonic() + patience.total_seconds()
     for rank, name in names.items():
+        left = dt.timedelta(seconds=max(end - time.monotonic(), 1.0))
         try:
-            _await(store, f"facts/{rank}", patience)
-        except RuntimeError as error:
-            raise OperationError(f"{name} has not answered (rank {rank}): {said(error)}") from error
-        theirs = json.loads(store.get(f"facts/{rank}").decode())
+            _await(store, _facts_key(rank), left, whom=name)
+        except OperationError as error:
+            return str(error)
+        theirs = json.loads(store.get(_facts_key(rank)).decode())
+        if REFUSAL in theirs:
+            return f"{name}: {theirs[REFUSAL]}"
         for what, ours in facts.items():
             if theirs.get(what) != ours:
                 return f"{name} has {what} {theirs.get(what)}, rank 0 has {ours} (all ranks must have the same)"
     return SAME
 
 
-def hear_verdict(store: Any, key: str, *, patience: dt.timedelta | None = None) -> None:
+def hear_verdict(store: Any, key: str, *, patience: dt.timedelta) -> None:
     """Raise rank 0's verdict unless it found no difference."""
-    _await(store, key, patience)
+    _await(store, key, patience, whom="rank 0")
     verdict = store.get(key).decode()
     if verdict != SAME:
         raise OperationError(verdict)
 
 
-def _await(store: Any, key: str, patience: dt.timedelta | None) -> None:
-    if patience is None:
-        store.wait([key])
-    else:
+def _facts_key(rank: int) -> str:
+    return f"facts/{rank}"
+
+
+def _await(store: Any, key: str, patience: dt.timedelta, *, whom: str) -> None:
+    try:
         store.wait([key], patience)
+    except RuntimeError as error:
+        raise OperationError(f"{whom} has not answered: {said(error)}") from error
 
 
 @torch.no_grad()

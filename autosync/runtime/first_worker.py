@@ -13,7 +13,7 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.plan.types import Plan
-from autosync.runtime.agreement import facts_of_rank, first_difference, hear_verdict
+from autosync.runtime.agreement import facts_of_rank, hear_verdict, verdict_on
 from autosync.runtime.checkpoints.state import RankState, pack, unpack
 from autosync.runtime.device import Streams
 from autosync.runtime.engine import Engine, Work
@@ -76,7 +76,7 @@ def admit_servers(
                 invitation = Invitation(session=session, rank=server, checks=settings.checks, trace=trace)
                 found[server] = invite(base, node, invitation, patience=patience)
             names = {server: f"the server on {node}" for server, node in nodes.items()}
-            verdict = first_difference(store, names, facts_of_rank(bundle), patience=patience)
+            verdict = verdict_on(store, names, facts_of_rank(bundle), patience=patience)
         except OperationError as error:
             verdict = str(error)
         store.set("servers/verdict", verdict)

@@ -74,11 +74,12 @@ def parallelize(
 def no_sync(model: torch.nn.Module) -> Iterator[None]:
     """Accumulate gradients without synchronising them, as DDP's `no_sync` does; the last microstep goes outside."""
     session = session_of(model)
+    before = session.syncs
     session.syncs = False
     try:
         yield
     finally:
-        session.syncs = True
+        session.syncs = before
 
 
 def drain(model: torch.nn.Module) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,9 @@ from autosync.strategy.bundle import Bundle
 class Server:
     """Serves one training after another for one node of a bundle's cluster.
 
-    `parameters`, by name, are what training starts from where
-    workers and servers have the same values already; without them the first worker sends them. Nothing waits longer
-    than `timeout_seconds` for another rank within a step; between steps and trainings it waits as long as it takes.
+    `parameters`, by name, are what training starts from where workers and servers have the same values already; without
+    them the first worker sends them. Nothing waits longer than `timeout_seconds` for another rank within a step;
+    between steps and trainings it waits as long as it takes.
     """
 
     def __init__(
@@ -67,14 +66,8 @@ class Server:
         self._node = node
         self._given = parameters
         self._timeout_seconds = timeout_seconds
-        self._steps = threading.Condition()
-        self._num_steps = 0
-        self._is_over = False
-
-    @property
-    def num_steps(self) -> int:
+        self.num_steps = 0
         """Steps that are done, of all trainings together."""
-        return self._num_steps
 
     def await_workers(self, store: Any, *, patience: dt.timedelta = FOREVER) -> Invitation:
         """Wait until workers need this node: `store` is the one behind their process group. RuntimeError if it goes."""
@@ -97,15 +90,6 @@ class Server:
             self._serve(links, invitation, begun=begun)
         finally:
             links.close()
-            with self._steps:
-                self._is_over = True
-                self._steps.notify_all()
-
-    def wait_steps(self, count: int, timeout_seconds: float) -> bool:
-        """Wait, in another thread, until so many steps are done; false if they are not in time."""
-        with self._steps:
-            self._steps.wait_for(lambda: self._num_steps >= count or self._is_over, timeout_seconds)
-            return self._num_steps >= count
 
     def _serve(self, links: Links, invitation: Invitation, *, begun: Callable[[], None] | None) -> None:
         plan, rank = self._plan, links.rank
@@ -184,9 +168,7 @@ class Server:
             if trace is not None:
                 trace.write()
             is_open = False
-            with self._steps:
-                self._num_steps += 1
-                self._steps.notify_all()
+            self.num_steps += 1
 
 
 class _ServersEngine(Engine):

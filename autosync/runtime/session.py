@@ -96,7 +96,6 @@ class Session:
         self._overlaps_forward = plan.overlap == "forward"
         self._ends_with_backward = not self._engines and not follows_users_updates(plan)
         self._uses = Uses(model, self._parameters, self._before_use) if self._overlaps_forward else None
-        execution.factors.attach(model)
         self._passes = Passes(model, begins=self._backward_begins, ends=self._backward_ends)
         self._hooks = self._make_hooks(model, optimizer, bundle)
         if buffers is not None:

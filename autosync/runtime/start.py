@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ import torch.distributed as dist
 from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan, Transfer
-from autosync.runtime.agreement import agree, check_optimizer, facts_of_rank, parameters_of, send_state
+from autosync.runtime.agreement import (
+    agree,
+    check_optimizer,
+    facts_of_rank,
+    parameters_of,
+    refusal_told,
+    send_state,
+)
 from autosync.runtime.buffers import Buffers
 from autosync.runtime.checkpoints.loading import Loading
 from autosync.runtime.checkpoints.workers import Training
@@ -93,23 +101,24 @@ def start(
     settings: Settings,
 ) -> Synchronisation:
     """Start synchronising a model by a bundle's plan, together with all ranks of a process group."""
-    plan = lower(bundle.strategy, bundle.model, bundle.cluster)
-    num_ranks = dist.get_world_size(group)
-    if num_ranks != plan.num_workers:
-        raise OperationError(
-            f"the process group has {num_ranks} ranks; the bundle was made for {plan.num_workers} workers"
-        )
-    refuse_unsupported(plan)
-    parameters = parameters_of(model, bundle)
-    placement = Placement.of(plan, parameters)
-    refuse_placement(placement, parameters, checks=settings.checks)
-    if engine_updates(plan).variables:
-        check_optimizer(optimizer, bundle.model)
-    rank = dist.get_rank(group)
+    rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
     base = base_store(group)
     name = session_name(dist.get_process_group_ranks(group))
     store = dist.PrefixStore(name + "/", base)  # type: ignore[attr-defined]
-    agree(store, rank=rank, num_ranks=num_ranks, facts=facts_of_rank(bundle))
+    with refusal_told(store, rank=rank):
+        plan = lower(bundle.strategy, bundle.model, bundle.cluster)
+        if num_ranks != plan.num_workers:
+            raise OperationError(
+                f"the process group has {num_ranks} ranks; the bundle was made for {plan.num_workers} workers"
+            )
+        refuse_unsupported(plan)
+        parameters = parameters_of(model, bundle)
+        placement = Placement.of(plan, parameters)
+        refuse_placement(placement, parameters, checks=settings.checks)
+        if engine_updates(plan).variables:
+            check_optimizer(optimizer, bundle.model)
+    patience = dt.timedelta(seconds=settings.timeout_seconds)
+    agree(store, rank=rank, num_ranks=num_ranks, facts=facts_of_rank(bundle), patience=patience)
     admitted = admit_servers(
         base, store, session=name, rank=rank, plan=plan, bundle=bundle, optimizer=optimizer, settings=settings
     )
@@ -118,20 +127,25 @@ def start(
         store,
         rank=rank,
         num_ranks=num_ranks + len(servers),
-        timeout=dt.timedelta(seconds=settings.timeout_seconds),
+        timeout=patience,
         hosts=[bundle.cluster.nodes[one.node].name for one in plan.ranks],
         nccl_device=placement.device if placement.natives == "nccl" else None,
     )
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(links.close)
         if settings.init_sync:
             send_state(model, links, num_workers=num_ranks)
         hand_over(links, plan, optimizer, parameters, admitted)
         trace = open_trace(settings.trace, bundle.cluster, rank)
-        compute = None if trace is None else Compute(trace, model, optimizer)
+        compute = None
+        if trace is not None:
+            compute = Compute(trace, model, optimizer)
+            undo.callback(compute.close)
         buffers = Buffers(model, links, num_workers=num_ranks) if settings.broadcast_buffers else None
+        session: Synchronisation
         stock = stock_buckets(plan) if settings.hand_off else None
         if stock is not None:
-            return StockSession(
+            session = StockSession(
                 model,
                 optimizer,
                 bundle,
@@ -142,36 +156,30 @@ def start(
                 buffers=buffers,
                 compute=compute,
             )
+            undo.pop_all()
+            return session
         links.make_native(native_groups(plan))
         execution = _execution(plan, parameters, optimizer, links, placement, checks=settings.checks)
+        undo.callback(execution.factors.close)
+        execution.factors.attach(model)
         updates = engine_updates(plan)
         script = script_of(plan, rank, len(parameters), updates, in_one_order=placement.in_one_order)
         streams = placement.streams(script)
-        engine: Engine
         told = None
         if rank == 0 and servers:
             told = Servers(plan, links, model=model, optimizer=optimizer, source=execution.optimizer)
-        if told is not None:
-            engine = FirstWorkersEngine(
-                plan,
-                script,
-                execution,
-                timeout_seconds=settings.timeout_seconds,
-                trace=trace,
-                streams=streams,
-                servers=told,
-            )
-        else:
-            engine = Engine(
-                plan,
-                script,
-                execution,
-                rank=rank,
-                timeout_seconds=settings.timeout_seconds,
-                trace=trace,
-                streams=streams,
-            )
-        return Session(
+        engine = _engine(
+            execution,
+            plan=plan,
+            script=script,
+            rank=rank,
+            timeout_seconds=settings.timeout_seconds,
+            trace=trace,
+            streams=streams,
+            servers=told,
+        )
+        undo.callback(engine.close)
+        session = Session(
             model,
             optimizer,
             bundle,
@@ -182,9 +190,15 @@ def start(
             compute=compute,
             servers=told,
         )
-    except BaseException:
-        links.close()
-        raise
+        undo.pop_all()
+        return session
+
+
+def _engine(execution: Execution, *, rank: int, servers: Servers | None, **options: Any) -> Engine:
+    """The engine of a rank. What the first worker's is told, those that only serve hear of."""
+    if servers is None:
+        return Engine(work=execution, rank=rank, **options)
+    return FirstWorkersEngine(work=execution, servers=servers, **options)
 
 
 def _execution(

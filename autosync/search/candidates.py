@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autosync.datasets.schema import Record
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -79,4 +79,4 @@ def candidate_of(record: Record) -> Candidate:
 def strategy_of(record: Record) -> Strategy:
     """The strategy that a record holds."""
     assert record.strategy is not None, "asked of strategies of ours"
-    return parse_strategy(Document(file="", value=dict(record.strategy), lines={}))
+    return parse_strategy(without_file(dict(record.strategy)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autosync.datasets.storage import without_password
+from autosync.datasets.storage import absolute, without_password
 from autosync.errors import InputError
 from autosync.launchers.request import LaunchRequest
 from autosync.search.candidates import STOCK_DDP, Candidate, known_candidates
@@ -187,6 +187,7 @@ def plan_tuning(
     it was begun with, but for those of `CHANGEABLE`.
     """
     given = {name: value for name, value in settings.items() if value is not None}
+    storage = None if storage is None else absolute(storage)
     if resume is not None:
         return _resumed(resume, given, storage)
     if study is not None:

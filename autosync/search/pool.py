@@ -16,7 +16,7 @@ from autosync.datasets.facts import Spec
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.datasets.sources import Source
 from autosync.datasets.studies import find_study
-from autosync.documents import Document, parse
+from autosync.documents import parse, without_file
 from autosync.errors import InputError, Problem
 from autosync.search.candidates import STOCK_DDP, Candidate, candidate_of
 from autosync.search.trial import ComparingService
@@ -86,17 +86,13 @@ def _worth(record: Record) -> int:
 def _model(spec: Spec | None, source: str) -> ModelSpec:
     if spec is None:
         raise InputError(f"{source} has no spec of the model", rule="a pool comes with its model and its cluster")
-    return parse(_document(spec), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec)
+    return parse(without_file(dict(spec.fields)), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec)
 
 
 def _cluster(spec: Spec | None, source: str) -> ClusterSpec:
     if spec is None:
         raise InputError(f"{source} has no spec of the cluster", rule="a pool comes with its model and its cluster")
-    return parse_cluster(_document(spec))
-
-
-def _document(spec: Spec) -> Document:
-    return Document(file="", value=dict(spec.fields), lines={})
+    return parse_cluster(without_file(dict(spec.fields)))
 
 
 class RecordedService(ComparingService):

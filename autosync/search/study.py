@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from autosync.datasets.schema import Record, record_from_plain, record_to_plain
 from autosync.datasets.storage import close_storage, open_journal, open_storage
 from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.search.candidates import Candidate
 from autosync.search.study_folder import StudyFolder, StudySettings, read_settings, taken_error
@@ -209,7 +209,7 @@ class Study:
         found = self._candidates.get(fields["strategy_id"])
         if found is None:
             plain = fields["strategy"]
-            strategy = None if plain is None else parse_strategy(Document(file="", value=plain, lines={}))
+            strategy = None if plain is None else parse_strategy(without_file(plain))
             found = Candidate(origin=fields["origin"], strategy=strategy, strategy_id=fields["strategy_id"])
             self._candidates[found.strategy_id] = found
         return found

@@ -21,7 +21,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.ddp import settings_for
-from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.emit.settings import DdpSettings, as_it_ships
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.others import BUSY_SHARE
@@ -73,9 +73,7 @@ class Trials:
     def ddp_settings(self, candidate: Candidate, *, gradient_as_bucket_view: bool = True) -> DdpSettings:
         """Stock DDP as it ships, or with the settings that express a candidate's strategy."""
         if candidate.strategy is None:
-            unused = any(parameter.reason == "unused" for parameter in self.model.untrained)
-            # A replayed model leaves out what the original does not use.
-            return DdpSettings(find_unused_parameters=unused and not self.is_replayed)
+            return as_it_ships(self.model, is_replayed=self.is_replayed)
         settings = settings_for(
             candidate.strategy, self.model, self.cluster, gradient_as_bucket_view=gradient_as_bucket_view
         )

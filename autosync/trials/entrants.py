@@ -14,7 +14,7 @@ from autosync.runtime.support import unsupported
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle, load_bundle
-from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.emit.settings import as_it_ships
 from autosync.strategy.files import is_bundle, load_strategy_for
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.trials.contestant import Contestant
@@ -23,8 +23,13 @@ TORCH_DDP = "torch-ddp"
 """Stock torch DDP itself, which is no strategy of ours."""
 
 
-def entrants(names: Sequence[str], model: ModelSpec, cluster: ClusterSpec) -> tuple[Contestant, ...]:
-    """The contestants of these names, all mistakes told at once. Who comes twice is `NAME#2` the second time."""
+def entrants(
+    names: Sequence[str], model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool
+) -> tuple[Contestant, ...]:
+    """The contestants of these names, all mistakes told at once. Who comes twice is `NAME#2` the second time.
+
+    `is_replayed` says whether the model's compute is replayed from its spec.
+    """
     problems: list[Problem] = []
     found: list[Contestant] = []
     seen: Counter[str] = Counter()
@@ -32,7 +37,7 @@ def entrants(names: Sequence[str], model: ModelSpec, cluster: ClusterSpec) -> tu
         seen[name] += 1
         label = name if seen[name] == 1 else f"{name}#{seen[name]}"
         try:
-            found.append(_entrant(name, label, model, cluster))
+            found.append(_entrant(name, label, model, cluster, is_replayed=is_replayed))
         except InputError as error:
             problems.extend(problem for problem in error.problems if problem not in problems)
     if problems:
@@ -56,10 +61,9 @@ def _is_file(name: str) -> bool:
     return "/" in name or Path(name).suffix.lower() in (".yaml", ".yml", ".json")
 
 
-def _entrant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec) -> Contestant:
+def _entrant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool) -> Contestant:
     if name == TORCH_DDP:
-        unused = any(parameter.reason == "unused" for parameter in model.untrained)
-        return Contestant(name=label, ddp=DdpSettings(find_unused_parameters=unused))
+        return Contestant(name=label, ddp=as_it_ships(model, is_replayed=is_replayed))
     if _is_file(name):
         bundle = _bundle_of_file(name, model, cluster)
     else:

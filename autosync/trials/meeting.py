@@ -11,9 +11,12 @@ import torch.distributed as dist
 from autosync.runtime.rendezvous import open_store
 
 
-def open_port() -> Any:
-    """On the first rank: a store at a port of the system's choice, which lasts as long as what is returned."""
-    return dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # noqa: S104 - others connect from their hosts
+def opened_by_first(rank: int) -> tuple[Any, dict[str, int]]:
+    """On the first rank a store at a port of the system's choice, which lasts as long as it is kept, and that port."""
+    if rank:
+        return None, {}
+    store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # noqa: S104 - others connect from their hosts
+    return store, {"port": store.port}
 
 
 def meet_at(place: str, *, opened: Any, num_users: int, timeout_seconds: float) -> Any:

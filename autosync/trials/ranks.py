@@ -14,22 +14,25 @@ import queue
 import secrets
 import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from autosync.datasets.schema import FailureKind
-from autosync.disks import full_note
 from autosync.errors import OperationError
 from autosync.launchers import LAUNCHERS
-from autosync.launchers.address import RELAYED
+from autosync.launchers.address import RELAYED, tcp_place
 from autosync.launchers.environment import python_of
 from autosync.launchers.request import Launch, Launcher, LaunchRequest
+from autosync.launchers.tail import last_words
 from autosync.launchers.words import how_it_ended as _how
 from autosync.specs.cluster import ClusterSpec
 from autosync.trials import control
 from autosync.trials.control import Channel, ControlError, Gate
+
+SERVANT = "autosync.trials.servant"
+"""The module that ranks of a trial service run."""
 
 POLL_SECONDS = 0.05
 START_SECONDS = 120.0
@@ -52,10 +55,12 @@ class TrialFailed(OperationError):  # noqa: N818 - it is a trial's outcome, by t
         self.message = message
 
 
-def plan_launch(cluster: ClusterSpec, folder: Path, address: str = "ADDRESS") -> tuple[Launcher, LaunchRequest]:
-    """The launcher of a cluster and what it would start; refuses what it cannot start."""
+def plan_launch(
+    cluster: ClusterSpec, folder: Path, address: str = "ADDRESS", *, program: str = SERVANT
+) -> tuple[Launcher, LaunchRequest]:
+    """The launcher of a cluster and what it would start: on every rank a module. Refuses what it cannot start."""
     launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
-    command = (python_of(cluster), "-m", "autosync.trials.servant", address)
+    command = (python_of(cluster), "-m", program, address)
     return launcher, launcher.plan(cluster, command, folder)
 
 
@@ -63,6 +68,7 @@ def plan_launch(cluster: ClusterSpec, folder: Path, address: str = "ADDRESS") ->
 class _Heard:
     """What has been heard of the ranks since a request went out, each in the order in which it came."""
 
+    progress: Callable[[str], None] = lambda _: None
     answers: dict[int, Answer] = field(default_factory=dict)
     errors: dict[int, Mapping[str, str]] = field(default_factory=dict)
     lost: dict[int, str | None] = field(default_factory=dict)
@@ -79,9 +85,11 @@ class _Heard:
 class Ranks:
     """All ranks of a cluster, running and connected: workers, then those that only serve."""
 
-    def __init__(self, cluster: ClusterSpec, folder: Path) -> None:
-        """Start them in a new folder that has their logs, and wait until all are there."""
+    def __init__(self, cluster: ClusterSpec, folder: Path, *, program: str = SERVANT) -> None:
+        """Start them in a new folder that has their logs, and wait until all are there. Each runs a module."""
         self.folder = folder
+        self._cluster = cluster
+        self._program = program
         self._num_ranks = len(cluster.ranks)
         self._names = [f"rank {rank}" for rank in range(self._num_ranks)]
         self._channels: dict[int, Channel] = {}
@@ -89,7 +97,7 @@ class Ranks:
         self._launch: Launch | None = None
         self._gate: Gate | None = None
         try:
-            self._start(cluster)
+            self._start()
         except (OperationError, OSError) as error:
             self.end()
             if isinstance(error, TrialFailed):
@@ -99,15 +107,14 @@ class Ranks:
             self.end()
             raise
 
-    def _start(self, cluster: ClusterSpec) -> None:
+    def _start(self) -> None:
         token = secrets.token_hex(32)
-        launcher, _ = plan_launch(cluster, self.folder)
+        launcher, _ = self._planned("ADDRESS")
         if launcher.control == "loopback":
             self._gate = control.listen_on_loopback(token, self._num_ranks)
         else:
             self._gate = control.listen_in_folder(self.folder, token, self._num_ranks)
-        address = RELAYED if launcher.control == RELAYED else self._gate.address
-        _, request = plan_launch(cluster, self.folder, address)
+        _, request = self._planned(RELAYED if launcher.control == RELAYED else self._gate.address)
         if launcher.control == RELAYED:
             # Elsewhere it says where to look, on one machine nothing.
             self._names = [process.place for process in request.processes]
@@ -118,6 +125,9 @@ class Ranks:
         )
         self._launch = launcher.start(dataclasses.replace(request, processes=with_token, control=self._gate.address))
         self._await_all(self._gate, self._launch)
+
+    def _planned(self, address: str) -> tuple[Launcher, LaunchRequest]:
+        return plan_launch(self._cluster, self.folder, address, program=self._program)
 
     def _await_all(self, gate: Gate, launch: Launch) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -138,22 +148,40 @@ class Ranks:
 
     def _last_words(self, rank: int) -> str:
         """The last line of a rank's log, and whether there was no room for more."""
-        log = self.folder / f"rank-{rank}.log"
-        try:
-            lines = log.read_text("utf-8", "replace").splitlines()
-        except OSError:
-            return ""
-        return (f": {lines[-1][:400]}" if lines else "") + full_note(log)
+        return last_words(self.folder / f"rank-{rank}.log")
 
     @property
     def are_well(self) -> bool:
         """Whether all still run, as far as one can tell without asking."""
         return self._launch is not None and all(code is None for code in self._launch.exit_codes())
 
-    def ask(self, request: str, fields: Mapping[str, Any], seconds: float) -> list[Answer]:
-        """Every rank's answer to a request, in the order of ranks; TrialFailed if not all give one in time."""
+    def meeting_point(self) -> str:
+        """A place where these ranks may meet: a file, or elsewhere a port that the first of them opens."""
+        launcher, _ = self._planned("ADDRESS")
+        if launcher.control == RELAYED:
+            first = self._cluster.nodes[self._cluster.ranks[0].node].name
+            host = launcher.addresses(self._cluster)[first]
+            return tcp_place(host, self.ask("meet", {}, START_SECONDS)[0]["port"])
+        return str(self._rendezvous)
+
+    @property
+    def _rendezvous(self) -> Path:
+        return (self.folder / "rendezvous").resolve()
+
+    def ask(
+        self,
+        request: str,
+        fields: Mapping[str, Any],
+        seconds: float,
+        *,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> list[Answer]:
+        """Every rank's answer to a request, in the order of ranks; TrialFailed if not all give one in time.
+
+        `progress` hears what the first rank tells of what it is doing.
+        """
         number = next(self._numbers)
-        heard = _Heard()
+        heard = _Heard(progress=progress)
         for rank, channel in self._channels.items():
             try:
                 channel.send({"id": number, "request": request, **fields})
@@ -197,7 +225,10 @@ class Ranks:
         for message in messages:
             # Late answers to an earlier request are of no interest.
             if message.get("id") == number:
-                if "error" in message:
+                if "doing" in message:
+                    if rank == 0:
+                        heard.progress(message["doing"])
+                elif "error" in message:
                     heard.errors[rank] = message["error"]
                 else:
                     heard.answers[rank] = message["result"]
@@ -252,6 +283,8 @@ class Ranks:
             if self._launch is not None:
                 self._launch.stop()
         finally:
+            # Whoever was killed leaves it behind.
+            self._rendezvous.unlink(missing_ok=True)
             if self._gate is not None:
                 self._gate.close()
                 self._gate = None

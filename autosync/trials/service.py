@@ -16,7 +16,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from autosync.disks import is_full
 from autosync.errors import AutosyncError, OperationError
-from autosync.launchers.address import RELAYED, tcp_place
+from autosync.launchers.address import RELAYED
 from autosync.launchers.check import require_fit_nodes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
@@ -98,7 +98,6 @@ class TrialService:
         self._num_generations = 0
         self._prepared: set[str] = set()
         self._ended_by: dict[str, TrialFailed] = {}
-        self._ended = contextlib.ExitStack()
         self._held = contextlib.ExitStack()
         self._is_held = False
 
@@ -204,7 +203,7 @@ class TrialService:
 
     def _start_ranks(self) -> None:
         if not self._is_held:
-            self._held.enter_context(self._held_cluster())
+            self._held.enter_context(self._launcher.hold(self.cluster))
             self._is_held = True
         self._num_generations += 1
         folder = self._folder / f"ranks-{self._num_generations}"
@@ -216,7 +215,8 @@ class TrialService:
             raise OperationError(f"the disk of {folder} is full: ranks have no room for their logs")
         self._require_fit_nodes(folder)
         self._ranks = Ranks(self.cluster, folder)
-        rendezvous = self._meeting_point(folder)
+        with self._ended_by_failures():
+            rendezvous = self._ranks.meeting_point()
         self._ask(
             "join",
             {
@@ -235,28 +235,17 @@ class TrialService:
         if self._launcher.control == RELAYED:
             require_fit_nodes(self.cluster, folder, files=[task_path(self._target)] if is_task(self._target) else [])
 
-    def _meeting_point(self, folder: Path) -> str:
-        """A place for these ranks alone."""
-        if self._launcher.control == RELAYED:
-            first = self.cluster.nodes[self.cluster.ranks[0].node].name
-            host = self._launcher.addresses(self.cluster)[first]
-            return tcp_place(host, self._ask("meet", {}, seconds=START_SECONDS)[0]["port"])
-        rendezvous = (folder / "rendezvous").resolve()
-        # Whoever was killed leaves it behind.
-        self._ended.callback(rendezvous.unlink, missing_ok=True)
-        return str(rendezvous)
-
-    def _held_cluster(self) -> contextlib.AbstractContextManager[object]:
-        try:
-            return self._launcher.hold(self.cluster)
-        except OperationError as error:
-            raise TrialFailed("launch", str(error)) from error
-
     def _ask(self, request: str, fields: Mapping[str, Any], *, seconds: float | None = None) -> Sequence[Answer]:
-        """Ask all ranks; whatever goes wrong, an interruption among it, ends them."""
+        """Ask all ranks."""
         assert self._ranks is not None, "ranks are started before they are asked"
-        try:
+        with self._ended_by_failures():
             return self._ranks.ask(request, fields, seconds or self._timeout_seconds)
+
+    @contextlib.contextmanager
+    def _ended_by_failures(self) -> Iterator[None]:
+        """Whatever goes wrong, an interruption among it, ends the ranks."""
+        try:
+            yield
         except BaseException as error:
             if isinstance(error, TrialFailed):
                 self._ended_by.update(dict.fromkeys(self._prepared, error))
@@ -266,9 +255,8 @@ class TrialService:
     def _end_ranks(self) -> None:
         ranks, self._ranks = self._ranks, None
         self._prepared.clear()
-        with self._ended:
-            if ranks is not None:
-                ranks.end()
+        if ranks is not None:
+            ranks.end()
 
 
 def _loss(value: float | None) -> float:

@@ -25,11 +25,8 @@ from autosync.specs.task_run import (
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.trials import meters
+from autosync.trials.conversation import RefusedError
 from autosync.trials.stock_ddp import stock_ddp
-
-
-class RefusedError(AutosyncError):
-    """A contestant's strategy cannot run here."""
 
 
 class Training:

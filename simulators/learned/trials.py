@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from autosync import jsonio
 from autosync.datasets.schema import Measurement, Record
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.simulators.evaluation import is_disturbed, measured_of
 from autosync.simulators.learned.losses import Positions, Targets
 from autosync.strategy.files import parse_strategy
@@ -94,4 +94,4 @@ def taken(rows: Rows, chosen: Positions) -> Rows:
 
 
 def _strategy_of(record: Record) -> Strategy:
-    return parse_strategy(Document(file="", value=dict(record.strategy or {}), lines={}))
+    return parse_strategy(without_file(dict(record.strategy or {})))

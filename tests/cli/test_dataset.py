@@ -86,6 +86,8 @@ def test_what_cannot_be_read_is_told(store: Store) -> None:
     (kept,) = map(json.loads, (store.path / "out" / "left_out.jsonl").read_text(encoding="utf-8").splitlines())
     assert (kept["file"], kept["line"], kept["text"]) == (str(store.records_file), 4, "{")
     assert "breaks off" in kept["problems"][0]
+    run("merge", store.path, "-o", store.path / "out", "--skip-unreadable", "--force")
+    assert len((store.path / "out" / "left_out.jsonl").read_text(encoding="utf-8").splitlines()) == 1, "told once"
 
 
 def test_stats_draw(store: Store, tmp_path: Path) -> None:
@@ -109,6 +111,11 @@ def test_datasets_are_split_and_merged_again(store: Store, tmp_path: Path) -> No
         result = CliRunner().invoke(dataset, ["split", str(store.path), "-o", str(tmp_path / "x"), *arguments])
         assert result.exit_code == 2
         assert "either --by or --share" in result.output
+    result = CliRunner().invoke(
+        dataset, ["split", str(store.path), "-o", str(tmp_path / "x"), "--by", "model", "--seed", "1"]
+    )
+    assert result.exit_code == 2
+    assert "--seed goes with --share" in result.output
 
 
 def test_a_folder_as_autodist_has_it_comes_in(store: Store, tmp_path: Path) -> None:
@@ -132,7 +139,7 @@ def test_without_a_path_the_shipped_records_are_meant(monkeypatch: pytest.Monkey
 def test_validation_finds_what_is_wrong_and_where(store: Store) -> None:
     assert run("validate", store.path) == f"{store.path}: 3 records, nothing wrong with them\n"
     store.append(record(1, seconds=0.2))
-    with pytest.raises(InputError, match=r"store:4: s\.trials\[1\]: another record has the same number"):
+    with pytest.raises(InputError, match=r"store: s\.trials\[1\]: another record has the same number"):
         run("validate", store.path)
 
 

@@ -68,6 +68,6 @@ def test_a_line_without_end_is_shown_in_pieces(tmp_path: Path) -> None:
 
 def test_the_last_line_is_one_with_words(tmp_path: Path) -> None:
     process = _process(tmp_path, 0)
-    assert last_line(process) == ""
+    assert last_line(process.log) == ""
     process.log.write_text("first\nOSError: no\n\n  \n")
-    assert last_line(process) == "OSError: no"
+    assert last_line(process.log) == "OSError: no"

@@ -215,6 +215,8 @@ def calls(bundle: str, folder: str) -> dict[str, str]:
         run.steps(0, 1)
         found["another path"] = raised(lambda: load(run.model, f"{folder}-{run.rank}"))
         found["no folder"] = raised(lambda: save(run.model, f"{bundle}"))
+        found["two folders"] = raised(lambda: save(run.model, f"{folder}-{run.rank}"))
+        found["left behind"] = str(Path(f"{folder}-{run.rank}").exists())
         what = save if run.rank else load
         found["another call"] = raised(lambda: what(run.model, folder))
         run.optimizer.zero_grad()
@@ -223,6 +225,7 @@ def calls(bundle: str, folder: str) -> dict[str, str]:
         run.optimizer.step()
         save(run.model, folder)
         found["to nobody"] = raised(lambda: consolidate(run.model, to=7))
+        found["to one or all"] = raised(lambda: consolidate(run.model, to=run.rank or None))
     found["not parallel"] = raised(lambda: autosync.save(run.model, folder))
     return found
 

@@ -21,7 +21,7 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import Message, Sharded, Strategy
+from autosync.strategy.representation import Message, Sharded, Strategy, SufficientFactors
 
 HERE = Path(__file__).parent
 EXACTNESS = HERE.parents[1] / "benchmarks" / "exactness.py"
@@ -69,6 +69,12 @@ class Ranks:
         second = Message(parts=("2.weight", "2.bias"), synchroniser=Sharded())
         strategy = Strategy(messages=(Message(parts=("0.weight", "0.bias")), second))
         return write_bundle(self.folder / "mixed.yaml", strategy, "small", self.cluster)
+
+    def factors_bundle(self) -> str:
+        """The path of a bundle that sends factors of the first layer of `small`."""
+        first = Message(parts=("0.weight",), synchroniser=SufficientFactors())
+        strategy = Strategy(messages=(first, Message(parts=("0.bias", "2.weight", "2.bias"))))
+        return write_bundle(self.folder / "factors.yaml", strategy, "small", self.cluster)
 
     def run(
         self, cases: Sequence[tuple[str, dict[str, Any]]], *, limit_seconds: float = LIMIT_SECONDS

@@ -319,6 +319,47 @@ def wrong_optimizer(bundle: str) -> str:
     return raised(lambda: parallelize(made.model, torch.optim.SGD(made.model.parameters(), lr=0.1), bundle))
 
 
+def one_rank_refuses(bundle: str) -> str:
+    """What speaks against rank 1 only, rank 0 hears at once."""
+    made = Training("small")
+    other = torch.optim.SGD(made.model.parameters(), lr=0.1)
+    return raised(lambda: parallelize(made.model, made.optimizer if rank() == 0 else other, bundle))
+
+
+def first_rank_refuses(bundle: str) -> str:
+    made = Training("small")
+    other = torch.optim.SGD(made.model.parameters(), lr=0.1)
+    return raised(lambda: parallelize(made.model, other if rank() == 0 else made.optimizer, bundle))
+
+
+def refused_at_last(bundle: str) -> str:
+    """A model that is refused when all is connected already stays an ordinary one."""
+    made = Training("small")
+    made.model[0] = _Layer(made.model[0])
+    refused = raised(lambda: parallelize(made.model, made.optimizer, bundle, trace=Path(bundle).parent / "late-trace"))
+    made.step()
+    return refused
+
+
+class _Layer(nn.Module):
+    """A layer with a linear one's parameters, which is none."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T + self.bias
+
+
+def late_to_meet(bundle: str) -> str:
+    """Rank 1 comes to `parallelize` later than rank 0 waits."""
+    made = Training("small")
+    if rank() == 1:
+        time.sleep(4)
+    return raised(lambda: parallelize(made.model, made.optimizer, bundle, timeout_seconds=1))
+
+
 def partly_optimized(bundle: str) -> str:
     """What the user's optimizer does not have stays as it is, also where an owner updates for all."""
     made = Training("small")

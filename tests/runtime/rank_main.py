@@ -44,7 +44,7 @@ def run_rank(folder: Path, rank: int, num_ranks: int) -> None:
             answer = getattr(cases, function)(**arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, the test must hear of it
             answer = f"{type(error).__name__}: {error}"
-        left = [thread.name for thread in threading.enumerate() if thread.name == "autosync-engine"]
+        left = [thread.name for thread in threading.enumerate() if thread.name.startswith("autosync-")]
         answers.append(answer if not left else f"{answer}; threads left: {left}")
         (folder / f"answers-{rank}.json").write_text(json.dumps(answers))
 

@@ -53,6 +53,19 @@ def test_a_script_is_served_or_refused(make_ranks: Callable[[str], Any]) -> None
             {"bundle": bundles[OWNED]},
             ["OperationError: the optimizer is torch.optim.sgd.SGD; the bundle was made for Adam"] * 2,
         ),
+        "one_rank_refuses": (
+            {"bundle": bundles[OWNED]},
+            ["OperationError: rank 1: the optimizer is torch", "OperationError: the optimizer is torch"],
+        ),
+        "first_rank_refuses": (
+            {"bundle": bundles[OWNED]},
+            ["OperationError: the optimizer is torch", "OperationError: rank 0: the optimizer is torch"],
+        ),
+        "refused_at_last": (
+            {"bundle": ranks.factors_bundle()},
+            ["OperationError: 0.weight belongs to a _Layer, not to one Linear layer"] * 2,
+        ),
+        "late_to_meet": ({"bundle": bundles[OWNED]}, ["OperationError: rank 1 has not answered: "] * 2),
         # What the engine updates in shards nobody holds whole; all else is synchronised when backward returns.
         "gradients_when_backward_returns": (
             {"bundle": ranks.mixed_bundle()},

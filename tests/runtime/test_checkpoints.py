@@ -389,6 +389,9 @@ def test_what_does_not_fit_is_refused_by_name(
         assert called["another path"].startswith("OperationError: autosync.load: worker 0: ")
         assert "cannot be read: No such file" in called["another path"]
         assert "File exists" in called["no folder"]
+        assert "worker 1 has folder engine-2-1, worker 0 has engine-2-0" in called["two folders"]
+        assert called["left behind"] == "False"
+        assert "worker 1 has to 1, worker 0 has None" in called["to one or all"]
         assert called["another call"] == (
             f"OperationError: autosync.{'save' if rank else 'load'}: worker 1 has call autosync.save, worker 0 has "
             "autosync.load (all workers must call it alike)"

@@ -246,7 +246,9 @@ def test_workers_that_are_gone_without_a_word_end_the_server(
     served = make_served(cluster())
     bundle = _small(served, model)
     served.serve([bundle])
-    assert served.ranks.run_one("never_releases", bundle=bundle, exits=False) == ["", ""]
+    # They trained right, and were gone before the session had an end.
+    for answer in served.ranks.run_one("never_releases", bundle=bundle, exits=False):
+        assert answer.startswith("; threads left: ")
     (answer,) = served.answers()
     assert answer.startswith("OperationError: rank 2: no word from rank 0 on n0: ")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autosync.datasets.schema import Record, record_to_plain
-from autosync.datasets.storage import open_storage, without_password
+from autosync.datasets.storage import absolute, open_storage, without_password
 from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate, known_candidates
@@ -221,6 +221,37 @@ def test_folders_share_a_storage(
     other = replace(model, name="other", optimizer=replace(model.optimizer, name="Adam"))
     with pytest.raises(InputError, match="the study team is of another model"):
         begin_study(StudyFolder(tmp_path / "third" / "team"), other, cluster, _settings("team"), storage=url)
+
+
+def test_a_shared_study_is_read_by_its_name_from_anywhere(
+    study: Study, ours: list[Candidate], make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cluster = load_model(str(study.folder.model)), load_cluster(str(study.folder.cluster))
+    monkeypatch.chdir(tmp_path)
+    for relative in ("sqlite:///team.db", "journal:./team.log"):
+        folder = StudyFolder(tmp_path / f"as-{relative[:4]}-had-it")
+        url = absolute(relative)
+        with begin_study(folder, model, cluster, replace(_settings("team"), storage=url), storage=url) as shared:
+            shared.enqueue(ours[:1])
+            asked = shared.ask()
+            assert asked is not None
+            shared.tell(make_record(asked.number, asked.candidate, 0.1))
+            told = shared.history()
+        monkeypatch.chdir(folder.path)
+        assert list(read_study(".")) == told
+        monkeypatch.chdir(tmp_path)
+        Path(relative.partition(":")[2].removeprefix("///")).unlink()
+        with pytest.raises(InputError, match=r"team\.(db|log)"):
+            list(read_study(folder.path))
+        assert not list(tmp_path.glob("team.*[bg]")), "reading makes nothing"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me@host/db", "sqlite:///:memory:", "sqlite://", "sqlite:///file:a.db?mode=ro&uri=true", "nowhere"],
+)
+def test_what_is_no_file_of_ours_keeps_its_url(url: str) -> None:
+    assert absolute(url) == url
 
 
 def test_storages_are_told_from_what_is_none(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def save(model: torch.nn.Module, path: Path | str) -> None:
     session = session_of(model)
     meeting, training, step = _meet(session, "autosync.save")
     target = Path(path)
+    # Mounts may differ, but not what is below them.
+    meeting.compare({"folder": target.absolute().name})
     made = meeting.together(lambda: folder.begin(target) if training.rank == 0 else "")
     version = meeting.hear_first(made.encode()).decode()
 
@@ -106,9 +108,9 @@ def consolidate(model: torch.nn.Module, *, to: int | None = None) -> None:
     """
     session = session_of(model)
     meeting, training, _ = _meet(session, "autosync.consolidate")
+    meeting.compare({"to": to})
     if to is not None and not 0 <= to < meeting.num_workers:
         raise OperationError(f"autosync.consolidate: no worker {to} (0 to {meeting.num_workers - 1})")
-    meeting.compare({"to": to})
     apart = session.kept_apart
     if not apart:
         return

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from autosync.specs.model import ModelSpec
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB
 from autosync.strategy.representation import Cast, PowerSGD
 
@@ -108,3 +109,9 @@ def as_python(value: Argument) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(as_python, value))}]"
     return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
+
+
+def as_it_ships(model: ModelSpec, *, is_replayed: bool) -> DdpSettings:
+    """Stock DDP with nothing but what it needs to run the model at all; a replayed model has no unused parameters."""
+    unused = any(parameter.reason == "unused" for parameter in model.untrained)
+    return DdpSettings(find_unused_parameters=unused and not is_replayed)

@@ -1,4 +1,4 @@
-"""What the system tells of itself: bytes through each network interface, and processor time."""
+"""What the system tells of its network interfaces: the bytes through each, and its speed."""
 
 from __future__ import annotations
 
@@ -42,17 +42,3 @@ def _speed(name: str, visible: set[str]) -> float | None:
     except (OSError, ValueError):
         return None
     return mbits * _MBIT if 0 < mbits <= _MAX_MBITS else None
-
-
-def processor_times() -> tuple[int, int]:
-    """Processor time in use and in all, over all cores, in the system's ticks."""
-    line = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0]
-    user, nice, system, idle, waiting, *others = map(int, line.split()[1:9])
-    busy = user + nice + system + sum(others)
-    return busy, busy + idle + waiting
-
-
-def processor_share(before: tuple[int, int]) -> float:
-    """The share of processor time in use since."""
-    busy, total = processor_times()
-    return (busy - before[0]) / max(1, total - before[1])

@@ -1,35 +1,37 @@
-"""One rank of a probe: `python -m autosync.trials.probe.rank FOLDER`.
+"""One rank of a probe: `python -m autosync.trials.probe.rank ADDRESS`.
 
-Every rank works out the same schedule, takes part in its steps one after another, and writes down what it measured.
+Every rank works out the same schedule, takes part in its steps one after another, and answers what it measured.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import faulthandler
 import itertools
 import os
 import sys
-import time
-import traceback
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from autosync import jsonio
-from autosync.errors import AutosyncError
+from autosync import documents
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import parse_cluster
+from autosync.trials.conversation import Answer, Request, hold_conversation
+from autosync.trials.meeting import meet_at, opened_by_first
+from autosync.trials.meters import cpu_share, read_meters
 from autosync.trials.probe import machine
 from autosync.trials.probe.analysis import window_rates
 from autosync.trials.probe.collectives import ALGORITHMS, Workers, compute
 from autosync.trials.probe.messages import run_batches, run_trips
 from autosync.trials.probe.request import (
+    ANSWER_KIND,
+    SETTINGS_KIND,
+    VERSION,
     BatchSamples,
     CollectiveSamples,
     FlowSamples,
-    ProbeFolder,
     ProbeSettings,
     RankAnswer,
     StreamKind,
@@ -43,8 +45,8 @@ from autosync.units import format_size
 class ProbeRank:
     """This rank's part of a probe, stage by stage; all ranks go through the same stages."""
 
-    def __init__(self, folder: ProbeFolder, cluster: ClusterSpec, settings: ProbeSettings, rank: int) -> None:
-        self._folder = folder
+    def __init__(self, cluster: ClusterSpec, settings: ProbeSettings, rank: int, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._settings = settings
         self._rank = rank
         self._cluster = all_workers(cluster)
@@ -61,7 +63,7 @@ class ProbeRank:
 
     def measure(self) -> RankAnswer:
         """All stages."""
-        cpu = machine.processor_times()
+        before = read_meters(None)
         interfaces = machine.interface_bytes()
         flows: list[FlowSamples] = []
         for number in range(self._settings.num_rounds):
@@ -85,14 +87,13 @@ class ProbeRank:
             step_seconds=steps,
             interfaces=carried,
             chosen_interface=os.environ.get("GLOO_SOCKET_IFNAME"),
-            cpu_share=machine.processor_share(cpu),
+            cpu_share=cpu_share(before, read_meters(None)),
             torch=torch.__version__,
         )
 
     def _begin(self, stage: str) -> None:
-        """All ranks begin a stage together; the first one says which it is."""
-        if self._rank == 0:
-            jsonio.write_text(self._folder.stage, stage)
+        """All ranks begin a stage together."""
+        self._tell(stage)
         dist.barrier()
 
     def _in_words(self, number: int) -> str:
@@ -162,45 +163,59 @@ class ProbeRank:
         workers = Workers(self._workers, self._group, self._rank, settings.timeout_seconds)
         samples = []
         for num_bytes in settings.curve_bytes:
-            if self._rank == 0:
-                jsonio.write_text(self._folder.stage, f"all-reduces of {format_size(num_bytes)}")
+            self._tell(f"all-reduces of {format_size(num_bytes)}")
             samples += [workers.measure(name, num_bytes, settings.point_seconds) for name in ALGORITHMS]
-        if self._rank == 0:
-            jsonio.write_text(self._folder.stage, "mixed steps")
+        self._tell("mixed steps")
         return tuple(samples), workers.steps(settings.num_steps, settings.pause_seconds)
 
 
-def main(folder: ProbeFolder) -> int:
-    """Measure, and write down what came of it; 0 if all went well."""
-    rank = int(os.environ["RANK"])
-    torch.set_num_threads(1)
-    try:
-        cluster, settings = folder.read_request()
-        # Should whoever started the ranks be gone, they end themselves, and the log says where they were.
-        faulthandler.dump_traceback_later(settings.timeout_seconds, exit=True)
-        num_ranks = int(os.environ["WORLD_SIZE"])
+class Probing:
+    """Does on this rank what a probe asks for. `tell` is told what is being measured."""
+
+    def __init__(self, rank: int, tell: Callable[[str], None]) -> None:
+        torch.set_num_threads(1)
+        self.doing = "waiting for the probe"
+        self._rank = rank
+        self._tell = tell
+        self._opened: Any = None
+
+    @property
+    def requests(self) -> Mapping[str, Callable[[Request], Answer]]:
+        """What may be asked, by name."""
+        return {"meet": self.meet, "probe": self.probe}
+
+    def where(self) -> str:
+        """What this rank is measuring."""
+        return self.doing
+
+    def meet(self, _request: Request) -> Answer:
+        """Open a port where the ranks may meet, on the first of them."""
+        self._opened, answer = opened_by_first(self._rank)
+        return answer
+
+    def probe(self, request: Request) -> Answer:
+        """Meet the other ranks, and measure."""
+        settings = documents.parse(
+            documents.without_file(request["settings"]), kind=SETTINGS_KIND, version=VERSION, into=ProbeSettings
+        )
+        cluster = parse_cluster(documents.without_file(request["cluster"]))
+        num_ranks = len(all_workers(cluster).ranks)
         dist.init_process_group(
             "gloo",
-            store=dist.FileStore(str(folder.rendezvous.resolve()), num_ranks),  # type: ignore[attr-defined]
-            rank=rank,
+            store=meet_at(
+                request["rendezvous"],
+                opened=self._opened,
+                num_users=num_ranks,
+                timeout_seconds=settings.timeout_seconds,
+            ),
+            rank=self._rank,
             world_size=num_ranks,
             timeout=dt.timedelta(seconds=settings.timeout_seconds),
         )
-        answer = ProbeRank(folder, cluster, settings, rank).measure()
+        answer = ProbeRank(cluster, settings, self._rank, self._tell).measure()
         dist.barrier()
-        dist.destroy_process_group()
-    except Exception as error:  # noqa: BLE001 - what went wrong is this rank's answer
-        traceback.print_exc()
-        told = str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
-        folder.write_answer(RankAnswer(rank=rank, error=told, ended_at_seconds=time.time()))
-        return 1
-    folder.write_answer(answer)
-    return 0
+        return documents.dump(answer, kind=ANSWER_KIND, version=VERSION)
 
 
 if __name__ == "__main__":
-    code = main(ProbeFolder(Path(sys.argv[1])))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads of a failed transfer may still be in it; there is nothing left to clean up.
-    os._exit(code)
+    hold_conversation(sys.argv[1], Probing)

@@ -1,15 +1,11 @@
-"""What a probe asks of its ranks, and what each rank answers: files in the probe's folder."""
+"""What a probe asks of its ranks, and what each rank answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from autosync import documents, jsonio
 from autosync.documents import STRICT
-from autosync.specs.cluster import ClusterSpec
-from autosync.specs.cluster_file import load_cluster, save_cluster
 
 SETTINGS_KIND = "probe-settings"
 ANSWER_KIND = "probe-answer"
@@ -109,13 +105,11 @@ class Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
-    """Everything one rank measured, or what went wrong. Samples are told by the rank that took the time."""
+    """Everything one rank measured. Samples are told by the rank that took the time."""
 
     __pydantic_config__ = STRICT
 
     rank: int
-    error: str = ""
-    ended_at_seconds: float = 0.0
     flows: tuple[FlowSamples, ...] = ()
     trips: tuple[TripSamples, ...] = ()
     batches: tuple[BatchSamples, ...] = ()
@@ -126,42 +120,3 @@ class RankAnswer:
     chosen_interface: str | None = None
     cpu_share: float = 0.0
     torch: str = ""
-
-
-class ProbeFolder:
-    """Where a probe's files are."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def rendezvous(self) -> Path:
-        return self.path / "rendezvous"
-
-    @property
-    def stage(self) -> Path:
-        """What the first rank is measuring right now, in words."""
-        return self.path / "stage"
-
-    def write_request(self, cluster: ClusterSpec, settings: ProbeSettings) -> None:
-        save_cluster(self.path / "cluster.json", cluster)
-        fields = documents.dump(settings, kind=SETTINGS_KIND, version=VERSION)
-        jsonio.write_json(self.path / "settings.json", fields)
-
-    def read_request(self) -> tuple[ClusterSpec, ProbeSettings]:
-        settings, _ = documents.load(
-            self.path / "settings.json", kind=SETTINGS_KIND, version=VERSION, into=ProbeSettings
-        )
-        return load_cluster(self.path / "cluster.json"), settings
-
-    def write_answer(self, answer: RankAnswer) -> None:
-        jsonio.write_json(self._answer(answer.rank), documents.dump(answer, kind=ANSWER_KIND, version=VERSION))
-
-    def read_answer(self, rank: int) -> RankAnswer | None:
-        """The rank's answer, if it gave one."""
-        if not self._answer(rank).exists():
-            return None
-        return documents.load(self._answer(rank), kind=ANSWER_KIND, version=VERSION, into=RankAnswer)[0]
-
-    def _answer(self, rank: int) -> Path:
-        return self.path / f"answer-{rank}.json"

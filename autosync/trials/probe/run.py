@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autosync import __version__
+from autosync import __version__, documents
 from autosync.errors import OperationError
-from autosync.launchers import LAUNCHERS
-from autosync.launchers.request import Launch, Launcher
+from autosync.launchers.address import RELAYED
+from autosync.launchers.check import check_nodes
 from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import dump_cluster
 from autosync.trials.probe import analysis
 from autosync.trials.probe.findings import Finding, find
-from autosync.trials.probe.request import ProbeFolder, ProbeSettings, RankAnswer
+from autosync.trials.probe.request import ANSWER_KIND, SETTINGS_KIND, VERSION, ProbeSettings, RankAnswer
 from autosync.trials.probe.schedule import all_workers
+from autosync.trials.ranks import Ranks, plan_launch
 
-POLL_SECONDS = 0.1
-GRACE_SECONDS = 5.0
-"""How long the other ranks may go on after one has failed."""
-_LOG_LINES = 5
+PROGRAM = "autosync.trials.probe.rank"
+"""The module that ranks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ def probe(
     started = time.monotonic()
     probed = all_workers(cluster)
     with tempfile.TemporaryDirectory(prefix="autosync-probe-") as name:
-        answers = _measure(cluster, probed, settings, ProbeFolder(Path(name)), progress)
+        answers = _measure(cluster, probed, settings, Path(name), progress)
     steps = analysis.step_samples(answers)
     calibration = Calibration(
         measured_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -80,62 +79,32 @@ def _measure(
     cluster: ClusterSpec,
     probed: ClusterSpec,
     settings: ProbeSettings,
-    folder: ProbeFolder,
+    folder: Path,
     progress: Callable[[str], None],
 ) -> list[RankAnswer]:
-    launcher: Launcher = LAUNCHERS.get(probed.launcher)()
-    command = (sys.executable, "-m", "autosync.trials.probe.rank", str(folder.path.resolve()))
-    request = launcher.plan(probed, command, folder.path)
-    folder.write_request(cluster, settings)
-    progress(f"starting {len(request.processes)} ranks")
-    launch = launcher.start(request)
-    try:
-        codes = _wait(launch, folder, settings.timeout_seconds, progress)
-    finally:
-        launch.stop()
-    return _answers(folder, settings, codes)
+    launcher, request = plan_launch(probed, folder, program=PROGRAM)
+    with launcher.hold(probed):
+        if launcher.control == RELAYED:
+            _refuse_unfit_nodes(probed, folder)
+        progress(f"starting {len(request.processes)} ranks")
+        ranks = Ranks(probed, folder, program=PROGRAM)
+        try:
+            asked = {
+                "cluster": dump_cluster(cluster),
+                "settings": documents.dump(settings, kind=SETTINGS_KIND, version=VERSION),
+                "rendezvous": ranks.meeting_point(),
+            }
+            answers = ranks.ask("probe", asked, settings.timeout_seconds, progress=progress)
+        finally:
+            ranks.end()
+    return [
+        documents.parse(documents.without_file(answer), kind=ANSWER_KIND, version=VERSION, into=RankAnswer)
+        for answer in answers
+    ]
 
 
-def _wait(
-    launch: Launch, folder: ProbeFolder, timeout_seconds: float, progress: Callable[[str], None]
-) -> Sequence[int | None]:
-    """Until all ranks have ended, or some time after one has failed; the exit codes, None of those that still run."""
-    deadline = time.monotonic() + timeout_seconds
-    has_failed = False
-    told = ""
-    while True:
-        codes = launch.exit_codes()
-        if not has_failed and any(code not in (None, 0) for code in codes):
-            has_failed = True
-            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        if None not in codes or time.monotonic() >= deadline:
-            return codes
-        stage = folder.stage.read_text(encoding="utf-8") if folder.stage.exists() else told
-        if stage != told:
-            progress(stage)
-            told = stage
-        time.sleep(POLL_SECONDS)
-
-
-def _answers(folder: ProbeFolder, settings: ProbeSettings, codes: Sequence[int | None]) -> list[RankAnswer]:
-    """What every rank measured; OperationError tells the failure that the others followed from."""
-    answers = [folder.read_answer(rank) for rank in range(len(codes))]
-    told = [answer for answer in answers if answer is not None]
-    errors = sorted((one for one in told if one.error), key=lambda one: one.ended_at_seconds)
-    for rank, (answer, code) in enumerate(zip(answers, codes, strict=True)):
-        # Before those who raised: a rank that vanishes makes all others raise.
-        if answer is None and code is not None:
-            raise OperationError(f"rank {rank} ended without an answer (exit code {code}): {_last_words(folder, rank)}")
+def _refuse_unfit_nodes(cluster: ClusterSpec, folder: Path) -> None:
+    errors = check_nodes(cluster, folder).errors
     if errors:
-        raise OperationError(f"rank {errors[0].rank}: {errors[0].error}")
-    if len(told) < len(answers):
-        running = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
-        stage = folder.stage.read_text(encoding="utf-8") if folder.stage.exists() else "starting"
-        raise OperationError(f"not done within {settings.timeout_seconds:g} s: rank {running}, at: {stage}")
-    return told
-
-
-def _last_words(folder: ProbeFolder, rank: int) -> str:
-    log = folder.path / f"rank-{rank}.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    return "; ".join(line.strip() for line in lines[-_LOG_LINES:]) or "its log is empty"
+        told = "; ".join(map(str, errors))
+        raise OperationError(f"{told} (`autosync cluster check` tells of all nodes)")

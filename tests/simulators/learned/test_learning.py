@@ -12,7 +12,7 @@ import pytest
 
 from autosync.datasets.schema import Failure, Record
 from autosync.datasets.store import Store
-from autosync.documents import Document
+from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.simulators.catalogue import open_simulator
 from autosync.simulators.evaluation import Accuracy, accuracy_of, measured_of
@@ -83,7 +83,7 @@ def test_other_models_and_clusters_teach(
 
 
 def _strategies(records: Sequence[Record]) -> list[Strategy]:
-    return [parse_strategy(Document(file="", value=dict(one.strategy or {}), lines={})) for one in records]
+    return [parse_strategy(without_file(dict(one.strategy or {}))) for one in records]
 
 
 def test_it_knows_how_unsure_it_is(make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials) -> None:
