@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autosync.datasets.doubt import DISTURBED, is_disturbed
 from autosync.datasets.drift import AGAIN_ORIGIN, Combination, combination_of, flag_drift
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
 from autosync.datasets.schema import Measurement, Record
@@ -23,11 +24,9 @@ from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.plan.bound import bound, rates_of
 from autosync.simulators.evaluation import (
-    DISTURBED,
     Accuracy,
     Measured,
     accuracy_of,
-    is_disturbed,
     mean_accuracy,
     measured_of,
     measured_of_trials,

@@ -83,6 +83,11 @@ class _State:
             self.records[position] = least_doubtful([self.records[position], record])
             self._mended.add(position)
 
+    @property
+    def num_counted(self) -> int:
+        """How many count as what the plan asks for: not those that kept the processors busy."""
+        return sum(not (one.measurement and "busy_cpu" in one.measurement.flags) for one in self.records)
+
     def to_mend(self) -> list[Record]:
         """What is doubtful and was measured once only."""
         flagged = flag_drift([*self.records, *self.references])[: len(self.records)]
@@ -150,12 +155,12 @@ class Collector:
     @property
     def num_done(self) -> int:
         states = [(self._state(one), one) for one in self._combinations]
-        num_new = sum(min(len(state.records), one.num_records) for state, one in states)
+        num_new = sum(min(state.num_counted, one.num_records) for state, one in states)
         return num_new + sum(min(len(state.again), TIMES_AGAIN * one.num_again) for state, one in states)
 
     def done_of_each(self) -> dict[str, list[int]]:
         """By combination, how many records there are and are to be."""
-        return {one.name: [len(self._state(one).records), one.num_records] for one in self._combinations}
+        return {one.name: [self._state(one).num_counted, one.num_records] for one in self._combinations}
 
     @property
     def is_late(self) -> bool:
@@ -200,7 +205,8 @@ class Collector:
             lots = random.Random(f"{self.campaign.seed}/{end}")
             for combination in lots.sample(list(self._combinations), len(self._combinations)):
                 num_wanted = min(end, combination.num_records)
-                if len(self._state(combination).records) < num_wanted and not self._state(combination).is_exhausted:
+                state = self._state(combination)
+                if state.num_counted < num_wanted and not state.is_exhausted:
                     yield combination, num_wanted
 
     def _state(self, combination: Combination) -> _State:
@@ -208,13 +214,13 @@ class Collector:
 
     def _is_done(self, combination: Combination) -> bool:
         state = self._state(combination)
-        has_all = state.is_exhausted or len(state.records) >= combination.num_records
+        has_all = state.is_exhausted or state.num_counted >= combination.num_records
         return has_all and not state.to_mend() and not state.to_repeat(combination.num_again)
 
     def _new_ones(self, combination: Combination, proposals: Proposals, num_wanted: int) -> Iterator[Proposal]:
-        """New strategies until there are so many records."""
+        """New strategies until there are so many records that count."""
         state = self._state(combination)
-        while len(state.records) < num_wanted:
+        while state.num_counted < num_wanted:
             proposal = proposals.next(state.records)
             if proposal is None:
                 state.is_exhausted = True

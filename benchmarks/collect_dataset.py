@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autosync.datasets.doubt import without_doubles
+from autosync.datasets.doubt import is_disturbed, without_doubles
 from autosync.datasets.drift import REFERENCE_ORIGIN, combination_of, flag_drift
-from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, not_among, pack, read_packed, unpack
+from autosync.datasets.packed import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, not_among, pack, read_packed, unpack
 from autosync.datasets.schema import Record
 from autosync.datasets.store import Store
 from autosync.errors import AutosyncError, InputError
@@ -160,11 +160,12 @@ def packed(
         "num_records": count,
         "num_measured": len(measured),
         "num_references": sum(record.origin == REFERENCE_ORIGIN for record in chosen),
+        "num_disturbed": sum(map(is_disturbed, chosen)),
         "num_flagged": sum(bool(one.flags) for one in measured),
         "num_replaced": len(of_plan) - len(chosen),
         "num_not_of_plan": len(records) - len(of_plan),
         "num_left_out": len(problems),
-        "num_bytes": {name: (output / name).stat().st_size for name in (RECORDS_FILE, SPECS_FILE)},
+        "num_bytes": {name: (output / name).stat().st_size for name in (RECORDS_FILE, DISTURBED_FILE, SPECS_FILE)},
     }
 
 

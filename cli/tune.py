@@ -66,7 +66,7 @@ Examples:
   autosync tune --replay resnet50-4-hosts-20260131-120000 --proposer evolution
   autosync tune model.py --cluster cluster.yaml --target ddp
   autosync tune model.py --cluster cluster.yaml --allow lossy
-  autosync tune model.py --cluster cluster.yaml --prior shipped
+  autosync tune model.py --cluster cluster.yaml --prior records.parquet
   autosync tune resnet50 --cluster 4-hosts --dry-run"""
 )
 @click.argument("target", metavar="[MODEL]", required=False)
@@ -86,12 +86,12 @@ Examples:
 @click.option(
     "--simulator",
     metavar="NAME",
-    help="Who predicts step times where the proposer asks.  [default: timeline; with --prior learned]",
+    help="Who predicts step times where the proposer asks.  [default: learned; in a replay timeline]",
 )
 @click.option(
     "--prior",
     metavar="RECORDS",
-    help="Records of other models and clusters to learn from; shipped: those that ship.",
+    help="Records of other models and clusters to learn from.  [default: shipped, where no simulator is named]",
 )
 @click.option(
     "--allow", callback=_classes, metavar="CLASSES", help="Let lossy, stale strategies in: they change training."

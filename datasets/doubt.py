@@ -1,18 +1,31 @@
-"""Doubtful records, and of several trials of a strategy the one to believe."""
+"""Records that something disturbed, doubtful ones, and of several trials of a strategy the one to believe."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, combination_of
-from autosync.datasets.schema import Record
+from autosync.datasets.schema import Flag, Record
 from autosync.datasets.stats import NOISE_LIMIT, variation
+
+DISTURBED: frozenset[Flag] = frozenset({"busy_cpu", "busy_machine", "drifting_machine"})
+"""Flags of trials during which something had a say that is not the strategy and not the cluster."""
+
+
+def is_disturbed(record: Record) -> bool:
+    """Whether a record's trial was disturbed, by its flags."""
+    return record.measurement is not None and not DISTURBED.isdisjoint(record.measurement.flags)
 
 
 def is_doubtful(record: Record) -> bool:
-    """Whether a measured record has a flag, or steps that differ by more than `NOISE_LIMIT`."""
+    """Whether a measured record has a flag, or steps that differ by more than `NOISE_LIMIT`.
+
+    What keeps the processors busy does so again: nothing is to be hoped of another trial of it.
+    """
     measurement = record.measurement
-    return measurement is not None and (bool(measurement.flags) or variation(measurement) >= NOISE_LIMIT)
+    if measurement is None or "busy_cpu" in measurement.flags:
+        return False
+    return bool(measurement.flags) or variation(measurement) >= NOISE_LIMIT
 
 
 def least_doubtful(records: Iterable[Record]) -> Record:

@@ -1,17 +1,20 @@
-"""A dataset in few files: `records.parquet` with a row a record, and `specs.parquet` with each model and cluster once.
+"""A dataset in few files: `records.parquet` with a row a record, `disturbed.parquet` with those that are not to be
+trusted, and `specs.parquet` with each model and cluster once.
 
-This is the form in which records ship. Any tool that reads Parquet reads it; records that are alike stand next to one
-another, which makes the file small.
+This is the form in which records ship: whoever reads `records.parquet` alone has what was measured well. Any tool that
+reads Parquet reads it; records that are alike stand next to one another, which makes the files small.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from autosync import jsonio
+from autosync.datasets.doubt import is_disturbed
 from autosync.datasets.drift import without_drift
 from autosync.datasets.export import Report, export, import_records
 from autosync.datasets.facts import Spec
@@ -22,6 +25,7 @@ from autosync.documents import Document
 from autosync.errors import DocumentError, InputError, Problem
 
 RECORDS_FILE = "records.parquet"
+DISTURBED_FILE = "disturbed.parquet"
 SPECS_FILE = "specs.parquet"
 
 
@@ -34,7 +38,10 @@ def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *
     named = sorted(needed(chosen, specs).values(), key=lambda spec: (spec.kind, spec.name, spec.spec_id))
     with replacing(Path(folder) / SPECS_FILE, force=force) as file:
         _write_specs(named, file)
-    return export(chosen, Path(folder) / RECORDS_FILE, force=force)
+    disturbed = [record for record in chosen if is_disturbed(record)]
+    export(disturbed, Path(folder) / DISTURBED_FILE, force=force)
+    export([record for record in chosen if not is_disturbed(record)], Path(folder) / RECORDS_FILE, force=force)
+    return len(chosen)
 
 
 def needed(records: Iterable[Record], specs: Iterable[Spec]) -> dict[str, Spec]:
@@ -49,8 +56,14 @@ def needed(records: Iterable[Record], specs: Iterable[Spec]) -> dict[str, Spec]:
 
 
 def read_packed(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
-    """The records of a dataset; what holds none goes to `report`, without it the first is raised."""
-    return import_records(Path(folder) / RECORDS_FILE, report=report)
+    """The records of a dataset, disturbed ones last.
+
+    What holds none goes to `report`; without it the first such is raised.
+    """
+    files = [Path(folder) / name for name in (RECORDS_FILE, DISTURBED_FILE)]
+    # A folder that others made may have no second file.
+    found = [file for file in files if file.is_file()] or files[:1]
+    return chain.from_iterable(import_records(file, report=report) for file in found)
 
 
 def read_specs(folder: Path | str) -> Iterator[Spec]:

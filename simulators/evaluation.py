@@ -3,7 +3,7 @@
 Only pairs count of which the measurements themselves say which is the faster: each figure has its interval, and two
 whose intervals overlap are a tie. An interval is of one trial; the same strategy measured in another trial may come out
 differently by more. Where strategies were measured again and again, that is known (`noise_of`), and no interval is
-taken to be narrower. Records that something disturbed are told apart by `is_disturbed`.
+taken to be narrower. Records that something disturbed are no evidence.
 
 Of equal predictions the worse one counts as the pick, and a pair of them as half right: a simulator that says the same
 of all gains nothing by the order in which they are listed.
@@ -21,13 +21,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from autosync.datasets.doubt import is_disturbed
 from autosync.datasets.drift import combination_of
-from autosync.datasets.schema import Flag, Measurement, Record
+from autosync.datasets.schema import Measurement, Record
 
 Floats = npt.NDArray[np.float64]
-
-DISTURBED: frozenset[Flag] = frozenset({"busy_cpu", "busy_machine", "drifting_machine"})
-"""Flags that say: the machine was measured, or something else that ran on it."""
 
 
 class Measured(NamedTuple):
@@ -57,11 +55,6 @@ class Accuracy:
     p90_error: float | None
     top_regret: float | None
     top5_regret: float | None
-
-
-def is_disturbed(record: Record) -> bool:
-    """Whether something else than strategy, model and cluster had a say in a record's figure."""
-    return record.measurement is not None and not DISTURBED.isdisjoint(record.measurement.flags)
 
 
 def measured_of(measurements: Sequence[Measurement], *, noise: float = 0.0) -> Measured:

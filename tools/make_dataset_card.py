@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from autosync import jsonio
+from autosync.datasets.doubt import is_disturbed
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
-from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, read_packed, read_specs
+from autosync.datasets.packed import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, read_packed, read_specs
 from autosync.datasets.schema import Record
-from autosync.datasets.stats import Stats, dataset_stats, step_times
+from autosync.datasets.stats import NOISE_LIMIT, Stats, dataset_stats, step_times
 from autosync.pictures.spread_picture import Spread, spread_picture
 from autosync.units import format_rate, format_size
 
@@ -44,9 +46,10 @@ ENOUGH = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What the card is about."""
+    """What the card is about: the numbers are those of `records`; what something disturbed stands beside them."""
 
     records: Sequence[Record]
+    disturbed: Sequence[Record]
     specs: Sequence[Spec]
     stats: Stats
     num_bytes: int
@@ -73,9 +76,15 @@ def main() -> int:
 
 def load(folder: Path) -> Dataset:
     """A packed dataset with its numbers."""
-    records = list(read_packed(folder))
-    num_bytes = sum((folder / name).stat().st_size for name in (RECORDS_FILE, SPECS_FILE))
-    return Dataset(records=records, specs=list(read_specs(folder)), stats=dataset_stats(records), num_bytes=num_bytes)
+    found = list(read_packed(folder))
+    records = [record for record in found if not is_disturbed(record)]
+    return Dataset(
+        records=records,
+        disturbed=[record for record in found if is_disturbed(record)],
+        specs=list(read_specs(folder)),
+        stats=dataset_stats(records),
+        num_bytes=sum((folder / name).stat().st_size for name in (RECORDS_FILE, DISTURBED_FILE, SPECS_FILE)),
+    )
 
 
 def filled(card: str, dataset: Dataset) -> str:
@@ -119,18 +128,35 @@ def _summary(dataset: Dataset) -> str:
         ("different strategies", f"{len(strategies):,}, each on one model and one cluster"),
         ("models, clusters", f"{len(stats.models)}, {len(stats.clusters)}"),
         ("combinations", f"{len(stats.combinations)}, {enough} of them with {ENOUGH} measured records or more"),
+        ("disturbed ones, in a file of their own", _disturbed(dataset)),
         ("flagged", f"{stats.num_flagged:,} ({stats.num_flagged / stats.num_measured:.1%}): {_listed(stats.flags)}"),
         (
             "noise of steps",
             f"{stats.noise_median:.1%} in the median, {stats.noise_percentile_95:.1%} at the 95th percentile",
         ),
         ("below 5 % noise", f"{stats.quiet_share or 0.0:.1%} of the measured records"),
+        ("how sure a record's median is", _sureness(dataset)),
         ("synchronisers", _listed(stats.synchronisers)),
         ("origins", _listed(_by_kind(stats.origins))),
         ("measured", f"{days[0]} to {days[-1]}"),
         ("size", format_size(dataset.num_bytes)),
     ]
     return _table(("what", "how much"), rows)
+
+
+def _sureness(dataset: Dataset) -> str:
+    """How wide the intervals are: half of each, as a share of the figure."""
+    found = [record.measurement for record in dataset.records if record.measurement is not None]
+    halves = sorted((one.high_seconds - one.low_seconds) / (2 * one.median_seconds) for one in found)
+    below = sum(half < NOISE_LIMIT for half in halves) / len(halves)
+    return f"within {statistics.median(halves):.1%} (95 %) in the median record, within 5 % in {below:.1%} of them"
+
+
+def _disturbed(dataset: Dataset) -> str:
+    """How many were disturbed, and by what."""
+    num_all = len(dataset.records) + len(dataset.disturbed)
+    flags = dataset_stats(dataset.disturbed).flags
+    return f"{len(dataset.disturbed):,} ({len(dataset.disturbed) / num_all:.1%} of all): {_listed(flags)}"
 
 
 def _by_kind(origins: Mapping[str, int]) -> Mapping[str, int]:

@@ -192,6 +192,9 @@ def plan_tuning(
         return _resumed(resume, given, storage)
     if study is not None:
         check_name(study)
+    # What ships has seen the records that ship: a replay of them would be told the answers.
+    if not given.keys() & {"prior", "simulator"} and replay is None and ships():
+        given["prior"] = SHIPPED_PRIOR
     if "prior" in given:
         given.setdefault("simulator", PRIOR_SIMULATOR)
         _check_prior(given["prior"], given["simulator"])
@@ -248,6 +251,15 @@ def prior_of(text: str | None) -> Path | None:
     return None if text in {None, SHIPPED_PRIOR} else Path(str(text))
 
 
+def ships() -> bool:
+    """Whether records ship that were learned from, with the simulators as they are."""
+    # Loads XGBoost.
+    from autosync.simulators.learned.boosted import UNTAUGHT
+    from autosync.simulators.learned.simulators import shipped_ranker
+
+    return shipped_ranker() is not UNTAUGHT
+
+
 def _check_prior(prior: str, simulator: str) -> None:
     """Refuse a prior that nobody would look at."""
     if simulator in HEEDLESS:
@@ -258,13 +270,9 @@ def _check_prior(prior: str, simulator: str) -> None:
             rule = f"a dataset, a folder that training has saved, or {SHIPPED_PRIOR}"
             raise InputError(f"--prior {prior}: there is no such file or folder", rule=rule)
         return
-    # Loads XGBoost.
-    from autosync.simulators.learned.boosted import UNTAUGHT
-    from autosync.simulators.learned.simulators import shipped_ranker
-
     if simulator != PRIOR_SIMULATOR:
         raise InputError(f"nothing ships for the simulator {simulator}", rule=f"--prior {SHIPPED_PRIOR} is for learned")
-    if shipped_ranker() is UNTAUGHT:
+    if not ships():
         rule = "what ships was learned with the simulators that it corrects"
         raise InputError("nothing ships that fits this version", rule=rule, hint="--prior RECORDS")
 

@@ -76,12 +76,12 @@ def tune(
     also `SPEC@x4`); `cluster` a cluster file or a shipped cluster. Strategies are tried one after another on the
     cluster, stock DDP first, then what the `proposer` says: `num_trials` at most (50 unless told otherwise), no new one
     after `budget_seconds`, and none once the last `patience` brought nothing (20 unless told otherwise, 0 for never).
-    `simulator` predicts for proposers that ask; with a `prior`, records of other models and clusters ("shipped": those
-    that ship), it begins with what they teach. `allow` lets `lossy` and `stale` strategies in; `target` "ddp" tries
-    only what stock DDP can express, and by stock DDP. `effort` says how much is measured of each. The fastest are
-    measured again in turn with stock DDP, stock DDP with its best single bucket and the best preset. The winner is
-    written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where nothing beats it for certain.
-    Trials that fail are kept as records; tuning goes on.
+    `simulator` predicts for proposers that ask. It begins with what a `prior` teaches, records of other models and
+    clusters: those that ship where no simulator is named. `allow` lets `lossy` and `stale` strategies in; `target`
+    "ddp" tries only what stock DDP can express, and by stock DDP. `effort` says how much is measured of each. The
+    fastest are measured again in turn with stock DDP, stock DDP with its best single bucket and the best preset. The
+    winner is written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where nothing beats it for
+    certain. Trials that fail are kept as records; tuning goes on.
 
     Whatever interrupts it, trials that have ended are kept, and `resume` (a study) goes on with it: its settings are
     those that it was begun with, but for `num_trials`, `budget_seconds`, `patience` and `effort` where given. `storage`

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync import jsonio
+from autosync.datasets.doubt import is_disturbed
 from autosync.datasets.schema import Measurement, Record
 from autosync.documents import without_file
-from autosync.simulators.evaluation import is_disturbed, measured_of
+from autosync.simulators.evaluation import measured_of
 from autosync.simulators.learned.losses import Positions, Targets
 from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Strategy

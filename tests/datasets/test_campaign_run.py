@@ -60,6 +60,7 @@ class Services:
         steps: FakeSteps = STEPS,
         fails: bool = False,
         noisy: Collection[int] = (),
+        busy: Collection[int] = (),
     ) -> None:
         self.num_opened = 0
         self.num_prepared = 0
@@ -68,6 +69,7 @@ class Services:
         self._steps = steps
         self._fails = fails
         self._noisy = noisy
+        self._busy = busy
 
     @contextmanager
     def open(self, combination: Combination, folder: Path) -> Iterator["_Service"]:
@@ -82,7 +84,8 @@ class Services:
             raise TrialFailed("launch", "no testbed can be made here")
         factor = 1 + sum(map(ord, contestant.name.split()[-1])) % 100 / 100
         noise = 0.2 if self.num_prepared in self._noisy else self._steps.noise
-        return replace(self._steps, seconds=self._steps.seconds * factor, noise=noise)
+        cpu_share = 0.9 if self.num_prepared in self._busy else self._steps.cpu_share
+        return replace(self._steps, seconds=self._steps.seconds * factor, noise=noise, cpu_share=cpu_share)
 
 
 class _Service:
@@ -144,6 +147,10 @@ def strategies(path: Path) -> dict[str, list[str | None]]:
     return found
 
 
+def is_new(record: Record) -> bool:
+    return record.origin not in (REFERENCE_ORIGIN, AGAIN_ORIGIN)
+
+
 def origins(path: Path) -> list[str]:
     return [record.origin.partition(":")[0] for record in Store(path).records()]
 
@@ -186,6 +193,15 @@ def test_the_fastest_random_strategies_are_measured_again_in_the_end(stops_at: i
     fastest = sorted(sampled, key=lambda record: record.measurement.median_seconds)[:3]
     again = [record.strategy_id for record in records if record.origin == AGAIN_ORIGIN]
     assert again == 2 * [record.strategy_id for record in fastest]
+
+
+def test_who_keeps_the_processors_busy_does_not_count_and_is_not_measured_again(tmp_path: Path) -> None:
+    one = (combination(num_records=8),)
+    collected = collector(tmp_path, Services(busy={3, 5}), combinations=one)
+    assert collected.collect()
+    assert collected.num_done == collected.num_wanted == 8
+    flags = [one.measurement.flags for one in Store(tmp_path).records() if one.measurement and is_new(one)]
+    assert (len(flags), flags.count(("busy_cpu",)), flags.count(())) == (10, 2, 8)
 
 
 def test_doubtful_records_are_measured_once_more_and_the_better_trials_ship(tmp_path: Path) -> None:

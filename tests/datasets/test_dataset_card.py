@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,15 @@ def test_tables_are_made_of_the_records(tmp_path: Path, make_record: Callable[..
     stock = make_record(
         **names, **specs, trial=1, origin="baseline:torch_ddp", strategy=None, strategy_id=None, plan_id=None
     )
-    pack([make_record(**names, **specs), stock], SPECS, tmp_path)
+    busy = make_record(**names, **specs, trial=2)
+    assert busy.measurement is not None
+    busy = replace(busy, measurement=replace(busy.measurement, flags=("busy_cpu",)))
+    pack([make_record(**names, **specs), stock, busy], SPECS, tmp_path)
     card = "".join(f"<!-- begin {name} -->\nold\n<!-- end {name} -->\n" for name in PARTS)
     found = filled(card, load(tmp_path))
     assert "old" not in found
     assert "| records | 2: 2 measured, 0 failed |" in found
+    assert "| 1 (33.3% of all): `busy_cpu` 1 |" in found
     assert "| ncf | 2-hosts | 2 | 0 | 0 | 130.0 ms | 130.0 ms | 130.0 ms | 1.00 |" in found
     assert "- backend gloo, python 3.11.9, torch 2.13.0: 2 records" in found
     assert filled(found, load(tmp_path)) == found

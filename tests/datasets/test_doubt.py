@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autosync.datasets.doubt import is_doubtful, least_doubtful, without_doubles
+from autosync.datasets.doubt import is_disturbed, is_doubtful, least_doubtful, without_doubles
 from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN
 from autosync.datasets.schema import Flag, Record
 
@@ -33,12 +33,18 @@ def with_steps(record: Record, seconds: Sequence[float], flags: tuple[Flag, ...]
 
 @pytest.mark.parametrize(
     ("seconds", "flags", "expected"),
-    [(STEADY, (), False), (SCATTERED, (), True), (STEADY, ("busy_cpu",), True)],
+    [(STEADY, (), False), (SCATTERED, (), True), (STEADY, ("noisy",), True), (SCATTERED, ("busy_cpu",), False)],
 )
 def test_flags_and_steps_that_differ_make_a_record_doubtful(
     seconds: Sequence[float], flags: tuple[Flag, ...], expected: bool, make_record: MakeRecord
 ) -> None:
     assert is_doubtful(with_steps(make_record(), seconds, flags)) is expected
+
+
+def test_noise_alone_is_no_disturbance(make_record: MakeRecord, make_failed: MakeRecord) -> None:
+    assert is_disturbed(with_steps(make_record(), STEADY, ("noisy", "drifting_machine")))
+    assert not is_disturbed(with_steps(make_record(), SCATTERED, ("noisy",)))
+    assert not is_disturbed(make_failed())
 
 
 def test_a_failure_is_not_doubtful_but_the_last_to_stand_for_a_strategy(make_failed: MakeRecord) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
-from autosync.datasets.packed import RECORDS_FILE, SPECS_FILE, distinct, pack, read_packed, read_specs
+from autosync.datasets.packed import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, distinct, pack, read_packed, read_specs
 from autosync.datasets.schema import Record
 from autosync.errors import DocumentError, InputError
 from autosync.plan.lowering import lower
@@ -33,7 +33,7 @@ def full(make_record: MakeRecord) -> Record:
         compute="replayed",
     )
     assert record.measurement is not None
-    measurement = replace(record.measurement, other_cpu_share=0.02, flags=("busy_machine", "drifting_machine"))
+    measurement = replace(record.measurement, other_cpu_share=0.02, flags=("not_steady", "noisy"))
     return replace(record, measurement=measurement)
 
 
@@ -43,6 +43,22 @@ def test_records_and_specs_read_back_as_they_were(tmp_path: Path, full: Record, 
     assert pack([*records, *records], [*SPECS, unused], tmp_path) == 3
     assert list(read_packed(tmp_path)) == sorted(records, key=lambda record: record.trial)
     assert sorted(read_specs(tmp_path), key=lambda spec: spec.kind, reverse=True) == list(SPECS)
+
+
+def test_disturbed_records_lie_apart(tmp_path: Path, full: Record) -> None:
+    assert full.measurement is not None
+    flags = ("noisy", "drifting_machine")
+    disturbed = replace(full, trial=0, measurement=replace(full.measurement, flags=flags))
+    others = [replace(full, trial=1), replace(full, trial=2)]
+    assert pack([disturbed, *others], SPECS, tmp_path) == 3
+    assert pd.read_parquet(tmp_path / RECORDS_FILE)["trial"].tolist() == [1, 2]
+    assert pd.read_parquet(tmp_path / DISTURBED_FILE)["trial"].tolist() == [0]
+    assert list(read_packed(tmp_path)) == [*others, disturbed]
+    # Where no record is disturbed any more, none of the old ones stays.
+    assert pack(others, SPECS, tmp_path, force=True) == 2
+    assert list(read_packed(tmp_path)) == others
+    (tmp_path / DISTURBED_FILE).unlink()
+    assert list(read_packed(tmp_path)) == others
 
 
 def test_pandas_reads_both_files(tmp_path: Path, full: Record) -> None:

@@ -71,15 +71,20 @@ def test_a_prior_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def planned(**settings: str) -> TuningPlan:
         return plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
 
-    assert planned().settings.simulator == "timeline"
     assert planned(prior=str(tmp_path)).settings.simulator == "learned"
     assert planned(prior=str(tmp_path), simulator="linear").settings.simulator == "linear"
     shipped = "autosync.simulators.learned.simulators.shipped_ranker"
     monkeypatch.setattr(shipped, lambda: UNTAUGHT)
+    assert (planned().settings.simulator, planned().settings.prior) == ("timeline", None)
     with pytest.raises(InputError, match="nothing ships that fits this version"):
         planned(prior="shipped")
     monkeypatch.setattr(shipped, lambda: replace(UNTAUGHT, share=0.5))
     assert planned(prior="shipped").settings.simulator == "learned"
+    assert (planned().settings.simulator, planned().settings.prior) == ("learned", "shipped")
+    assert (planned(simulator="timeline").settings.simulator, planned(simulator="timeline").settings.prior) == (
+        "timeline",
+        None,
+    )
     assert prior_of("shipped") is None
     assert prior_of("records") == Path("records")
 

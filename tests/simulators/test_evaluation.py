@@ -16,7 +16,6 @@ from autosync.simulators.evaluation import (
     Measured,
     accuracy_of,
     clear_pairs,
-    is_disturbed,
     mean_accuracy,
     measured_of,
     measured_of_trials,
@@ -184,8 +183,6 @@ def test_noise_is_what_repeated_trials_differ_by() -> None:
 def test_disturbed_records_tell_nothing_of_the_noise() -> None:
     quiet = [_record(1.0), _record(1.0), _record(1.0)]
     assert noise_of([*quiet, *(_record(3.0, flags=("busy_cpu",)) for _ in range(9))]) == 0
-    assert is_disturbed(_record(1.0, flags=("noisy", "drifting_machine")))
-    assert not is_disturbed(_record(1.0, flags=("noisy",)))
 
 
 def test_the_mean_of_accuracies_leaves_out_what_is_not_known() -> None:
