@@ -143,7 +143,7 @@ def _run(spec: ClusterSpec, script: Script, logs: Path | None) -> Ended:
             note(f"error: {words}")
         return ended
     finally:
-        if is_wanted and any(folder.glob("*.log")):
+        if is_wanted and any(log.stat().st_size for log in folder.glob("*.log")):
             note(f"what ranks wrote: {folder}")
         elif logs is None:
             shutil.rmtree(folder, ignore_errors=True)
