@@ -247,8 +247,8 @@ def test_workers_that_are_gone_without_a_word_end_the_server(
     bundle = _small(served, model)
     served.serve([bundle])
     # They trained right, and were gone before the session had an end.
-    for answer in served.ranks.run_one("never_releases", bundle=bundle, exits=False):
-        assert answer.startswith("; threads left: ")
+    told = served.ranks.run_one("never_releases", bundle=bundle, exits=False)
+    assert [answer.startswith("; threads left: ") for answer in told] == [True, True]
     (answer,) = served.answers()
     assert answer.startswith("OperationError: rank 2: no word from rank 0 on n0: ")
 

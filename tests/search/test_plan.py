@@ -81,10 +81,8 @@ def test_a_prior_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shipped, lambda: replace(UNTAUGHT, share=0.5))
     assert planned(prior="shipped").settings.simulator == "learned"
     assert (planned().settings.simulator, planned().settings.prior) == ("learned", "shipped")
-    assert (planned(simulator="timeline").settings.simulator, planned(simulator="timeline").settings.prior) == (
-        "timeline",
-        None,
-    )
+    alone = planned(simulator="timeline").settings
+    assert (alone.simulator, alone.prior) == ("timeline", None)
     assert prior_of("shipped") is None
     assert prior_of("records") == Path("records")
 
