@@ -101,7 +101,7 @@ def _processor_seconds(facts: PlanFacts) -> float:
     costs = ProcessorCosts()
     num_own = facts.num_sends - facts.num_native_sends
     messages = num_own * costs.of_message(native=False) + facts.num_native_sends * costs.of_message(native=True)
-    return messages + facts.sent_bytes * costs.per_byte
+    return messages + facts.sent_bytes * costs.per_byte[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ def play(role: str, address: str, amount: str) -> None:
     if role == "receive":
         print(json.dumps(receive(address, int(amount))))
         return
-    with _connect(address) as connection:
+    with connect(address) as connection:
         connection.sendall(role[:1].encode())
         end = time.monotonic() + float(amount)
         while time.monotonic() < end:
@@ -127,7 +127,7 @@ def _drain(connection: socket.socket, waits: list[float]) -> None:
                 pass
 
 
-def _connect(address: str) -> socket.socket:
+def connect(address: str) -> socket.socket:
     until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:

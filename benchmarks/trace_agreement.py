@@ -1,37 +1,40 @@
-"""The simulated timeline beside the measured one: `python benchmarks/trace_agreement.py > agreement.json`, 1 minute.
+"""The simulated timeline beside the measured one: `python benchmarks/trace_agreement.py > agreement.json`, 4 minutes.
 
-Three strategies on four emulated hosts, each measured without a timeline (how long a step takes) and with one (what
+Every preset on four emulated hosts, each measured without a timeline (how long a step takes) and with one (what
 happens when). The simulated trace of the same plan should have steps of the same length within 5 %, and the transfers
 of a rank should end in the same order. Pairs of transfers that end within 2 ms of each other, measured, have no order;
-of the others those that are simulated to end at the same moment are out of order. Ends with 1 where they do not agree.
+of the others those that are simulated to end at the same moment are out of order. Ends with 1 unless all agree.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from autosync.datasets.schema import seconds_of_steps
+from autosync.errors import DoesNotApplyError
 from autosync.pictures.trace_file import RankTrace, choose_steps, read_trace
 from autosync.plan.bundling import bundled
 from autosync.simulators.timeline.simulator import TimelineSimulator, open_timeline
+from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.presets import build_preset
+from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
 
 MODEL, CLUSTER = "squeezenet@x2", "4-hosts"
-PRESETS = ("caramel", "ps_load_balanced", "fsdp")
 NUM_WARMUP = 6
 CLOSE_SECONDS = 2e-3
 STEP_TOLERANCE, ORDER_KEPT = 0.05, 0.95
@@ -41,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--cluster", default=CLUSTER)
-    parser.add_argument("--presets", nargs="+", default=PRESETS)
+    parser.add_argument("--presets", nargs="+", help="some of them instead of all that apply")
     parser.add_argument("--steps", type=int, default=12, help="that are measured of each, after six to warm up")
     options = parser.parse_args()
     model, cluster = load_model(options.model), load_cluster(options.cluster)
@@ -51,16 +54,27 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         TrialService(target=options.model, model=model, cluster=cluster, folder=Path(folder)) as service,
     ):
-        for preset in options.presets:
+        for preset, strategy in strategies_of(model, cluster, options.presets).items():
             print(f"{preset} ...", file=sys.stderr)
-            strategy = build_preset(preset, model, cluster)
             bench = Bench(service, simulator, options.steps)
             found.append({"strategy": preset, **bench.compared(strategy, Path(folder) / preset)})
-    holds = all(one["holds"] for one in found)
-    print(
-        json.dumps({"model": options.model, "cluster": options.cluster, "holds": holds, "strategies": found}, indent=2)
-    )
-    return 0 if holds else 1
+    num_holding = sum([one["holds"] for one in found])
+    document = {"model": options.model, "cluster": options.cluster, "num_holding": num_holding, "strategies": found}
+    print(json.dumps(document, indent=2))
+    return 0 if num_holding == len(found) else 1
+
+
+def strategies_of(model: ModelSpec, cluster: ClusterSpec, presets: Sequence[str] | None) -> dict[str, Strategy]:
+    """Presets by name: those that are asked for, else all that apply and transfer gradients exactly."""
+    if presets:
+        return {name: build_preset(name, model, cluster) for name in presets}
+    found = {}
+    for name in preset_names():
+        with contextlib.suppress(DoesNotApplyError):
+            strategy = build_preset(name, model, cluster)
+            if strategy.is_exact:
+                found[name] = strategy
+    return found
 
 
 class Bench(NamedTuple):

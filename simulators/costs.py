@@ -21,26 +21,27 @@ class ProcessorCosts:
 
     - of each message `ask` and `post` are those of the lanes that ask for it and post it, `asked` and `arrived` of the
       connections that hear of it, `taken` of the lane that takes it, a second figure being that of the backend's own
-      collectives; `per_byte` of both ends together;
+      collectives; `per_byte` of both ends together, of what goes to
+      another node and of what stays on its own;
     - `transfer`, `local`: before the first message, and of local work beside its elements;
     - `gradient` for each gradient that is ready, `update` for each variable in the step and `step` for the step itself.
 
     `docs/timeline.md` says how they were found.
     """
 
-    ask: tuple[float, float] = (35e-6, 0.0)
-    post: tuple[float, float] = (35e-6, 0.0)
-    asked: tuple[float, float] = (40e-6, 25e-6)
-    arrived: tuple[float, float] = (35e-6, 20e-6)
-    taken: tuple[float, float] = (45e-6, 25e-6)
-    per_byte: float = 1.5e-9
+    ask: tuple[float, float] = (45e-6, 0.0)
+    post: tuple[float, float] = (45e-6, 0.0)
+    asked: tuple[float, float] = (52e-6, 32e-6)
+    arrived: tuple[float, float] = (45e-6, 26e-6)
+    taken: tuple[float, float] = (58e-6, 32e-6)
+    per_byte: tuple[float, float] = (1.9e-9, 0.3e-9)
     transfer: float = 60e-6
     stock_transfer: float = 20e-6
     local: float = 20e-6
     gradient: float = 55e-6
     stock_gradient: float = 5e-6
     update: float = 15e-6
-    step: float = 1.8e-3
+    step: float = 3.2e-3
 
     def of_message(self, *, native: bool) -> float:
         """All that a message costs, at both its ends together."""
@@ -61,7 +62,7 @@ class Costs:
     - `processor_seconds_per_byte`: of all processors together, for each byte that is sent and received, where the
       cluster is emulated on one machine; `num_processors` of that machine, None where each node has its own;
     - `link_share`: of a link's rate, as much as payload gets;
-    - `bytes_ahead`: what a sender may have sent and nobody has received yet;
+    - `bytes_ahead`: what a socket takes of a sender beyond what has left its link;
     - `bytes_queued`: as much of others' bytes a request waits for in the queue of a receiver's link at most;
     - `queued_seconds`: as long as it waits at most for others' bytes in the queue of the link on which it begins;
     - `payload_share`: of a link's rate, what payload gets of it message by message; `hop_seconds`: how long the
@@ -77,7 +78,7 @@ class Costs:
     processor_seconds_per_byte: float = 0.7e-9
     num_processors: int | None = None
     link_share: float = 0.97
-    bytes_ahead: float = 1e6
+    bytes_ahead: float = 3.5e6
     bytes_queued: float = 5.8e6
     queued_seconds: float = 8e-3
     payload_share: float = 0.99

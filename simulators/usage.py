@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,7 +42,8 @@ class Instance:
     """Groups of a shape that do the same. `members` are classes of ranks, each once; `num_members` of one group.
 
     `uses` are links between nodes and within them, `num_rounds` how often somebody waits for somebody else, `added`
-    the share of the buffer that a member adds up, and `moved` what all ranks of the cluster send of it together.
+    the share of the buffer that a member adds up, and `moved` what all ranks of the cluster send of it together, of
+    which `stays` goes to others on the same node.
     `senders` are the members that receive nothing, `sent` the share of the buffer that each of them sends. `group` is
     one of the groups, and `num_shares` in how many chunks an outer split has cut its buffer.
     """
@@ -57,6 +58,7 @@ class Instance:
     num_rounds: int
     added: float
     moved: float
+    stays: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,15 @@ def _instance(classes: Classes, groups: list[tuple[int, ...]], sending: _Sending
         num_rounds=sending.outline.num_rounds,
         added=sending.added,
         moved=float(sending.share.sum()) * len(groups),
+        stays=_staying(classes, uses),
     )
+
+
+def _staying(classes: Classes, uses: Iterable[Use]) -> float:
+    """What passes links within nodes, of all nodes together. These come third: see `links_of`."""
+    num_classes = len(classes.num_nodes)
+    within = [use for use in uses if use.link // num_classes == 2]
+    return sum([use.share * classes.num_nodes[use.link % num_classes] for use in within])
 
 
 class _Roads(NamedTuple):
@@ -217,4 +227,5 @@ def _idle(*, group: tuple[int, ...], members: tuple[int, ...], num_members: int)
         num_rounds=0,
         added=0.0,
         moved=0.0,
+        stays=0.0,
     )

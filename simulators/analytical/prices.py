@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -111,8 +112,8 @@ class PriceList:
                 seconds = size * float(catalog.use_share[use] / catalog.capacity[link])
                 uses[link] = (0.0, uses[link][1] + seconds)
         found = instances_of(self._cluster, classes, _shape_of(step))
-        moved = sum([one.moved for one in found])
-        self._add_processors(uses, step, len(catalog.capacity) - 1, size * moved)
+        moved, stays = sum([one.moved for one in found]), sum([one.stays for one in found])
+        self._add_processors(uses, step, len(catalog.capacity) - 1, (size * (moved - stays), size * stays))
         unit = size * max([float(catalog.alone[one]) for one in instances], default=0.0)
         sizes = _num_rounds_of_sizes(step)
         costs = self._costs
@@ -127,7 +128,7 @@ class PriceList:
         )
 
     def _add_processors(
-        self, uses: dict[int, tuple[float, float]], step: TransferStep, processors: int, num_bytes: float
+        self, uses: dict[int, tuple[float, float]], step: TransferStep, processors: int, num_bytes: tuple[float, float]
     ) -> None:
         """What a slice takes of processors that all nodes share, and each of the measure."""
         uses.pop(processors, None)
@@ -139,7 +140,7 @@ class PriceList:
         num_ranks = sum([len(group) for group in step.groups if len(group) > 1])
         fixed = num_messages * costs.of_message(native=step.algorithm == "native") + num_ranks * costs.transfer
         share = 1.0 / self._costs.num_processors
-        uses[processors] = (share * fixed, share * num_bytes * costs.per_byte)
+        uses[processors] = (share * fixed, share * sum(map(operator.mul, num_bytes, costs.per_byte)))
 
     def _ahead(self, step: TransferStep, seconds_per_byte: float, sent: float) -> float:
         """Who only sends goes on when what is left is on its way. A root that trains as well has to receive first."""

@@ -46,19 +46,19 @@ _MIN_STEADY_STEPS = 2
 _SLICE_SECONDS = 1.4e-3
 
 
-def play(scene: Scene, num_iterations: int) -> Played:
+def play(scene: Scene, num_iterations: int, *, all_of_them: bool = False) -> Played:
     """So many iterations from rest, or fewer where steps have become steady."""
     state, step_ends = at_rest(scene, num_iterations), np.full(num_iterations, np.nan)
-    num_steps = _play(scene, state, step_ends)
+    num_steps = _play(scene, state, step_ends, all_of_them)
     return Played(step_ends[:num_steps], state.begun, state.ended, state.passed)
 
 
 @borrows
-def _play(scene: Scene, state: State, step_ends: Floats) -> int:
+def _play(scene: Scene, state: State, step_ends: Floats, all_of_them: bool) -> int:  # noqa: FBT001 - numba has no keyword-only ones
     """Until the end, or until steps are steady; how many there were."""
     num_iterations, num_steps = len(step_ends), 0
     # What is not done in every step has no steady ones.
-    can_be_steady = True
+    can_be_steady = not all_of_them
     for every in scene.every:
         can_be_steady &= every == 1
     for rank in range(len(scene.trains)):

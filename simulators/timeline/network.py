@@ -61,7 +61,7 @@ class Times(NamedTuple):
     asked: tuple[float, float]
     arrived: tuple[float, float]
     taken: tuple[float, float]
-    per_byte: float
+    per_byte: tuple[float, float]
     rate_added: float
     bytes_ahead: float
     bytes_queued: float

@@ -122,7 +122,8 @@ def burn(scene: Scene, state: State, channel: int, number: int) -> None:
     """The bytes of a message are copied, at one of its ends: nobody waits for that but who wants the processor."""
     one = scene.channels[channel]
     num_bytes = scene.message_bytes[one.first_message + number % one.num_messages]
-    work(state.heap, state.ranks, state.processor_free, -1, num_bytes * scene.times.per_byte / 2, 0.0)
+    per_byte = scene.times.per_byte[int(scene.lines[one.line].queue < 0)]
+    work(state.heap, state.ranks, state.processor_free, -1, num_bytes * per_byte / 2, 0.0)
 
 
 # Connections and links.

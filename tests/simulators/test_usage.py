@@ -38,11 +38,13 @@ def test_links_carry_what_the_plan_says(seed: int, alone: bool) -> None:
             "rack_out": traffic.rack_out,
             "rack_in": traffic.rack_in,
         }
-        found = np.zeros(len(links))
+        found, stays = np.zeros(len(links)), 0.0
         for instance in instances_of(cluster, classes, shape_of(operation)):
+            stays += instance.stays * operation.num_bytes
             for use in instance.uses:
                 found[use.link] += use.share * operation.num_bytes
         # Chunks are uneven by an element each.
         slack = operation.item_bytes * 2 * len(cluster.ranks) ** 2
+        assert stays == pytest.approx(traffic.node_within.sum(), rel=1e-9, abs=slack * len(cluster.nodes))
         for number, link in enumerate(links):
             assert found[number] == pytest.approx(wanted[link.kind][link.position], rel=1e-9, abs=slack)

@@ -20,7 +20,7 @@ from autosync.plan.types import Transfer
 from autosync.runtime import pieces
 from autosync.runtime.stock import why_not_stock
 from autosync.runtime.updates import engine_updates
-from autosync.simulators.costs import Costs
+from autosync.simulators.costs import Costs, ProcessorCosts
 from autosync.simulators.sizes import CONTENT_BYTES
 from autosync.simulators.timeline import messages as made
 from autosync.simulators.timeline.events import play
@@ -126,6 +126,24 @@ def test_work_on_shared_processors_takes_turns() -> None:
     apart = seconds_of(one_message(AllReduce(topology="ring")), model, cluster, costs)
     shared = seconds_of(one_message(AllReduce(topology="ring")), model, cluster, replace(costs, num_processors=2))
     assert shared > apart
+
+
+@pytest.mark.parametrize(("ranks", "pays"), [((1, 1), True), ((2,), False)], ids=["two nodes", "one node"])
+def test_bytes_that_stay_within_a_node_cost_less(ranks: tuple[int, ...], pays: bool) -> None:
+    strategy, model, cluster = one_message(AllReduce(topology="ring")), two_layers(), cluster_of(*ranks)
+    free, dear = (
+        seconds_of(strategy, model, cluster, Costs(num_processors=2, processor=ProcessorCosts(per_byte=per_byte)))
+        for per_byte in ((0.0, 0.0), (2e-8, 0.0))
+    )
+    assert (dear > 1.2 * free) if pays else (dear == free)
+
+
+@pytest.mark.parametrize(("ahead", "is_early"), [(0.0, False), (40e6, True)])
+def test_who_has_room_in_sockets_begins_the_next_step_before_others_have_the_last(ahead: float, is_early: bool) -> None:
+    """A worker that serves as well: what both others have asked for, four pieces ahead, may be left in its sockets."""
+    strategy, model, cluster = one_message(ParameterServer(server="n0")), two_layers(), cluster_of(1, 1, 1)
+    ends = TimelineSimulator(model, cluster, costs=replace(FREE, bytes_ahead=ahead)).play(strategy).passed[0, :, -1]
+    assert ends[1:].min() - ends[0] == pytest.approx(8 * 2**19 / RATE if is_early else 0.0, abs=2e-3)
 
 
 def test_messages_go_on_while_torch_computes() -> None:

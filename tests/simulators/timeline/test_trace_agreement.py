@@ -39,6 +39,7 @@ def test_transfers_end_in_the_order_that_is_simulated(tmp_path: Path, four_hosts
     file = tmp_path / "cluster.yaml"
     file.write_text(json.dumps(dump_cluster(four_hosts)))
     command = [sys.executable, str(_BENCHMARK), "--cluster", str(file), "--steps", "6"]
+    command += ["--presets", "caramel", "ps_load_balanced", "fsdp"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert done.stdout, done.stderr[-2000:]
     document = json.loads(done.stdout)
