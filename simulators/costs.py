@@ -78,7 +78,7 @@ class Costs:
     processor_seconds_per_byte: float = 0.7e-9
     num_processors: int | None = None
     link_share: float = 0.97
-    bytes_ahead: float = 3.5e6
+    bytes_ahead: float = 1e6
     bytes_queued: float = 5.8e6
     queued_seconds: float = 8e-3
     payload_share: float = 0.99

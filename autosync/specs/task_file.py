@@ -174,10 +174,19 @@ def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
         raise _error(file, what, rule="a task's code must run", hint=hint, line=at or line) from error
 
 
-def task_code(task: Task, doing: str, function: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """`user_code` for a function of a task. If the task was made in the running program, errors name its file."""
-    file, line = _place(task, function)
-    return user_code(file, doing, line=line)
+@contextlib.contextmanager
+def task_code(task: Task, doing: str, function: Callable[..., Any]) -> Iterator[None]:
+    """`user_code` for a function of a task. If the task was made in the running program, errors name its file.
+
+    Which file that is, is looked up for errors alone: this is around the parts of every step that is measured.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit):
+        file, line = _place(task, function)
+        with user_code(file, doing, line=line):
+            raise
 
 
 def wrong_result(task: Task, function: Callable[..., Any], what: str, *, rule: str, hint: str = "") -> TaskError:

@@ -345,9 +345,10 @@ def _among(book: Book, moves: Integers, position: int) -> tuple[int, int]:
     return last - first, position - first
 
 
-# NATIVE RING. gloo cuts the buffer into segments of at most 1 MiB, as many for each member and two at least. Each of
-# its two phases sends and receives all segments but one member's; of each phase two are on their way at a time, and the
-# second phase begins when the first has ended.
+# NATIVE RING. Other than in the engine's own ring every member sends to the one before it. gloo cuts the buffer into
+# segments of at most 1 MiB, as many for each member and two at least. Each of its two phases sends and receives all
+# segments but one member's; of each phase two are on their way at a time, and the second phase begins when the first
+# has ended.
 
 
 @borrows_inner
@@ -368,13 +369,13 @@ def _fill_ring(group: _Group, found: Messages) -> None:
     for member in range(num_members):
         channel = group.channel + member
         found.channel_source[channel] = group.part + member
-        found.channel_destination[channel] = group.part + (member + 1) % num_members
+        found.channel_destination[channel] = group.part + (member - 1) % num_members
         found.first_message[channel + 1] = found.first_message[channel] + 2 * received
         found.message_bytes[found.first_message[channel] : found.first_message[channel + 1]] = size
     for member in range(num_members):
         part = group.part + member
         first = found.first_take[part]
-        source = group.channel + (member - 1) % num_members
+        source = group.channel + (member + 1) % num_members
         found.first_take[part + 1] = first + 2 * received
         found.num_posts[part], found.num_first[part] = 2 * received, received
         row = first + part
