@@ -159,7 +159,7 @@ def test_it_comes_near_the_timeline() -> None:
     The engine's own time in a step is left out, which the timeline has only where ranks share processors. What is off
     then are queues: the timeline plays every message and its way into a busy link, and here a message has a price. With
     a few messages that is 2 % (at the median); with dozens of them on several lanes, and sizes of contents that wait
-    behind them and behind what senders have put into their sockets ahead, it may be a third.
+    behind them, it may be a third.
     """
     case, costs = small_case(1, num_strategies=96), Costs(processor=ProcessorCosts(step=0.0))
     near = AnalyticalSimulator(case.model, case.cluster, costs=costs).predict(case.strategies)

@@ -57,6 +57,16 @@ def test_a_message_after_all_compute_takes_its_time_on_the_wire(topology: str) -
     assert 0.06 + 20e6 / RATE <= found * (1 + 1e-9) <= (0.06 + 20e6 / RATE) * 1.05
 
 
+@pytest.mark.parametrize(("topology", "to"), [("native", -1), ("ring", 1)])
+def test_a_ring_goes_the_way_of_its_maker(topology: str, to: int) -> None:
+    """gloo's goes down, the engine's up."""
+    strategy = one_message(AllReduce(topology="ring" if topology == "ring" else "native"))
+    scene = TimelineSimulator(two_layers(), cluster_of(1, 1, 1, 1), costs=Costs()).scene(strategy, every_rank=True)
+    ranks = scene.parts["rank"]
+    ways = {(int(ranks[one["source"]]), int(ranks[one["destination"]])) for one in scene.channels}
+    assert ways == {(rank, (rank + to) % 4) for rank in range(4)}
+
+
 def test_what_is_ready_first_hides_behind_the_rest_of_backward() -> None:
     strategy = Strategy(messages=(Message(parts=("second",)), Message(parts=("first",))))
     found = seconds_of(strategy, two_layers(), cluster_of(1, 1))
