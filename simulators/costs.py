@@ -21,8 +21,7 @@ class ProcessorCosts:
 
     - of each message `ask` and `post` are those of the lanes that ask for it and post it, `asked` and `arrived` of the
       connections that hear of it, `taken` of the lane that takes it, a second figure being that of the backend's own
-      collectives; `per_byte` of both ends together, of what goes to
-      another node and of what stays on its own;
+      collectives; `per_byte` of both ends together, of what goes to another node and of what stays on its own;
     - `transfer`, `local`: before the first message, and of local work beside its elements;
     - `gradient` for each gradient that is ready, `update` for each variable in the step and `step` for the step itself.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -140,7 +139,8 @@ class PriceList:
         num_ranks = sum([len(group) for group in step.groups if len(group) > 1])
         fixed = num_messages * costs.of_message(native=step.algorithm == "native") + num_ranks * costs.transfer
         share = 1.0 / self._costs.num_processors
-        uses[processors] = (share * fixed, share * sum(map(operator.mul, num_bytes, costs.per_byte)))
+        between, within = num_bytes
+        uses[processors] = (share * fixed, share * (between * costs.per_byte[0] + within * costs.per_byte[1]))
 
     def _ahead(self, step: TransferStep, seconds_per_byte: float, sent: float) -> float:
         """Who only sends goes on when what is left is on its way. A root that trains as well has to receive first."""
