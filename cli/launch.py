@@ -168,14 +168,19 @@ def _signals_passed_on(training: Training) -> Iterator[None]:
         yield
         return
 
-    def pass_on(number: int, _frame: object) -> None:
+    def pass_on(number: int, frame: object) -> None:
         if not training.is_running:
             # Nothing is there yet that it could be passed on to.
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+            earlier = before[number]
+            if callable(earlier):
+                earlier(number, frame)
+            raise SystemExit(128 + number)
         training.ask_to_end(number)
 
-    before: dict[int, Callable[..., object] | int | None] = {one: signal.signal(one, pass_on) for one in _PASSED_ON}
+    before: dict[int, Callable[..., object] | int | None] = {one: signal.getsignal(one) for one in _PASSED_ON}
     try:
+        for one in _PASSED_ON:
+            signal.signal(one, pass_on)
         yield
     finally:
         for number, handler in before.items():

@@ -11,10 +11,12 @@ import importlib
 import io
 import os
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 
 import click
 
@@ -85,11 +87,28 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], _noted_interrupts()))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+def _noted_interrupts() -> Sequence[int]:
+    """Grows with every Ctrl-C, which goes on to what it does anyway.
+
+    What it reaches inside another package may leave that as an error of another kind: pydantic makes of it a schema
+    that cannot be built.
+    """
+    interrupts: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
+    return interrupts
+
+
+def run(arguments: Sequence[str], interrupts: Sequence[int] = ()) -> int:
+    """Run one command line; the exit code. A bug while there are `interrupts` is none."""
     arguments, debug = _without_debug(arguments)
     try:
         try:
@@ -101,17 +120,15 @@ def run(arguments: Sequence[str]) -> int:
             return 1
         if debug:
             traceback.print_exception(error)
-        code, lines = _explained(error, debug=debug)
+        code, lines = _explained(error, debug=debug, is_interrupted=bool(interrupts))
         for line in lines:
             print(line, file=sys.stderr)
         return code
 
 
-def _explained(error: BaseException, *, debug: bool) -> tuple[int, list[str]]:
+def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tuple[int, list[str]]:
     """The exit code of an error and the lines that tell the user of it."""
     match error:
-        case KeyboardInterrupt():
-            return 130, ["interrupted"]
         case click.UsageError():
             return 2, _usage_lines(error)
         case click.ClickException():
@@ -125,6 +142,8 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, list[str]]:
             return 1, [f"error: {filename}: {error.strerror}"]
         case OSError() if disks.is_full_error(error):
             return 1, [f"error: {error.strerror}{disks.told(error)}"]
+        case _ if is_interrupted or isinstance(error, KeyboardInterrupt):
+            return 130, ["interrupted"]
         case _:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             hint = "" if debug else "; --debug shows the traceback to report with it"

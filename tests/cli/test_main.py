@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -144,6 +145,29 @@ def test_an_interruption_is_exit_130(raising: Raise, capsys: pytest.CaptureFixtu
     raising(KeyboardInterrupt())
     assert main.run(["fail"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interruption_that_a_package_made_an_error_of_is_one(tmp_path: Path) -> None:
+    (tmp_path / "package.py").write_text(
+        """
+import signal
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt as interrupt:
+    raise ValueError("the schema cannot be built") from interrupt
+""",
+        "utf-8",
+    )
+    code = """
+import signal
+from autosync.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main.COMMANDS = {"fail": main.Entry("package:fail", "Fail.")}
+main.main()
+"""
+    command = [sys.executable, "-c", code, "fail"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
 
 
 def test_a_bug_is_called_one_without_a_traceback(raising: Raise, capsys: pytest.CaptureFixture[str]) -> None:
