@@ -166,7 +166,9 @@ main.COMMANDS = {"fail": main.Entry("package:fail", "Fail.")}
 main.main()
 """
     command = [sys.executable, "-c", code, "fail"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    # By name, for the folder that a process starts in may be no place to import from (PYTHONSAFEPATH).
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
 
 
