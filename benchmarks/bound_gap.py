@@ -89,7 +89,7 @@ def read(study: Path) -> Won:
 
 def judged(won: Won, thoroughness: float) -> dict[str, Any]:
     """One study: the winner in every world, and the best of each."""
-    least = bound(won.model, won.cluster, rates=rates_of(won.cluster))
+    least = bound(won.model, won.cluster, rates=rates_of(won.cluster), even_rows=True)
     worlds = {name: world(name, won.model, won.cluster) for name in WORLDS}
     winner = {name: simulator.predict([won.strategy])[0].seconds for name, simulator in worlds.items()}
     best = {name: best_of(won, simulator, thoroughness) for name, simulator in worlds.items()}

@@ -156,7 +156,7 @@ def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: arg
         open_ground=open_ground,
         measure=lambda candidate, noise: truth(candidate) * noise.lognormvariate(0.0, NOISE),
         truth=truth,
-        bound_seconds=bound(model, hidden_cluster).seconds,
+        bound_seconds=bound(model, hidden_cluster, even_rows=True).seconds,
     )
 
 

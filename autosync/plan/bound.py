@@ -9,7 +9,10 @@ representation, whoever sums, updates or answers, and wherever:
 - **rows**, where the task allows them: the numbers of every row that was touched. In whatever form a part travels, as
   rows, as new rows or dense, its touched rows are in it, so a table never costs less than its touched rows without
   their indices, however it is cut. Of the rows that several ranks touch it is only sure that they are no fewer than
-  those of one rank: the union is larger the more evenly rows are drawn, and how evenly is not known.
+  those of one rank: the union is larger the more evenly rows are drawn, and the indices can be spared where a part with
+  nothing but touched rows travels dense. Where rows are known to be drawn evenly, as a replay draws them (`even_rows`),
+  the union is known too, in the mean, and no part is touched more than another: then rows have their indices, or all
+  rows travel.
 - **factors**, where the task allows them: those of one rank, for factors of several ranks do not add up. If parts of
   a variable travel as factors and others dense, the sum lies between all dense and all as factors or above.
 
@@ -30,7 +33,10 @@ So the least bytes of a variable, a group of ranks given, are `min(dense, ranks 
 - **rack_out**, **rack_in**: the workers of a rack against all others, as for a node.
 - **use_to_use**: a variable is used, its gradient is ready no sooner than compute allows, that gradient leaves node u
   and what depends on it enters node w before w's next use. There and back again takes two steps: twice the compute
-  and the two transfers, each at the slower of its two ends. The pair of nodes for which this takes longest counts.
+  and the two transfers, each at the slowest place of its way. The pair of nodes for which this takes longest counts.
+- **window**: the same of several variables at once. None of their gradients leaves u before the first of them is
+  ready, and all have entered w before the last of them is used, so their bytes together have no more than the time
+  between. Of all such windows, from a gradient on and up to a use, the longest counts.
 
 Latency, overheads, the wires within nodes and the few bytes of a norm count as nothing. Rates are the cluster's, or
 those of `Rates`: where rates were measured (`rates_of`), the upper ends of their confidence intervals.
@@ -40,15 +46,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from autosync.specs.cluster import ClusterSpec
+import numpy as np
+
+from autosync.plan.rows import union_rows
+from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
+from autosync.strategy.parts import INDEX_BYTES
 from autosync.units import format_size, format_time
 
-TermKind = Literal["compute", "node_out", "node_in", "total", "rack_out", "rack_in", "use_to_use"]
+TermKind = Literal["compute", "node_out", "node_in", "total", "rack_out", "rack_in", "use_to_use", "window"]
 Pair = tuple[float, float]
 
 
@@ -98,6 +108,7 @@ _WORDS: Mapping[TermKind, str] = {
     "rack_out": "what must leave the uplink",
     "rack_in": "what must enter the uplink",
     "use_to_use": "from use to next use",
+    "window": "from the gradients to the next uses",
 }
 
 
@@ -116,45 +127,72 @@ class Bound:
         return self.largest.seconds
 
 
-def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None) -> Bound:
-    """What no exact strategy can beat, with all its reasons; each term is argued for at the top of this module."""
+def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None, even_rows: bool = False) -> Bound:
+    """What no exact strategy can beat, with all its reasons; each term is argued for at the top of this module.
+
+    `even_rows`: every row of an embedding is as likely to be touched as any other, by each rank for itself.
+    """
     known = rates or Rates()
     terms = [Term(kind="compute", subject="", num_bytes=0.0, seconds=_compute_seconds(model))]
     nodes = [_rates_of_node(cluster, index, known) for index in range(len(cluster.nodes))]
     workers = [index for index, node in enumerate(cluster.nodes) if node.role == "worker"]
     if len(workers) > 1:
-        sizes = [_Sizes.of(variable, model) for variable in model.variables]
+        sizes = [_Sizes.of(v, model, num_ranks=cluster.num_workers, even_rows=even_rows) for v in model.variables]
         terms += _node_terms(cluster, nodes, workers, sizes)
-        terms.append(_total_term(cluster, nodes, len(workers), sizes))
+        terms.append(_total_term(cluster, nodes, workers, sizes))
         terms += _rack_terms(cluster, known, sizes)
-        terms += _use_to_use_terms(model, _seconds_per_byte([nodes[index] for index in workers]), sizes)
+        spans = _spans(model, sizes)
+        seconds_per_byte = _seconds_per_byte([_way(cluster, index, known) for index in workers])
+        terms += _use_to_use_terms(spans, seconds_per_byte)
+        terms += _window_terms(spans, seconds_per_byte)
     return Bound(terms=tuple(terms))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """The least bytes of a variable: what ranks have to say together, and, if not infinite, each for itself."""
+    """The least bytes of a variable.
 
-    together: float
-    each: float
+    `dense` is what ranks have to say together, `factors` what each has to say for itself, infinite where that is not
+    legal. Of an embedding whose rows may travel alone each rank touches `touched` of its `rows`, and a row that travels
+    weighs `row_bytes` or more.
+    """
+
+    dense: float
+    factors: float = math.inf
+    rows: int = 0
+    touched: float = 0.0
+    row_bytes: float = 0.0
+    even_rows: bool = False
 
     @classmethod
-    def of(cls, variable: Variable, model: ModelSpec) -> _Sizes:
-        item_bytes = ITEM_BYTES[variable.dtype]
+    def of(cls, variable: Variable, model: ModelSpec, *, num_ranks: int, even_rows: bool) -> _Sizes:
         dense = float(variable.num_bytes)
         if variable.kind == "embedding" and variable.touched_rows is not None and _rows_are_legal(model):
-            return cls(variable.touched_rows * variable.shape[1] * item_bytes, math.inf)
+            rows, touched = variable.shape[0], variable.touched_rows
+            row_bytes = dense / rows
+            if even_rows and touched:
+                # Nobody knows more rows than all ranks touch: so many are in a table that travels whole instead.
+                row_bytes = min(row_bytes + INDEX_BYTES, dense / union_rows(rows, touched, num_ranks))
+            return cls(dense=dense, rows=rows, touched=touched, row_bytes=row_bytes, even_rows=even_rows)
         if variable.kind == "linear" and variable.factor_rows is not None and model.accumulation_steps == 1:
-            return cls(dense, float(variable.factor_rows * sum(variable.shape) * item_bytes))
-        return cls(dense, math.inf)
+            item_bytes = ITEM_BYTES[variable.dtype]
+            return cls(dense=dense, factors=float(variable.factor_rows * sum(variable.shape) * item_bytes))
+        return cls(dense=dense)
 
     def least(self, num_ranks: int) -> float:
         """The least bytes with which what so many ranks know can be told."""
-        return min(self.together, num_ranks * self.each)
+        if self.rows:
+            touched = union_rows(self.rows, self.touched, num_ranks) if self.even_rows else self.touched
+            return self.row_bytes * touched
+        return min(self.dense, num_ranks * self.factors)
 
-    def least_total(self, num_nodes: int, num_ranks: int) -> float:
-        """The least bytes with which all nodes can be told what all ranks know."""
-        return (num_nodes - 1) * min(2 * self.together, num_ranks * self.each)
+    def least_total(self, devices: Sequence[int]) -> float:
+        """The least bytes with which nodes of so many ranks each can all be told what all ranks know."""
+        others, num_ranks = len(devices) - 1, sum(devices)
+        if self.rows:
+            # (k-1) + (n-1) of each row: k, added up over rows, is what each node touches.
+            return sum(map(self.least, devices)) + (others - 1) * self.least(num_ranks)
+        return others * min(2 * self.dense, num_ranks * self.factors)
 
 
 def _rows_are_legal(model: ModelSpec) -> bool:
@@ -187,10 +225,11 @@ def _node_terms(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], siz
         yield Term(kind="node_in", subject=name, num_bytes=into, seconds=into / rate_in)
 
 
-def _total_term(cluster: ClusterSpec, nodes: list[Pair], num_nodes: int, sizes: list[_Sizes]) -> Term:
+def _total_term(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], sizes: list[_Sizes]) -> Term:
     """Servers' interfaces count too: they may send and receive for the workers, who tell them and are told."""
-    num_bytes = sum(size.least_total(num_nodes, cluster.num_workers) for size in sizes)
-    help_of_server = (num_nodes - 2) / (num_nodes - 1)
+    devices = [cluster.nodes[index].devices for index in workers]
+    num_bytes = sum(size.least_total(devices) for size in sizes)
+    help_of_server = (len(workers) - 2) / (len(workers) - 1)
     weights = [1.0 if node.role == "worker" else help_of_server for node in cluster.nodes]
     rate = min(
         sum(weight * pair[direction] for weight, pair in zip(weights, nodes, strict=True)) for direction in (0, 1)
@@ -209,18 +248,55 @@ def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iter
             yield Term(kind="rack_in", subject=rack.name, num_bytes=into, seconds=into / rate_in)
 
 
-def _seconds_per_byte(workers: list[Pair]) -> float:
+# From gradients to their next uses.
+
+
+class _Way(NamedTuple):
+    """How fast bytes leave and enter a node: its own interface, and the uplink of its rack, for who is not in it."""
+
+    rack: str | None
+    own: Pair
+    uplink: Pair
+
+    def to(self, other: _Way) -> float:
+        """Bytes a second from this node to another."""
+        own = min(self.own[0], other.own[1])
+        return own if self.rack == other.rack else min(own, self.uplink[0], other.uplink[1])
+
+
+def _way(cluster: ClusterSpec, index: int, rates: Rates) -> _Way:
+    node, own = cluster.nodes[index], _rates_of_node(cluster, index, rates)
+    return _Way(node.rack, own, _uplink(cluster, node, rates))
+
+
+def _uplink(cluster: ClusterSpec, node: Node, rates: Rates) -> Pair:
+    for rack in cluster.racks:
+        if rack.name == node.rack:
+            return rates.racks.get(rack.name, (rack.uplink_out, rack.uplink_in))
+    return math.inf, math.inf
+
+
+def _seconds_per_byte(workers: list[_Way]) -> float:
     """A byte's way from one node to another and back, halved; of the two nodes for which it is longest."""
-    counts: dict[Pair, int] = {}
-    for pair in workers:
-        counts[pair] = counts.get(pair, 0) + 1
+    counts: dict[_Way, int] = {}
+    for way in workers:
+        counts[way] = counts.get(way, 0) + 1
     pairs = itertools.chain(
-        itertools.combinations(counts, 2), ((pair, pair) for pair, count in counts.items() if count > 1)
+        itertools.combinations(counts, 2), ((way, way) for way, count in counts.items() if count > 1)
     )
-    return max((1 / min(u[0], w[1]) + 1 / min(w[0], u[1])) / 2 for u, w in pairs)
+    return max((1 / u.to(w) + 1 / w.to(u)) / 2 for u, w in pairs)
 
 
-def _use_to_use_terms(model: ModelSpec, seconds_per_byte: float, sizes: list[_Sizes]) -> Iterator[Term]:
+class _Span(NamedTuple):
+    """When a variable is first used in a step and when its gradient is ready, by compute alone; its least bytes."""
+
+    name: str
+    used: float
+    ready: float
+    num_bytes: float
+
+
+def _spans(model: ModelSpec, sizes: list[_Sizes]) -> list[_Span]:
     timeline = model.timeline
     forward = sum(segment.seconds for segment in timeline.forward)
     first_use, last_ready = dict[str, float](), dict[str, float]()
@@ -233,9 +309,42 @@ def _use_to_use_terms(model: ModelSpec, seconds_per_byte: float, sizes: list[_Si
         clock += segment.seconds
         last_ready.update(dict.fromkeys(segment.variables, clock))
     earlier_microsteps = (model.accumulation_steps - 1) * clock
-    for variable, size in zip(model.variables, sizes, strict=True):
-        # A timeline may lack a pass: then the latest use or the earliest gradient that there could be.
-        compute = last_ready.get(variable.name, forward) - first_use.get(variable.name, forward) + earlier_microsteps
-        num_bytes = size.least(1)
-        seconds = compute + num_bytes * seconds_per_byte
-        yield Term(kind="use_to_use", subject=variable.name, num_bytes=num_bytes, seconds=seconds)
+    # A timeline may lack a pass: then the latest use or the earliest gradient that there could be.
+    return [
+        _Span(
+            variable.name,
+            first_use.get(variable.name, forward),
+            last_ready.get(variable.name, forward) + earlier_microsteps,
+            size.least(1),
+        )
+        for variable, size in zip(model.variables, sizes, strict=True)
+    ]
+
+
+def _use_to_use_terms(spans: list[_Span], seconds_per_byte: float) -> Iterator[Term]:
+    for span in spans:
+        seconds = span.ready - span.used + span.num_bytes * seconds_per_byte
+        yield Term(kind="use_to_use", subject=span.name, num_bytes=span.num_bytes, seconds=seconds)
+
+
+def _window_terms(spans: list[_Span], seconds_per_byte: float) -> Iterator[Term]:
+    """The longest window of two variables or more, if there is one."""
+    late = sorted(spans, key=lambda span: -span.ready)
+    used, ready, num_bytes = (np.array([span[field] for span in late]) for field in (1, 2, 3))
+    longest: Term | None = None
+    for last_use in sorted({span.used for span in spans}):
+        inside = used <= last_use
+        together = np.cumsum(np.where(inside, num_bytes, 0.0))
+        seconds = np.where(inside, ready - last_use + together * seconds_per_byte, -math.inf)
+        end = int(seconds.argmax())
+        num_inside = int(inside[: end + 1].sum())
+        if num_inside > 1 and (longest is None or seconds[end] > longest.seconds):
+            first = next(span.name for span in late if span.used <= last_use)
+            longest = Term(
+                kind="window",
+                subject=f"{first} and {num_inside - 1} more",
+                num_bytes=float(together[end]),
+                seconds=float(seconds[end]),
+            )
+    if longest is not None:
+        yield longest

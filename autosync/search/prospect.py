@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosync.datasets.schema import Measurement
-from autosync.plan.bound import Bound, bound, rates_of
+from autosync.plan.bound import Bound
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.units import format_time
@@ -80,6 +80,6 @@ class Prospect:
         return f"{what}; {limit} ({self.bound.largest})"
 
 
-def prospect(default: Measurement, model: ModelSpec, cluster: ClusterSpec) -> Prospect:
-    """What stock DDP, measured, leaves to be gained; by the cluster's measured rates where it has them."""
-    return Prospect(default=time_shares(default, model, cluster), bound=bound(model, cluster, rates=rates_of(cluster)))
+def prospect(default: Measurement, model: ModelSpec, cluster: ClusterSpec, limit: Bound) -> Prospect:
+    """What stock DDP, measured, leaves to be gained."""
+    return Prospect(default=time_shares(default, model, cluster), bound=limit)

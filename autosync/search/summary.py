@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from autosync.datasets.schema import Flag, Measurement, Record
+from autosync.plan.bound import Bound
 from autosync.search.fidelity import Fidelity
 from autosync.search.guarantee import Contest, Verdict
 from autosync.search.handover import Usage
@@ -27,12 +28,13 @@ def summary_fields(
     records: Sequence[Record],
     baselines: Sequence[Record],
     verdict: Verdict,
+    limit: Bound,
     usage: Usage,
     bundle: Path,
     fidelities: Mapping[str, Fidelity],
 ) -> dict[str, object]:
     """The fields of `summary.json` that say what was found; what finding it cost is told by whoever did."""
-    gain = prospect(verdict.default.measurement, model, cluster)
+    gain = prospect(verdict.default.measurement, model, cluster, limit)
     return {
         "schema": "autosync.summary/1",
         "study": study.name,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
 from autosync.datasets.schema import Failure, Flag, Measurement, Record
-from autosync.plan.bound import bound
+from autosync.plan.bound import Bound, bound, rates_of
 from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.search.candidates import Candidate
@@ -81,7 +81,11 @@ class Trials:
 
     def policy(self, best_seconds: float | None) -> Policy:
         """How long a strategy is measured; before the first one was, by the least that any can take."""
-        return self.effort.policy(best_seconds or bound(self.model, self.cluster).seconds)
+        return self.effort.policy(best_seconds or self.bound().seconds)
+
+    def bound(self) -> Bound:
+        """What no exact strategy can beat. A replay draws the rows that it touches evenly."""
+        return bound(self.model, self.cluster, rates=rates_of(self.cluster), even_rows=self.is_replayed)
 
     def run(self, candidate: Candidate, number: int, *, best_seconds: float | None = None) -> Record:
         """Try a candidate on the cluster; stop early if it is clearly worse than the best so far."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from autosync import jsonio
 from autosync.datasets.schema import Record
 from autosync.errors import OperationError
-from autosync.plan.bound import bound
 from autosync.search.baselines import find_rivals
 from autosync.search.effort import Effort
 from autosync.search.fidelity import measure_fidelities
@@ -154,6 +153,7 @@ def tune(
         records=records,
         baselines=baselines,
         verdict=verdict,
+        limit=trials.bound(),
         usage=usage(verdict.winner, bundle, path),
         bundle=plan.folder.best,
         fidelities=fidelities,
@@ -183,7 +183,7 @@ def _search(
     study: Study, trials: Trials, rounds: Rounds, course: Course, *, patience: int, progress: Progress
 ) -> str | None:
     """Try one strategy after another; why it ended before all trials or all time were spent, if it did."""
-    best_possible_seconds = bound(trials.model, trials.cluster).seconds
+    best_possible_seconds = trials.bound().seconds
     ended: str | None = None
     while ended is None and not course.is_over(study.num_under_way()):
         asked = rounds.next(course.num_left)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.strategy.representation import Partition, PartName, Strategy
 
+INDEX_BYTES = 8
+"""Of a row that travels alone: which one it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -50,8 +53,8 @@ class Part:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of an embedding's part with its 8-byte index."""
-        return 8 + self.shape[1] * ITEM_BYTES[self.variable.dtype]
+        """Bytes of one row of an embedding's part with its index."""
+        return INDEX_BYTES + self.shape[1] * ITEM_BYTES[self.variable.dtype]
 
     @property
     def smaller_side(self) -> int:

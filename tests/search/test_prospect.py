@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autosync.datasets.schema import Measurement
+from autosync.plan.bound import bound
 from autosync.search.prospect import prospect, time_shares
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
@@ -57,24 +58,24 @@ def test_a_step_that_is_faster_than_its_compute(model: ModelSpec) -> None:
 
 
 def test_how_much_there_is_to_gain_and_why_no_more(model: ModelSpec, cluster: ClusterSpec) -> None:
-    much = prospect(_measured(0.05), model, cluster)
+    much = prospect(_measured(0.05), model, cluster, bound(model, cluster))
     assert much.most == pytest.approx(2.5)
     assert str(much) == (
         "communication that compute does not hide is 60% of stock DDP's step; no exact strategy on this cluster can be "
         "more than 2.50 times as fast (20 ms: forward and backward)"
     )
-    little = prospect(_measured(0.0202), model, cluster)
+    little = prospect(_measured(0.0202), model, cluster, bound(model, cluster))
     assert str(little) == (
         "communication that compute does not hide is 1% of stock DDP's step, and no exact strategy on this cluster can "
         "be more than 1.0% faster"
     )
-    none = prospect(_measured(0.01), model, cluster)
+    none = prospect(_measured(0.01), model, cluster, bound(model, cluster))
     assert none.most == 1.0
     assert str(none).endswith(": it is as fast as any exact strategy on this cluster can be")
 
 
 def test_what_the_wire_needs_bounds_the_gain_too(model: ModelSpec) -> None:
     slow = replace(TWO, nodes=tuple(replace(n, bandwidth_out=1e5, bandwidth_in=1e5) for n in TWO.nodes))
-    found = prospect(_measured(0.2), model, slow)
+    found = prospect(_measured(0.2), model, slow, bound(model, slow))
     assert found.bound.largest.kind != "compute"
     assert found.most < 0.2 / 0.02

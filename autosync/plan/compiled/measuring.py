@@ -37,6 +37,7 @@ from autosync.plan.compiled.data import (
     Variables,
 )
 from autosync.plan.compiled.jit import called, inner
+from autosync.strategy.parts import INDEX_BYTES
 
 _ELEMENTS, _ENCODED = MEASURES.index("elements"), MEASURES.index("encoded_bytes")
 _LEFT, _RIGHT = MEASURES.index("left_elements"), MEASURES.index("right_elements")
@@ -44,7 +45,6 @@ _FACTORS, _REBUILT = MEASURES.index("factor_elements"), MEASURES.index("rebuilt_
 _TOUCHED, _UNION = MEASURES.index("touched_elements"), MEASURES.index("union_elements")
 _TOUCHED_BYTES, _MOST_TOUCHED_BYTES = MEASURES.index("touched_bytes"), MEASURES.index("most_touched_bytes")
 _UNION_BYTES, _MOST_UNION_BYTES = MEASURES.index("union_bytes"), MEASURES.index("most_union_bytes")
-_INDEX_BYTES = 8
 
 
 def measure(slices: Slices, templates: Templates, variables: Variables, num_workers: int) -> None:
@@ -123,7 +123,7 @@ def _add_rows(part: Integers, variable: Integers, touched: float, num_workers: i
         touched, most, rows = touched * length / rows, min(length, most), length
     else:
         columns = length
-    row_bytes = _INDEX_BYTES + columns * variable[ITEM_BYTES]
+    row_bytes = INDEX_BYTES + columns * variable[ITEM_BYTES]
     share = min(1.0, touched / rows)
     union = rows * (1.0 - (1.0 - share) ** float(num_workers))
     num_touched, num_union = _whole(touched), _whole(union)
