@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +96,10 @@ class Bench(NamedTuple):
         path.write_text(json.dumps(self.simulator.trace(strategy)), encoding="utf-8")
         simulated = by_rank(read_trace(path))
         assert simulated.keys() == measured.keys(), "every rank has a timeline, simulated and measured"
-        found = [agreement(ends_of(simulated[rank]), ends_of(measured[rank])) for rank in sorted(simulated)]
+        ours, theirs = (ordinary_iteration(ranks) for ranks in (simulated, measured))
+        found = [
+            agreement(ends_of(simulated[rank], ours), ends_of(measured[rank], theirs)) for rank in sorted(simulated)
+        ]
         kept, pairs = sum(same for same, _ in found), sum(of for _, of in found)
         ratio, order = predicted.seconds / seconds, kept / pairs if pairs else None
         return {
@@ -136,9 +139,13 @@ def by_rank(ranks: Iterable[RankTrace]) -> dict[str, RankTrace]:
     return {" ".join(one.name.split()[:2]): one for one in ranks}
 
 
-def ends_of(rank: RankTrace) -> dict[str, float]:
-    """When each transfer of an ordinary iteration ended."""
-    iteration = choose_steps(rank, 1)[0].iteration
+def ordinary_iteration(ranks: Mapping[str, RankTrace]) -> int:
+    """The first rank's, for those that only serve have no steps of their own."""
+    return choose_steps(ranks["rank 0"], 1)[0].iteration
+
+
+def ends_of(rank: RankTrace, iteration: int) -> dict[str, float]:
+    """When each transfer of an iteration ended."""
     return {span.name: span.end for span in rank.spans if span.kind == "transfer" and span.iteration == iteration}
 
 
