@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, Protocol
 
 from autosync.errors import OperationError
@@ -40,11 +40,12 @@ def thread_of(lane: int) -> int:
 class Work(Protocol):
     """What carries operations out: called by the engine's threads, with the position in the plan and the iteration.
 
+    `following` tells the lane's next transfer in this iteration, and None until that waits for nothing but its turn.
     `abort` makes whatever waits for other ranks end with an error.
     """
 
     def begin_thread(self) -> None: ...
-    def transfer(self, operation: int, iteration: int) -> None: ...
+    def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None: ...
     def local(self, operation: int, iteration: int) -> None: ...
     def abort(self) -> None: ...
 
@@ -68,6 +69,30 @@ class _Sleeper:
     def sleep(self, seconds: float = -1) -> bool:
         """Called without the engine's lock, by a thread that has set `awake` to False under it."""
         return self._lock.acquire(timeout=seconds)
+
+
+class _Following:
+    """Tells of a lane's items those that are ready before their turn, one after the other from a place on."""
+
+    def __init__(
+        self, lock: threading.Lock, script: Script, items: Sequence[int], place: int, iteration: Iteration
+    ) -> None:
+        self._lock = lock
+        self._script = script
+        self._items = items
+        self._iteration = iteration
+        self.place = place
+
+    def __call__(self) -> int | None:
+        """The position in the plan of the next one that is due; None as long as it is not ready."""
+        iteration, items = self._iteration, self._items
+        with self._lock:
+            while self.place < len(items) and iteration.done[items[self.place]]:
+                self.place += 1
+            if self.place == len(items) or iteration.unmet[items[self.place]] > 0:
+                return None
+            self.place += 1
+            return self._script.operations[items[self.place - 1]]
 
 
 class Engine:
@@ -319,13 +344,16 @@ class Engine:
     def _run_lane(self, lane: int) -> None:
         sleeper, items, number = self._lanes[lane], self._script.lanes[lane], self._reached[lane]
         while True:
-            for item in items:
+            told = 0
+            for place, item in enumerate(items):
                 iteration = self._next_of_lane(sleeper, number, item)
                 if iteration is None:
                     return
                 if iteration.done[item]:
                     continue
-                self._perform(lane, iteration, item)
+                following = _Following(self._lock, self._script, items, max(told, place + 1), iteration)
+                self._perform(lane, iteration, item, following)
+                told = following.place
             number += 1
             self._reached[lane] = number
 
@@ -357,14 +385,16 @@ class Engine:
             assert iteration is not None, "an iteration is kept while anything of it is not done"
             self._perform(lane, iteration, item)
 
-    def _perform(self, lane: int, iteration: Iteration, item: int) -> None:
+    def _perform(
+        self, lane: int, iteration: Iteration, item: int, following: Callable[[], int | None] = lambda: None
+    ) -> None:
         start_ns = time.perf_counter_ns()
         self._under_way[lane] = item
         operation, is_transfer = self._script.operations[item], self._are_transfers[item]
         if self._streams is not None:
             self._streams.begin(item, iteration.number)
         if is_transfer:
-            self._work.transfer(operation, iteration.number)
+            self._work.transfer(operation, iteration.number, following)
         else:
             self._work.local(operation, iteration.number)
         if self._streams is not None:

@@ -11,12 +11,13 @@ to, under a tag that all transfers of a lane share: operation, iteration, sequen
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -26,8 +27,10 @@ from autosync.runtime.links import Links, said
 from autosync.runtime.pieces import PIECE_BYTES, SHORT_PIECE_BYTES, Pieces, Receive, Send, cut_moves
 
 _HEADER_TAG = 2**30
-# Pieces asked for beyond one a source, and how many more while something less urgent is under way too.
-_NUM_AHEAD, _NUM_FAVOURED = 3, 2
+# Pieces asked for beyond one a source: so many bytes of them, where something more urgent may come and where not, and
+# no fewer than so many; and how many more while something less urgent is under way too.
+AHEAD_BYTES, FREE_AHEAD_BYTES = 2**20, 2**21
+LEAST_AHEAD, NUM_FAVOURED = 3, 2
 
 
 class TransferId(NamedTuple):
@@ -71,29 +74,57 @@ class Flow:
         """How long the pieces of a transfer may be: short ones where something more urgent may come."""
         return SHORT_PIECE_BYTES if priority > self._most_urgent else PIECE_BYTES
 
-    def window(self, priority: int, breadth: int) -> int:
-        """How many pieces a transfer may have asked for that receives from `breadth` members at a time.
+    def ahead(self, priority: int, longest_bytes: int) -> int:
+        """How many pieces, so long at the longest, a transfer may ask for beyond one a source.
 
         Two would keep a link busy on idle machines: one arrives while the other is added and sent on. More make up for
-        threads that are late. All sources of a round get one, for one of them may have a slower link than this rank;
-        no more than that where something more urgent is under way.
+        threads that are late, and for requests that are: they stand behind what this rank sends on its connection.
+        """
+        num_bytes = AHEAD_BYTES if priority > self._most_urgent else FREE_AHEAD_BYTES
+        return max(LEAST_AHEAD, num_bytes // max(1, longest_bytes))
+
+    def window(self, priority: int, breadth: int, ahead: int) -> int:
+        """How many pieces a transfer may have asked for that receives from `breadth` members at a time.
+
+        All sources of a round get one, for one of them may have a slower link than this rank; no more than that where
+        something more urgent is under way.
         """
         # The list is never empty when an active transfer asks, and to look at its ends takes no lock.
         priorities = self._priorities
         if priorities[0] < priority:
             # Of one piece at a time all sources but one would wait, with their links idle.
             return max(1, breadth)
-        return breadth + _NUM_AHEAD + (_NUM_FAVOURED if priorities[-1] > priority else 0)
+        return breadth + ahead + (NUM_FAVOURED if priorities[-1] > priority else 0)
+
+
+class Coming(NamedTuple):
+    """The transfer that a lane carries out next on this rank. Everything it waits for has happened, so nothing else
+    touches its buffer until then."""
+
+    pieces: Pieces
+    buffer: torch.Tensor
+    members: Sequence[int]
+    tag: int
+    priority: int
+
+
+Following: TypeAlias = Callable[[], Coming | None]
+"""Tells a lane's next transfer that it has not told yet; None as long as that is not ready."""
 
 
 class Exchange:
-    """Carries out one lane's transfers on a rank, one at a time."""
+    """Carries out one lane's transfers on a rank, one at a time.
+
+    When all of a transfer has been asked for, the next ones are asked for as far as the window goes: else their first
+    pieces would stand still with their senders until the last piece of this one is here and a request has gone back.
+    """
 
     def __init__(self, links: Links, flow: Flow, *, checks: bool = False) -> None:
         self._links = links
         self._flow = flow
         self._checks = checks
         self._scratch = _Scratch()
+        self._coming: deque[_UnderWay] = deque()
 
     def run(
         self,
@@ -104,19 +135,46 @@ class Exchange:
         tag: int,
         priority: int,
         identity: TransferId | None = None,
+        following: Following | None = None,
     ) -> None:
         """Take part in a transfer with a flat, contiguous buffer. `members` are ranks, `tag` is the transfer's own.
 
-        Returns when the buffer holds the result and nothing reads it any more.
+        Returns when the buffer holds the result and nothing reads it any more. What `following` has told is the next
+        transfer of this exchange.
         """
         if self._checks and identity is not None:
             self._check(pieces, members, identity, buffer.numel() * buffer.element_size())
-        under_way = _UnderWay(self._links, self._scratch, pieces, buffer, members=members, tag=tag)
+        if self._coming:
+            under_way = self._coming.popleft()
+            assert under_way.tag == tag, "what was asked for ahead is what comes next"
+        else:
+            under_way = self._under_way(Coming(pieces, buffer, members, tag, priority))
         with self._flow.active(priority):
             try:
-                under_way.carry_out(self._flow, priority)
+                under_way.carry_out(following and functools.partial(self._ask_ahead, following))
+            except BaseException:
+                # Nobody will take it.
+                while self._coming:
+                    self._coming.pop().forget()
+                raise
             finally:
                 under_way.forget()
+
+    def _under_way(self, coming: Coming) -> _UnderWay:
+        return _UnderWay(self._links, self._flow, self._scratch, coming)
+
+    def _ask_ahead(self, following: Following, num_asked: int) -> None:
+        """Ask for pieces of the next transfers, while so many of this one are on their way."""
+        for one in self._coming:
+            if not one.ask(num_asked):
+                return
+            num_asked += one.num_asked
+        while (coming := following()) is not None:
+            one = self._under_way(coming)
+            self._coming.append(one)
+            if not one.ask(num_asked):
+                return
+            num_asked += one.num_asked
 
     def all_gather_v(
         self,
@@ -251,30 +309,39 @@ class _Asked(NamedTuple):
 class _UnderWay:
     """One transfer under way: the works that are not yet waited for."""
 
-    def __init__(
-        self, links: Links, scratch: _Scratch, pieces: Pieces, buffer: torch.Tensor, *, members: Sequence[int], tag: int
-    ) -> None:
+    def __init__(self, links: Links, flow: Flow, scratch: _Scratch, transfer: Coming) -> None:
         self._links = links
+        self._flow = flow
         self._scratch = scratch
-        self._pieces = pieces
-        self._buffer = buffer
-        self._members = members
-        self._tag = tag
+        self._pieces, self._buffer, self._members, self.tag, self._priority = transfer
+        self._ahead = flow.ahead(self._priority, self._pieces.longest * self._buffer.element_size())
+        self._next = 0
         self._asked: deque[_Asked] = deque()
         self._sent: deque[tuple[Any, Send]] = deque()
 
-    def carry_out(self, flow: Flow, priority: int) -> None:
+    @property
+    def num_asked(self) -> int:
+        """How many pieces are on their way."""
+        return len(self._asked)
+
+    def ask(self, num_others: int = 0) -> bool:
+        """Ask as far as the window goes, of which others have so many pieces; whether all has been asked for."""
+        # Reckoned anew each time: what else is under way may have changed.
+        receives, window = self._pieces.receives, self._flow.window(self._priority, self._pieces.breadth, self._ahead)
+        while self._next < len(receives) and len(self._asked) < window - num_others:
+            self._ask(receives[self._next])
+            self._next += 1
+        return self._next == len(receives)
+
+    def carry_out(self, ask_ahead: Callable[[int], None] | None = None) -> None:
         """Receive all pieces in their order, a window ahead; send each one as soon as it can go."""
-        receives, sends, breadth = self._pieces.receives, self._pieces.sends, self._pieces.breadth
-        num_asked = 0
+        receives, sends = self._pieces.receives, self._pieces.sends
         for index in range(len(receives) + 1):
-            # Reckoned anew at each piece: what else is under way may have changed.
-            until = min(len(receives), index + flow.window(priority, breadth))
-            while num_asked < until:
-                self._ask(receives[num_asked])
-                num_asked += 1
+            is_asked = self.ask()
             # After asking: what others wait for to begin comes first.
             self._send(sends[index])
+            if is_asked and ask_ahead is not None:
+                ask_ahead(len(self._asked))
             if index < len(receives):
                 self._take(receives[index], self._asked.popleft())
         while self._sent:
@@ -290,7 +357,7 @@ class _UnderWay:
         for send in sends:
             destination = self._members[send.destination]
             try:
-                work = self._links.send(self._buffer[send.start : send.stop], destination, self._tag)
+                work = self._links.send(self._buffer[send.start : send.stop], destination, self.tag)
             except RuntimeError as error:
                 raise _failure(error, self._links, "to", destination, send) from error
             self._sent.append((work, send))
@@ -304,7 +371,7 @@ class _UnderWay:
         else:
             arriving = buffer[receive.start : receive.stop]
         try:
-            work = self._links.receive(arriving, source, self._tag)
+            work = self._links.receive(arriving, source, self.tag)
         except RuntimeError as error:
             raise _failure(error, self._links, "from", source, receive) from error
         self._asked.append(_Asked(work, scratch, arriving))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -64,8 +64,8 @@ class Execution:
         """Nothing that the engine computes is differentiated."""
         torch.set_grad_enabled(False)
 
-    def transfer(self, operation: int, iteration: int) -> None:
-        self._mover.run(operation, iteration)
+    def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
+        self._mover.run(operation, iteration, following)
 
     def local(self, operation: int, iteration: int) -> None:
         self._locals.run(operation, iteration)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Protocol
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -12,17 +13,37 @@ from autosync.plan.types import Plan, Transfer
 from autosync.runtime.collectives import is_native, run_native, run_native_content
 from autosync.runtime.contents import Contents, are_contents
 from autosync.runtime.device import Placement
-from autosync.runtime.exchange import Exchange, Flow, TransferId
+from autosync.runtime.exchange import Coming, Exchange, Flow, TransferId
 from autosync.runtime.links import Links
 from autosync.runtime.memory import Memory
-from autosync.runtime.pieces import compile_pieces
+from autosync.runtime.pieces import Pieces, compile_pieces
 from autosync.runtime.staging import Staging
+
+
+class Prepared(NamedTuple):
+    """A transfer (`operation` is its position in the plan) that is ready, before its turn."""
+
+    transfer: Transfer
+    operation: int
+    group: tuple[int, ...]
+    buffer: torch.Tensor
+
+
+Following: TypeAlias = Callable[[], Prepared | None]
+"""Tells a lane's next transfer that it has not told yet; None as long as that is not ready."""
 
 
 class Carrier(Protocol):
     """Takes part in a transfer in one of its groups, which has several members."""
 
-    def carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+    def carry(
+        self,
+        transfer: Transfer,
+        group: tuple[int, ...],
+        buffer: torch.Tensor,
+        identity: TransferId,
+        following: Following,
+    ) -> None:
         """With a flat buffer, which then holds this rank's result."""
 
     def carry_content(
@@ -47,9 +68,14 @@ class Mover:
         )
         # By lane and members: not every rank takes part in all of a lane's transfers.
         self._sequences: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        # By lane what is prepared for its next transfers.
+        self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
 
-    def run(self, index: int, iteration: int) -> None:
-        """Take part in one transfer (by its position in the plan); returns when this rank has its result."""
+    def run(self, index: int, iteration: int, following: Callable[[], int | None] = lambda: None) -> None:
+        """Take part in one transfer (by its position in the plan); returns when this rank has its result.
+
+        `following` tells the next transfer of the lane in this iteration, as soon as that is ready.
+        """
         transfer = self._plan.operations[index]
         assert isinstance(transfer, Transfer), "local operations are not transfers"
         group = next(group for group in transfer.groups if self._rank in group)
@@ -61,20 +87,38 @@ class Mover:
         if are_contents(self._plan, transfer):
             self._move_content(transfer, group, identity)
         else:
-            self._move(transfer, group, identity)
+            self._move(transfer, group, identity, lambda: self._prepare(following(), iteration))
 
-    def _move(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
+    def _prepare(self, index: int | None, iteration: int) -> Prepared | None:
+        """A transfer that may be asked for before its turn."""
+        if index is None:
+            return None
+        transfer = self._plan.operations[index]
+        assert isinstance(transfer, Transfer), "local operations are not transfers"
+        group = next(group for group in transfer.groups if self._rank in group)
+        if len(group) == 1 or is_native(transfer) or are_contents(self._plan, transfer):
+            return None
+        found = Prepared(transfer, index, group, self._buffer(transfer, iteration))
+        self._prepared[transfer.lane].append(found)
+        return found
+
+    def _move(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId, following: Following) -> None:
+        prepared = self._prepared[transfer.lane]
+        buffer = prepared.popleft().buffer if prepared else self._buffer(transfer, identity.iteration)
+        self._carrier.carry(transfer, group, buffer, identity, following)
+        if self._plan.regions[transfer.regions[0]].kind == "param":
+            self._memory.store(transfer.regions)
+
+    def _buffer(self, transfer: Transfer, iteration: int) -> torch.Tensor:
+        """What travels, with this rank's contribution in it."""
         kind = self._plan.regions[transfer.regions[0]].kind
         if kind == "param" and transfer.collective == "all_reduce":
             self._memory.load(transfer.regions)
-        whole = self._memory.view(transfer.regions, identity.iteration)
-        buffer = self._window(transfer, whole)
+        buffer = self._window(transfer, self._memory.view(transfer.regions, iteration))
         if kind in ("grad", "encoded") and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
             # A mere server has no gradient of its own; what is here is the last step's.
             buffer.zero_()
-        self._carrier.carry(transfer, group, buffer, identity)
-        if kind == "param":
-            self._memory.store(transfer.regions)
+        return buffer
 
     def _window(self, transfer: Transfer, buffer: torch.Tensor) -> torch.Tensor:
         """The part of the buffer that travels: all, or this rank's chunk of an outer split."""
@@ -111,20 +155,52 @@ class HostCarrier:
         if placement.is_apart:
             self._staging = {lane: Staging(pins=placement.device.type == "cuda") for lane in lanes}
 
-    def carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+    def carry(
+        self,
+        transfer: Transfer,
+        group: tuple[int, ...],
+        buffer: torch.Tensor,
+        identity: TransferId,
+        following: Following,
+    ) -> None:
         if not self._staging:
-            self._carry(transfer, group, buffer, identity)
+            self._carry(transfer, group, buffer, identity, following)
             return
         staging, position = self._staging[transfer.lane], group.index(self._rank)
         with staging.copied(buffer, transfer.collective, num_members=len(group), position=position) as host:
             self._carry(transfer, group, host, identity)
 
-    def _carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, identity: TransferId) -> None:
+    def _carry(
+        self,
+        transfer: Transfer,
+        group: tuple[int, ...],
+        buffer: torch.Tensor,
+        identity: TransferId,
+        following: Following | None = None,
+    ) -> None:
         if is_native(transfer):
             with self._flow.active(transfer.priority):
                 run_native(transfer.collective, self._links.native(group, transfer.lane), buffer)
             return
-        pieces = compile_pieces(
+        self._exchanges[transfer.lane].run(
+            self._pieces(transfer, group, buffer),
+            buffer,
+            members=group,
+            tag=identity.operation,
+            priority=transfer.priority,
+            identity=identity,
+            following=None if following is None else lambda: self._coming(following()),
+        )
+
+    def _coming(self, prepared: Prepared | None) -> Coming | None:
+        if prepared is None:
+            return None
+        transfer, operation, group, buffer = prepared
+        pieces = self._pieces(transfer, group, buffer)
+        return Coming(pieces, buffer, members=group, tag=operation, priority=transfer.priority)
+
+    def _pieces(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor) -> Pieces:
+        return compile_pieces(
             transfer.collective,
             transfer.algorithm,
             num_members=len(group),
@@ -132,9 +208,6 @@ class HostCarrier:
             num_elements=len(buffer),
             item_bytes=buffer.element_size(),
             piece_bytes=self._flow.piece_bytes(transfer.priority),
-        )
-        self._exchanges[transfer.lane].run(
-            pieces, buffer, members=group, tag=identity.operation, priority=transfer.priority, identity=identity
         )
 
     def carry_content(
@@ -162,7 +235,9 @@ class NativeCarrier:
         self._links = links
         self._device = placement.device
 
-    def carry(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, _: TransferId) -> None:
+    def carry(
+        self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, _: TransferId, __: Following
+    ) -> None:
         run_native(transfer.collective, self._links.native(group, 0), buffer)
 
     def carry_content(
