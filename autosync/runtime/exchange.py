@@ -29,7 +29,7 @@ from autosync.runtime.pieces import PIECE_BYTES, SHORT_PIECE_BYTES, Pieces, Rece
 _HEADER_TAG = 2**30
 # Pieces asked for beyond one a source: so many bytes of them, where something more urgent may come and where not, and
 # no fewer than so many; and how many more while something less urgent is under way too.
-AHEAD_BYTES, FREE_AHEAD_BYTES = 2**20, 2**21
+AHEAD_BYTES, FREE_AHEAD_BYTES = 2**18, 2**21
 LEAST_AHEAD, NUM_FAVOURED = 3, 2
 
 

@@ -20,6 +20,8 @@ from autosync.simulators.timeline.problem import Flags, Floats, Integers
 
 PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16
 """As `runtime.pieces` has them; a test holds them equal."""
+AHEAD_BYTES, FREE_AHEAD_BYTES, LEAST_AHEAD, NUM_FAVOURED = 2**18, 2**21, 3, 2
+"""The same of `runtime.exchange`: how far is asked ahead."""
 SEGMENT_BYTES = 2**20
 """Of gloo's own all-reduce."""
 

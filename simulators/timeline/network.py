@@ -19,11 +19,13 @@ def _record(integers: str, floats: str = "", flags: str = "") -> np.dtype[Any]:
     return np.dtype([*fields, *((name, np.bool_) for name in flags.split())])
 
 
-PART = _record("operation rank first_take num_takes num_posts breadth num_first", "work seconds")
+PART = _record(
+    "operation rank first_take num_takes num_posts breadth ahead num_first", "work seconds", "waits_its_turn"
+)
 """What one rank does of an operation. `work` is processor time, `seconds` what passes after it. Of a transfer it takes
 `num_takes` messages, from `first_take` on in the table of takes, and posts `num_posts`. `breadth` is from how many it
-takes at a time; 0 where gloo itself does it, which asks for two segments at a time. Until it has taken `num_first` it
-asks for no others."""
+takes at a time; 0 where gloo itself does it, which asks for two segments at a time. So many more it asks for `ahead`.
+Until it has taken `num_first` it asks for no others. What does not wait for its turn is asked for before it."""
 
 TAKE = _record("channel ordinal", "added_bytes")
 """What a part takes next: the how manieth message of which channel, and the bytes of it that are added up."""

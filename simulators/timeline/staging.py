@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,13 @@ from autosync.plan.tables import EVENTS, Gates, Operations
 from autosync.simulators.compiled import borrows_inner, called, inner
 from autosync.simulators.timeline.book import Book
 from autosync.simulators.timeline.copies import messages_of
-from autosync.simulators.timeline.messages import Messages, Sizes
+from autosync.simulators.timeline.messages import (
+    AHEAD_BYTES,
+    FREE_AHEAD_BYTES,
+    LEAST_AHEAD,
+    Messages,
+    Sizes,
+)
 from autosync.simulators.timeline.network import CHANNEL, LINE, PART, TAKE, Network, Records, Scene, Times
 from autosync.simulators.timeline.problem import Flags, Floats, Integers, Program
 
@@ -65,6 +71,7 @@ def stage(script: Script) -> Scene:
         parts[part].num_takes = messages.first_take[part + 1] - messages.first_take[part]
         parts[part].num_posts, parts[part].breadth = messages.num_posts[part], messages.breadth[part]
         parts[part].num_first = messages.num_first[part]
+        _look_ahead(script, parts[part], messages, is_short[parts[part].operation])
     channels, lines = _channels(script, parts, messages)
     takes = np.empty(len(messages.take_channel), TAKE)
     for take in range(len(takes)):
@@ -106,6 +113,18 @@ def stage(script: Script) -> Scene:
         program_argument=script.program.argument,
         program_seconds=script.program.seconds,
     )
+
+
+@inner
+def _look_ahead(script: Script, part: Any, messages: Messages, is_short: bool) -> None:  # noqa: FBT001 - numba has no keyword-only ones
+    """How far a part asks ahead, and whether before its turn, as `runtime.exchange` does."""
+    is_native, longest = script.is_native[part.operation], 1.0
+    for take in range(part.first_take, part.first_take + part.num_takes):
+        first = messages.first_message[messages.take_channel[take]]
+        longest = max(longest, messages.message_bytes[first + messages.take_ordinal[take]])
+    num_bytes = AHEAD_BYTES if is_short else FREE_AHEAD_BYTES
+    part.ahead = LEAST_AHEAD if is_native else max(LEAST_AHEAD, int(num_bytes / longest))
+    part.waits_its_turn = is_native or part.num_first > 0
 
 
 @inner

@@ -6,7 +6,8 @@ calls this (see `wire` on changes).
 
 from __future__ import annotations
 
-from autosync.simulators.compiled import inlined
+from autosync.simulators.compiled import borrows_inner, inlined
+from autosync.simulators.timeline.messages import NUM_FAVOURED
 from autosync.simulators.timeline.network import Scene, State
 from autosync.simulators.timeline.rest import is_due
 from autosync.simulators.timeline.wire import (
@@ -27,8 +28,6 @@ from autosync.simulators.timeline.wire import (
     ways_of,
     work,
 )
-
-_WINDOW_AHEAD, _WINDOW_FAVOURED = 3, 2
 
 
 @inlined
@@ -65,13 +64,15 @@ def begin(scene: Scene, state: State, part: int) -> None:
     operation, rank = scene.parts[part].operation, scene.parts[part].rank
     state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
     ours = state.parts[part]
-    ours.step = ours.asked = ours.num_sent = 0
+    ours.step = ours.num_sent = 0
     ours.is_open = True
 
 
 @inlined
 def go(scene: Scene, state: State, part: int) -> None:
-    """A lane asks and posts, one thing after another, then looks whether what it takes next is there."""
+    """A lane asks and posts, one thing after another, and asks for what it does next; then it looks whether what it
+    takes next is there.
+    """
     ours, rank = state.parts[part], scene.parts[part].rank
     row = scene.parts[part].first_take + part + ours.step
     ours.is_busy = True
@@ -87,7 +88,11 @@ def go(scene: Scene, state: State, part: int) -> None:
             native = scene.channels[channel].is_native
             seconds = scene.times.post[native]
         else:
-            break
+            coming = _coming(scene, state, part)
+            if coming < 0:
+                break
+            native = _ask(scene, state, coming)
+            seconds = scene.times.ask[native]
         if seconds > 0.0:
             until = work(state.heap, state.ranks, state.processor_free, rank, seconds, seconds)
             push(state.heap, until, part * NUM_KINDS + GOES_ON)
@@ -101,18 +106,43 @@ def _window(scene: Scene, state: State, part: int) -> int:
     """Up to which take a part asks now."""
     facts, step = scene.parts[part], state.parts[part].step
     last = facts.num_first if step < facts.num_first else facts.num_takes
-    if facts.breadth == 0:
-        return int(min(last, step + 2))
+    window = 2 if facts.breadth == 0 else _width(scene, state, part)
+    return int(min(last, step + window))
+
+
+@inlined
+def _coming(scene: Scene, state: State, part: int) -> int:
+    """A later part of the lane that is asked for now; -1: none. All of this one has been asked for."""
+    facts, ours = scene.parts[part], state.parts[part]
+    if facts.waits_its_turn or ours.asked < facts.num_takes:
+        return -1
+    queue, num_asked = facts.rank * scene.num_lanes + scene.lane[facts.operation], ours.asked - ours.step
+    for place in range(state.lanes[queue].head, scene.first_queued[queue + 1]):
+        other = scene.queued[place]
+        if not is_due(scene, ours.iteration, scene.parts[other].operation):
+            continue
+        if scene.parts[other].waits_its_turn or state.unmet[ours.iteration, other] > 0:
+            return -1
+        asked, num_takes = state.parts[other].asked, scene.parts[other].num_takes
+        if asked < num_takes:
+            return int(other) if asked + num_asked < _width(scene, state, other) else -1
+        num_asked += asked
+    return -1
+
+
+@borrows_inner
+def _width(scene: Scene, state: State, part: int) -> int:
+    """How many messages a part may have asked for."""
+    facts = scene.parts[part]
     priority = scene.priority[facts.operation]
     lowest, highest = priority, priority
     for lane in range(scene.num_lanes):
         other = state.lanes[facts.rank * scene.num_lanes + lane].priority
         if other >= 0:
             lowest, highest = min(lowest, other), max(highest, other)
-    window = max(1, facts.breadth) if lowest < priority else facts.breadth + _WINDOW_AHEAD
-    if lowest >= priority and highest > priority:
-        window += _WINDOW_FAVOURED
-    return int(min(last, step + window))
+    if lowest < priority:
+        return int(max(1, facts.breadth))
+    return int(facts.breadth + facts.ahead + (NUM_FAVOURED if highest > priority else 0))
 
 
 @inlined
@@ -169,6 +199,7 @@ def look(scene: Scene, state: State, part: int) -> None:
     if ours.num_sent < facts.num_posts:
         return
     ours.is_open = False
+    ours.asked = 0
     ours.runs += 1
     state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
     push(state.heap, state.heap.now[0], part * NUM_KINDS + ENDS)
