@@ -40,12 +40,14 @@ def thread_of(lane: int) -> int:
 class Work(Protocol):
     """What carries operations out: called by the engine's threads, with the position in the plan and the iteration.
 
-    `following` tells the lane's next transfer in this iteration, and None until that waits for nothing but its turn.
-    `abort` makes whatever waits for other ranks end with an error.
+    `following` tells the lane's next transfer in this iteration that it has not told yet, and None until that waits for
+    nothing but its turn; behind one that `waits_its_turn` it tells none. `abort` makes whatever waits for other ranks
+    end with an error.
     """
 
     def begin_thread(self) -> None: ...
     def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None: ...
+    def waits_its_turn(self, operation: int) -> bool: ...
     def local(self, operation: int, iteration: int) -> None: ...
     def abort(self) -> None: ...
 
@@ -72,13 +74,16 @@ class _Sleeper:
 
 
 class _Following:
-    """Tells of a lane's items those that are ready before their turn, one after the other from a place on."""
+    """Tells of a lane's items those that are ready before their turn, one after the other from a place on.
+
+    Counters are read without their lock: an item that is ready stays so, and one that is not yet is told the next time.
+    """
 
     def __init__(
-        self, lock: threading.Lock, script: Script, items: Sequence[int], place: int, iteration: Iteration
+        self, work: Work, operations: Sequence[int], items: Sequence[int], place: int, iteration: Iteration
     ) -> None:
-        self._lock = lock
-        self._script = script
+        self._work = work
+        self._operations = operations
         self._items = items
         self._iteration = iteration
         self.place = place
@@ -86,13 +91,15 @@ class _Following:
     def __call__(self) -> int | None:
         """The position in the plan of the next one that is due; None as long as it is not ready."""
         iteration, items = self._iteration, self._items
-        with self._lock:
-            while self.place < len(items) and iteration.done[items[self.place]]:
-                self.place += 1
-            if self.place == len(items) or iteration.unmet[items[self.place]] > 0:
-                return None
+        while self.place < len(items) and iteration.done[items[self.place]]:
             self.place += 1
-            return self._script.operations[items[self.place - 1]]
+        if self.place == len(items) or iteration.unmet[items[self.place]] > 0:
+            return None
+        operation = self._operations[items[self.place]]
+        if self._work.waits_its_turn(operation):
+            return None
+        self.place += 1
+        return operation
 
 
 class Engine:
@@ -351,7 +358,8 @@ class Engine:
                     return
                 if iteration.done[item]:
                     continue
-                following = _Following(self._lock, self._script, items, max(told, place + 1), iteration)
+                told = max(told, place + 1)
+                following = _Following(self._work, self._script.operations, items, told, iteration)
                 self._perform(lane, iteration, item, following)
                 told = following.place
             number += 1

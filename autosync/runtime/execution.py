@@ -67,6 +67,9 @@ class Execution:
     def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
         self._mover.run(operation, iteration, following)
 
+    def waits_its_turn(self, operation: int) -> bool:
+        return self._mover.waits_its_turn(operation)
+
     def local(self, operation: int, iteration: int) -> None:
         self._locals.run(operation, iteration)
 

@@ -71,14 +71,27 @@ class Mover:
         # By lane what is prepared for its next transfers.
         self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
 
-    def run(self, index: int, iteration: int, following: Callable[[], int | None] = lambda: None) -> None:
-        """Take part in one transfer (by its position in the plan); returns when this rank has its result.
+    def waits_its_turn(self, index: int) -> bool:
+        """Whether nothing of a transfer can be asked for before its turn: gloo's own, contents, what nobody sends."""
+        transfer = self._transfer(index)
+        is_ours = not is_native(transfer) and not are_contents(self._plan, transfer)
+        return not is_ours or len(self._group(transfer)) == 1
 
-        `following` tells the next transfer of the lane in this iteration, as soon as that is ready.
-        """
+    def _transfer(self, index: int) -> Transfer:
         transfer = self._plan.operations[index]
         assert isinstance(transfer, Transfer), "local operations are not transfers"
-        group = next(group for group in transfer.groups if self._rank in group)
+        return transfer
+
+    def _group(self, transfer: Transfer) -> tuple[int, ...]:
+        return next(group for group in transfer.groups if self._rank in group)
+
+    def run(self, index: int, iteration: int, following: Callable[[], int | None]) -> None:
+        """Take part in one transfer (by its position in the plan); returns when this rank has its result.
+
+        `following` tells the lane's next transfers in this iteration, as soon as they are ready.
+        """
+        transfer = self._transfer(index)
+        group = self._group(transfer)
         if len(group) == 1:
             return
         place = (transfer.lane, group)
@@ -93,12 +106,8 @@ class Mover:
         """A transfer that may be asked for before its turn."""
         if index is None:
             return None
-        transfer = self._plan.operations[index]
-        assert isinstance(transfer, Transfer), "local operations are not transfers"
-        group = next(group for group in transfer.groups if self._rank in group)
-        if len(group) == 1 or is_native(transfer) or are_contents(self._plan, transfer):
-            return None
-        found = Prepared(transfer, index, group, self._buffer(transfer, iteration))
+        transfer = self._transfer(index)
+        found = Prepared(transfer, index, self._group(transfer), self._buffer(transfer, iteration))
         self._prepared[transfer.lane].append(found)
         return found
 

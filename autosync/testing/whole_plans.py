@@ -269,8 +269,11 @@ class Meets:
     world: World
     rank: Rank
 
-    def run(self, index: int, iteration: int) -> None:
+    def run(self, index: int, iteration: int, _: Callable[[], int | None]) -> None:
         self.world.move(index, iteration, self.rank)
+
+    def waits_its_turn(self, _: int) -> bool:
+        return True
 
 
 class NoLinks:

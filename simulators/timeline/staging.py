@@ -124,7 +124,7 @@ def _look_ahead(script: Script, part: Any, messages: Messages, is_short: bool) -
         longest = max(longest, messages.message_bytes[first + messages.take_ordinal[take]])
     num_bytes = AHEAD_BYTES if is_short else FREE_AHEAD_BYTES
     part.ahead = LEAST_AHEAD if is_native else max(LEAST_AHEAD, int(num_bytes / longest))
-    part.waits_its_turn = is_native or part.num_first > 0
+    part.waits_its_turn = is_native or part.num_first > 0 or part.num_takes + part.num_posts == 0
 
 
 @inner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -29,6 +30,7 @@ class Noting:
     happened: set[tuple[str, int, int]] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
     order: dict[int, list[int]] = field(default_factory=dict)
+    told: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     rank: int = 0
 
@@ -38,19 +40,29 @@ class Noting:
     def abort(self) -> None:
         return
 
-    def transfer(self, operation: int, iteration: int) -> None:
+    def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
         transfer = self.plan.operations[operation]
         assert isinstance(transfer, Transfer)
         with self.lock:
             self.order.setdefault(transfer.lane, []).append(operation)
         self._do(operation, iteration)
+        while (coming := following()) is not None:
+            self._check_edges(coming, iteration, f"operation {coming}, which was told before its turn,")
+            with self.lock:
+                self.told.setdefault(transfer.lane, []).append((coming, iteration))
+
+    def waits_its_turn(self, operation: int) -> bool:
+        return operation % 5 == 4
 
     def local(self, operation: int, iteration: int) -> None:
         self._do(operation, iteration)
 
-    def _do(self, operation: int, iteration: int) -> None:
+    def _check_edges(self, operation: int, iteration: int, who: str) -> None:
         for edge in self.plan.operations[operation].after:
-            self.check(edge, iteration, f"operation {operation}")
+            self.check(edge, iteration, who)
+
+    def _do(self, operation: int, iteration: int) -> None:
+        self._check_edges(operation, iteration, f"operation {operation}")
         time.sleep(self.rng.choice((0, 0, 0.0005)))
         with self.lock:
             self.happened.add(("operation", operation, iteration))
@@ -154,6 +166,10 @@ def test_everything_comes_after_what_it_waits_for(name: str, overlap: Overlap) -
                 and (iteration + 1) % plan.operations[index].every == 0
             ]
             assert order == due
+            # What is told before its turn is told once, in the order of the lane.
+            told = work.told.get(lane, [])
+            assert told == sorted(set(told), key=lambda one: (one[1], due.index(one[0])))
+            assert not any(work.waits_its_turn(operation) for operation, _ in told)
 
 
 class Blocked(Noting):
@@ -161,10 +177,10 @@ class Blocked(Noting):
 
     may_go: threading.Event
 
-    def transfer(self, operation: int, iteration: int) -> None:
+    def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
         if iteration == 0:
             self.may_go.wait(20)
-        super().transfer(operation, iteration)
+        super().transfer(operation, iteration, following)
 
 
 @pytest.mark.parametrize("name", ["server, stale", "server"])

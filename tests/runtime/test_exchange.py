@@ -9,6 +9,7 @@ CASES = (
     "every_collective",
     "members_in_another_order",
     "lanes_at_once",
+    "a_lane_asks_for_what_comes_next",
     "contributions_of_any_length",
     "checks_pass_where_all_is_well",
     "checks_find_a_misordered_transfer",
@@ -62,15 +63,15 @@ def test_a_dead_peer_is_named_within_the_time_limit(wire_answers):
 def test_a_window_makes_room_for_what_is_more_urgent():
     flow = Flow()
     with flow.active(3):
-        alone, of_four = flow.window(3, 1), flow.window(3, 4)
+        alone, of_four = flow.window(3, 1, 5), flow.window(3, 4, 5)
         assert of_four == alone + 3
         with flow.active(1):
-            assert (flow.window(3, 1), flow.window(3, 4)) == (1, 4)
-            assert flow.window(1, 4) > of_four
+            assert (flow.window(3, 1, 5), flow.window(3, 4, 5)) == (1, 4)
+            assert flow.window(1, 4, 5) > of_four
             with flow.active(1):
-                assert (flow.window(3, 1), flow.window(3, 4)) == (1, 4)
-            assert (flow.window(3, 1), flow.window(3, 4)) == (1, 4)
-        assert flow.window(3, 4) == of_four
+                assert (flow.window(3, 1, 5), flow.window(3, 4, 5)) == (1, 4)
+            assert (flow.window(3, 1, 5), flow.window(3, 4, 5)) == (1, 4)
+        assert flow.window(3, 4, 5) == of_four
 
 
 def test_pieces_are_short_where_something_more_urgent_may_come():
@@ -78,9 +79,24 @@ def test_pieces_are_short_where_something_more_urgent_may_come():
     assert Flow(most_urgent=1).piece_bytes(1) == Flow().piece_bytes(0)
 
 
+def test_of_short_pieces_more_are_asked_for():
+    """What is asked for has to last for as long as a request takes, whatever pieces are cut to."""
+    flow = Flow(most_urgent=1)
+    assert flow.ahead(1, 2**17) == 2 * flow.ahead(1, 2**18) > flow.ahead(1, 2**19) > 3
+    assert flow.ahead(1, 2**30) == 3
+    # What is more urgent would have to wait for as much.
+    assert flow.ahead(2, 2**17) < flow.ahead(1, 2**17)
+
+
+def test_transfers_that_are_asked_for_before_their_turn_are_right(wire_answers):
+    for wrong, num_told in wire_answers["a_lane_asks_for_what_comes_next"]:
+        assert wrong == []
+        assert num_told > 10
+
+
 def test_a_transfer_that_fails_is_no_longer_active():
     flow = Flow()
     with pytest.raises(ValueError, match="lost"), flow.active(0):
         raise ValueError("lost")
     with flow.active(2):
-        assert flow.window(2, 1) > 1
+        assert flow.window(2, 1, 5) > 1

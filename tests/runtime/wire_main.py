@@ -8,6 +8,7 @@ import datetime as dt
 import itertools
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ import torch.distributed as dist
 from autosync.errors import OperationError
 from autosync.plan.expansion import chunk_bounds
 from autosync.runtime.collectives import run_native
-from autosync.runtime.exchange import Exchange, Flow, TransferId
+from autosync.runtime.exchange import Coming, Exchange, Flow, TransferId
 from autosync.runtime.links import Links, base_store, session_name
 from autosync.runtime.pieces import compile_pieces
 
@@ -279,6 +280,49 @@ def lanes_at_once(here: Here) -> Any:
     )
     links.close()
     return wrong
+
+
+def a_lane_asks_for_what_comes_next(here: Here) -> Any:
+    """Forty transfers one after another, the next ones told at times that are each rank's own."""
+    links, same, own = here.links("coming"), random.Random(7), random.Random(here.rank)
+    exchange = Exchange(links, Flow())
+    coming, expected, told, n = [], [], 0, here.num_ranks
+    for number in range(40):
+        collective, algorithm = same.choice(
+            [("all_reduce", "ring"), ("all_reduce", "tree"), ("reduce", "star"), ("broadcast", "star")]
+        )
+        size, first = same.choice((1, 999, 60_001, 400_003)), same.randrange(n)
+        members = tuple((first + place) % n for place in range(n))
+        pieces = compile_pieces(
+            collective,
+            algorithm,
+            num_members=n,
+            position=members.index(here.rank),
+            num_elements=size,
+            item_bytes=4,
+        )
+        buffer = values(here.rank, size, torch.float32, salt=number)
+        coming.append(Coming(pieces, buffer, members, number, 0))
+        if collective == "broadcast":
+            expected.append(values(first, size, torch.float32, salt=number))
+        else:
+            has_sum = collective == "all_reduce" or here.rank == first
+            expected.append(total(n, size, torch.float32, salt=number) if has_sum else buffer.clone())
+    place = 0
+
+    def following() -> Coming | None:
+        nonlocal place, told
+        if place == len(coming) or own.random() < 0.3:
+            return None
+        place, told = place + 1, told + 1
+        return coming[place - 1]
+
+    for number, (pieces, buffer, members, tag, priority) in enumerate(coming):
+        place = max(place, number + 1)
+        exchange.run(pieces, buffer, members=members, tag=tag, priority=priority, following=following)
+    links.close()
+    wrong = [one.tag for one, right in zip(coming, expected, strict=True) if not torch.equal(one.buffer, right)]
+    return [wrong, told]
 
 
 def contributions_of_any_length(here: Here) -> Any:

@@ -17,7 +17,8 @@ from autosync.plan.lowering import lower
 from autosync.plan.tables import tables_of
 from autosync.plan.traffic import amortised_traffic
 from autosync.plan.types import Transfer
-from autosync.runtime import pieces
+from autosync.runtime import exchange, pieces
+from autosync.runtime.exchange import Flow
 from autosync.runtime.stock import why_not_stock
 from autosync.runtime.updates import engine_updates
 from autosync.simulators.costs import Costs, ProcessorCosts
@@ -316,6 +317,10 @@ def test_messages_are_the_engines(seed: int) -> None:
                     piece_bytes=length,
                 )
                 assert part["num_takes"] == len(expected.receives)
+                assert not part["waits_its_turn"]
+                if expected.receives:
+                    longest_bytes = expected.longest * operation.item_bytes
+                    assert part["ahead"] == Flow(most_urgent).ahead(operation.priority, longest_bytes)
                 assert part["num_posts"] == sum(map(len, expected.sends))
                 row = int(part["first_take"]) + place - 1
                 posts = np.diff(scene.first_post[row : row + len(expected.sends) + 1])
@@ -357,6 +362,24 @@ def test_contents_are_sent_as_by_the_engine_after_their_sizes(seed: int) -> None
 def test_pieces_are_as_long_as_the_engines() -> None:
     ours = (made.PIECE_BYTES, made.SHORT_PIECE_BYTES, made.WHOLE_BYTES)
     assert ours == (pieces.PIECE_BYTES, pieces.SHORT_PIECE_BYTES, pieces.WHOLE_BYTES)
+
+
+def test_as_much_is_asked_for_ahead_as_by_the_engine() -> None:
+    ours = (made.AHEAD_BYTES, made.FREE_AHEAD_BYTES, made.LEAST_AHEAD, made.NUM_FAVOURED)
+    assert ours == (exchange.AHEAD_BYTES, exchange.FREE_AHEAD_BYTES, exchange.LEAST_AHEAD, exchange.NUM_FAVOURED)
+
+
+def test_transfers_are_asked_for_before_their_turn() -> None:
+    """Ten slices one after another to a server that is told late of nothing: as if they were one transfer."""
+    model, cluster = two_layers(), cluster_of(1, 1)
+    slow = replace(FREE, hop_seconds=2e-3)
+    servers = ParameterServer(server=cluster.nodes[0].name)
+    whole, sliced = (
+        Strategy(messages=(Message(parts=("second", "first"), synchroniser=servers, slice_bytes=size),))
+        for size in (None, 1_000_000)
+    )
+    # Each of twenty slices would wait for a request, 2 ms, and for what it asks for, if it were asked for in its turn.
+    assert seconds_of(sliced, model, cluster, slow) < seconds_of(whole, model, cluster, slow) + 10e-3
 
 
 @settings(deadline=None, max_examples=100)
