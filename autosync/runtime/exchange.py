@@ -139,8 +139,8 @@ class Exchange:
     ) -> None:
         """Take part in a transfer with a flat, contiguous buffer. `members` are ranks, `tag` is the transfer's own.
 
-        Returns when the buffer holds the result and nothing reads it any more. What `following` has told is the next
-        transfer of this exchange.
+        Returns when the buffer holds the result and nothing reads it any more. What `following` tells are the next
+        transfers of this exchange, in their order.
         """
         if self._checks and identity is not None:
             self._check(pieces, members, identity, buffer.numel() * buffer.element_size())
@@ -153,12 +153,15 @@ class Exchange:
             try:
                 under_way.carry_out(following and functools.partial(self._ask_ahead, following))
             except BaseException:
-                # Nobody will take it.
-                while self._coming:
-                    self._coming.pop().forget()
+                self.forget()
                 raise
             finally:
                 under_way.forget()
+
+    def forget(self) -> None:
+        """Drop what was asked for before its turn: nobody will take it."""
+        while self._coming:
+            self._coming.pop().forget()
 
     def _under_way(self, coming: Coming) -> _UnderWay:
         return _UnderWay(self._links, self._flow, self._scratch, coming)

@@ -179,4 +179,5 @@ class Execution:
     def close(self) -> None:
         """Give back all connections."""
         self.factors.close()
+        self._mover.close()
         self.links.close()

@@ -51,6 +51,9 @@ class Carrier(Protocol):
     ) -> list[torch.Tensor]:
         """With bytes of which the others do not know how many; one a member comes back, nothing where none come."""
 
+    def close(self) -> None:
+        """Let go of what is on its way to nobody."""
+
 
 class Mover:
     """Takes part in transfers; each lane's come one after another, those of several lanes side by side."""
@@ -76,6 +79,10 @@ class Mover:
         transfer = self._transfer(index)
         is_ours = not is_native(transfer) and not are_contents(self._plan, transfer)
         return not is_ours or len(self._group(transfer)) == 1
+
+    def close(self) -> None:
+        """Nothing is carried out any more."""
+        self._carrier.close()
 
     def _transfer(self, index: int) -> Transfer:
         transfer = self._plan.operations[index]
@@ -233,6 +240,10 @@ class HostCarrier:
         )
         return [one.to(self._device, copy=True) for one in found] if self._staging else found
 
+    def close(self) -> None:
+        for exchange in self._exchanges.values():
+            exchange.forget()
+
 
 class NativeCarrier:
     """By the backend's own collectives alone, in memory of the device: as NCCL does it, which has no messages to tag.
@@ -253,3 +264,6 @@ class NativeCarrier:
         self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, _: TransferId
     ) -> list[torch.Tensor]:
         return run_native_content(transfer.collective, self._links.native(group, 0), content, self._device)
+
+    def close(self) -> None:
+        return

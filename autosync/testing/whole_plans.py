@@ -275,6 +275,9 @@ class Meets:
     def waits_its_turn(self, _: int) -> bool:
         return True
 
+    def close(self) -> None:
+        return
+
 
 class NoLinks:
     """There is no wire."""
