@@ -28,11 +28,11 @@ class ProcessorCosts:
     `docs/timeline.md` says how they were found.
     """
 
-    ask: tuple[float, float] = (45e-6, 0.0)
-    post: tuple[float, float] = (45e-6, 0.0)
-    asked: tuple[float, float] = (52e-6, 32e-6)
-    arrived: tuple[float, float] = (45e-6, 26e-6)
-    taken: tuple[float, float] = (58e-6, 32e-6)
+    ask: tuple[float, float] = (27e-6, 0.0)
+    post: tuple[float, float] = (27e-6, 0.0)
+    asked: tuple[float, float] = (31e-6, 32e-6)
+    arrived: tuple[float, float] = (27e-6, 26e-6)
+    taken: tuple[float, float] = (35e-6, 32e-6)
     per_byte: tuple[float, float] = (1.9e-9, 0.3e-9)
     transfer: float = 60e-6
     stock_transfer: float = 20e-6
