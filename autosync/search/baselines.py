@@ -76,7 +76,8 @@ def find_rivals(
     """What finalists have to beat beside stock DDP as it ships. With `spares_trials` nothing is measured for it."""
     baselines = find_baselines(ground.model, ground.cluster, ground.domain.contains)
     records = study.history()
-    ground.simulator.learn(records)
+    # Of what the search measured alone: with what a proof adds others would look promising when the study is resumed.
+    ground.simulator.learn(study.searched())
     medians = [record.measurement.median_seconds for record in records if record.measurement is not None]
 
     def measure(one: Candidate) -> float | None:

@@ -98,8 +98,8 @@ def test_a_tree_waits_where_its_links_stand_idle() -> None:
     assert 0.06 + 2 * 20e6 / RATE < found < 0.06 + 4 * 20e6 / RATE + 0.02
 
 
-def test_requests_are_late_on_a_busy_way_back() -> None:
-    """Into the slow node comes what one server sends; so what the other one asks of it is asked late."""
+def test_late_requests_do_not_matter_where_slices_are_asked_for_before_their_turn() -> None:
+    """Into the slow node comes what one server sends: what the other one asks of it comes late, and is asked for early."""
     cluster = cluster_of(1, 1, 1)
     slow = replace(cluster.nodes[2], bandwidth_out=RATE / 2, bandwidth_in=RATE / 2)
     cluster = replace(cluster, nodes=(*cluster.nodes[:2], slow))
@@ -117,17 +117,17 @@ def test_requests_are_late_on_a_busy_way_back() -> None:
         seconds_of(Strategy(messages=messages), two_layers(), cluster, replace(costs, bytes_queued=num_bytes))
         for num_bytes in (0.0, 1e9)
     )
-    assert in_line > at_once * 1.03
+    assert in_line == pytest.approx(at_once, rel=0.01)
 
 
 def test_requests_are_late_behind_what_others_send_on_their_link() -> None:
     """Two hosts of two ranks in a ring: one rank of each sends to the other host, and the other one asks for more."""
-    message = Message(parts=("second", "first"), synchroniser=AllReduce(topology="ring"), slice_bytes=2_000_000)
+    message = Message(parts=("second", "first"), synchroniser=AllReduce(topology="ring"))
     at_once, in_line = (
         seconds_of(Strategy(messages=(message,)), two_layers(), cluster_of(2, 2), replace(FREE, queued_seconds=seconds))
         for seconds in (0.0, 8e-3)
     )
-    assert in_line > at_once * 1.03
+    assert in_line > at_once + 6e-3
 
 
 def test_work_on_shared_processors_takes_turns() -> None:
@@ -151,10 +151,10 @@ def test_bytes_that_stay_within_a_node_cost_less(ranks: tuple[int, ...], pays: b
 
 @pytest.mark.parametrize(("ahead", "is_early"), [(0.0, False), (40e6, True)])
 def test_who_has_room_in_sockets_begins_the_next_step_before_others_have_the_last(ahead: float, is_early: bool) -> None:
-    """A worker that serves as well: what both others have asked for, four pieces ahead, may be left in its sockets."""
+    """A worker that serves as well: what both others have asked for, five pieces ahead, may be left in its sockets."""
     strategy, model, cluster = one_message(ParameterServer(server="n0")), two_layers(), cluster_of(1, 1, 1)
     ends = TimelineSimulator(model, cluster, costs=replace(FREE, bytes_ahead=ahead)).play(strategy).passed[0, :, -1]
-    assert ends[1:].min() - ends[0] == pytest.approx(8 * 2**19 / RATE if is_early else 0.0, abs=2e-3)
+    assert ends[1:].min() - ends[0] == pytest.approx(10 * 2**19 / RATE if is_early else 0.0, abs=2e-3)
 
 
 def test_messages_go_on_while_torch_computes() -> None:
@@ -318,7 +318,8 @@ def test_messages_are_the_engines(seed: int) -> None:
                 )
                 assert part["num_takes"] == len(expected.receives)
                 assert not part["waits_its_turn"]
-                if expected.receives:
+                # Gathers send contributions as long as planned, and here a buffer of that length is cut.
+                if expected.receives and not operation.collective.endswith("_v"):
                     longest_bytes = expected.longest * operation.item_bytes
                     assert part["ahead"] == Flow(most_urgent).ahead(operation.priority, longest_bytes)
                 assert part["num_posts"] == sum(map(len, expected.sends))
