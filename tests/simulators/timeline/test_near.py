@@ -99,7 +99,7 @@ def test_a_tree_waits_where_its_links_stand_idle() -> None:
 
 
 def test_late_requests_do_not_matter_where_slices_are_asked_for_before_their_turn() -> None:
-    """Into the slow node comes what one server sends: what the other one asks of it comes late, and is asked for early."""
+    """Into the slow node comes what one server sends: what the other asks of it comes late, and is asked for early."""
     cluster = cluster_of(1, 1, 1)
     slow = replace(cluster.nodes[2], bandwidth_out=RATE / 2, bandwidth_in=RATE / 2)
     cluster = replace(cluster, nodes=(*cluster.nodes[:2], slow))
