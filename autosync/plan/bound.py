@@ -53,7 +53,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from autosync.plan.rows import union_rows
-from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.strategy.parts import INDEX_BYTES
 from autosync.units import format_size, format_time
@@ -209,6 +209,10 @@ def _rates_of_node(cluster: ClusterSpec, index: int, rates: Rates) -> Pair:
     return rates.nodes.get(node.name, (node.bandwidth_out, node.bandwidth_in))
 
 
+def _rates_of_rack(rack: Rack, rates: Rates) -> Pair:
+    return rates.racks.get(rack.name, (rack.uplink_out, rack.uplink_in))
+
+
 def _least(sizes: list[_Sizes], num_ranks: int) -> float:
     return sum(size.least(num_ranks) for size in sizes)
 
@@ -242,7 +246,7 @@ def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iter
         inside = sum(n.devices for n in cluster.nodes if n.rack == rack.name and n.role == "worker")
         outside = cluster.num_workers - inside
         if inside and outside:
-            rate_out, rate_in = rates.racks.get(rack.name, (rack.uplink_out, rack.uplink_in))
+            rate_out, rate_in = _rates_of_rack(rack, rates)
             out, into = _least(sizes, inside), _least(sizes, outside)
             yield Term(kind="rack_out", subject=rack.name, num_bytes=out, seconds=out / rate_out)
             yield Term(kind="rack_in", subject=rack.name, num_bytes=into, seconds=into / rate_in)
@@ -272,7 +276,7 @@ def _way(cluster: ClusterSpec, index: int, rates: Rates) -> _Way:
 def _uplink(cluster: ClusterSpec, node: Node, rates: Rates) -> Pair:
     for rack in cluster.racks:
         if rack.name == node.rack:
-            return rates.racks.get(rack.name, (rack.uplink_out, rack.uplink_in))
+            return _rates_of_rack(rack, rates)
     return math.inf, math.inf
 
 

@@ -232,8 +232,8 @@ def test_gradients_that_must_pass_between_the_same_two_moments_wait_for_one_anot
     assert str(window) == "1.11 s: from the gradients to the next uses of first and 1 more (8 MB)"
 
 
-def test_a_window_holds_no_gradient_that_may_pass_before_or_after() -> None:
-    """Tied to the last module's, the first one's window would be as long and 4 MB fuller."""
+def test_a_window_lasts_until_the_last_of_its_uses() -> None:
+    """From the first gradient of the two on, and up to the second module's use; one variable alone has no window."""
     model = model_of(
         dense("first", use=0, ready=1),
         dense("last", use=1, ready=0),

@@ -371,7 +371,7 @@ def test_as_much_is_asked_for_ahead_as_by_the_engine() -> None:
 
 
 def test_transfers_are_asked_for_before_their_turn() -> None:
-    """Ten slices one after another to a server that is told late of nothing: as if they were one transfer."""
+    """Twenty slices one after another to a server that is told late of nothing: as if they were one transfer."""
     model, cluster = two_layers(), cluster_of(1, 1)
     slow = replace(FREE, hop_seconds=2e-3)
     servers = ParameterServer(server=cluster.nodes[0].name)
