@@ -86,7 +86,7 @@ class Streams:
         self._is_queued = is_queued
         self._stream = cuda.Stream(device)
         self._every = script.every
-        self._heirs = [_heirs(script, item) for item in range(script.num_items)]
+        self._heirs = _heirs(script)
         self._awaited = _awaited(script)
         most = max((link.lag for links in self._awaited.values() for link in links), default=0)
         # By operation: the event of what training told of, in the iterations that it has not begun in.
@@ -161,21 +161,32 @@ class Streams:
         return event
 
 
-def _heirs(script: Script, item: int) -> tuple[Link, ...]:
-    """The operations of the engine's that an item stands for.
+def _heirs(script: Script) -> list[tuple[Link, ...]]:
+    """The operations of the engine's that each item stands for.
 
     An operation stands for itself; what the user does (`instant`) for whatever follows; a gate for nothing, for
     training need not wait for itself.
     """
-    if item >= len(script.operations):
-        return ()
-    if item not in script.instant:
-        return (Link(item, 0),)
-    return tuple(
-        Link(heir, follower.lag + lag)
-        for follower in script.followers[item]
-        for heir, lag in _heirs(script, follower.item)
-    )
+    found: dict[int, tuple[Link, ...]] = {}
+    for number in range(script.num_items):
+        # No recursion: what the user does of each message may follow one after the other, as many as there are.
+        waiting = [number]
+        while waiting:
+            item = waiting[-1]
+            followers = script.followers[item] if item in script.instant else ()
+            unknown = [follower.item for follower in followers if follower.item not in found]
+            if unknown:
+                waiting += unknown
+                continue
+            waiting.pop()
+            if item >= len(script.operations):
+                found[item] = ()
+            elif item not in script.instant:
+                found[item] = (Link(item, 0),)
+            else:
+                links = (Link(heir, follower.lag + lag) for follower in followers for heir, lag in found[follower.item])
+                found[item] = tuple(dict.fromkeys(links))
+    return [found[item] for item in range(script.num_items)]
 
 
 def _awaited(script: Script) -> dict[int, list[Link]]:

@@ -124,7 +124,10 @@ class Exchange:
         self._flow = flow
         self._checks = checks
         self._scratch = _Scratch()
+        # What is asked for before its turn: all of it but for the last, of which there may be more to ask. How many
+        # pieces of all these together are on their way.
         self._coming: deque[_UnderWay] = deque()
+        self._num_ahead = 0
 
     def run(
         self,
@@ -146,6 +149,7 @@ class Exchange:
             self._check(pieces, members, identity, buffer.numel() * buffer.element_size())
         if self._coming:
             under_way = self._coming.popleft()
+            self._num_ahead -= under_way.num_asked
             assert under_way.tag == tag, "what was asked for ahead is what comes next"
         else:
             under_way = self._under_way(Coming(pieces, buffer, members, tag, priority))
@@ -162,22 +166,25 @@ class Exchange:
         """Drop what was asked for before its turn: nobody will take it."""
         while self._coming:
             self._coming.pop().forget()
+        self._num_ahead = 0
 
     def _under_way(self, coming: Coming) -> _UnderWay:
         return _UnderWay(self._links, self._flow, self._scratch, coming)
 
     def _ask_ahead(self, following: Following, num_asked: int) -> None:
         """Ask for pieces of the next transfers, while so many of this one are on their way."""
-        for one in self._coming:
-            if not one.ask(num_asked):
+        while True:
+            if self._coming:
+                last = self._coming[-1]
+                before = last.num_asked
+                is_all = last.ask(num_asked + self._num_ahead - before)
+                self._num_ahead += last.num_asked - before
+                if not is_all:
+                    return
+            coming = following()
+            if coming is None:
                 return
-            num_asked += one.num_asked
-        while (coming := following()) is not None:
-            one = self._under_way(coming)
-            self._coming.append(one)
-            if not one.ask(num_asked):
-                return
-            num_asked += one.num_asked
+            self._coming.append(self._under_way(coming))
 
     def all_gather_v(
         self,
@@ -282,23 +289,23 @@ class Exchange:
 
 
 class _Scratch:
-    """Memory for pieces that will be added, used again and again: as many at a time as a window is wide."""
+    """Memory for pieces that will be added, used again and again: by powers of two, as many as are asked for at once.
+
+    Windows are counted in bytes: of short pieces very many may be, and each has no more memory than about its length.
+    """
 
     def __init__(self) -> None:
-        self._free: list[torch.Tensor] = []
-        self._num_bytes = 0
+        self._free: dict[int, list[torch.Tensor]] = {}
 
     def take(self, num_bytes: int) -> torch.Tensor:
         """So many bytes at least."""
-        if num_bytes > self._num_bytes:
-            self._free.clear()
-            self._num_bytes = num_bytes
-        return self._free.pop() if self._free else torch.empty(self._num_bytes, dtype=torch.uint8)
+        size = 1 << (num_bytes - 1).bit_length()
+        free = self._free.setdefault(size, [])
+        return free.pop() if free else torch.empty(size, dtype=torch.uint8)
 
     def give(self, taken: torch.Tensor) -> None:
         """Take bytes back that nobody uses any more."""
-        if taken.numel() == self._num_bytes:
-            self._free.append(taken)
+        self._free[taken.numel()].append(taken)
 
 
 class _Asked(NamedTuple):
@@ -329,8 +336,11 @@ class _UnderWay:
 
     def ask(self, num_others: int = 0) -> bool:
         """Ask as far as the window goes, of which others have so many pieces; whether all has been asked for."""
+        receives = self._pieces.receives
+        if self._next == len(receives):
+            return True
         # Reckoned anew each time: what else is under way may have changed.
-        receives, window = self._pieces.receives, self._flow.window(self._priority, self._pieces.breadth, self._ahead)
+        window = self._flow.window(self._priority, self._pieces.breadth, self._ahead)
         while self._next < len(receives) and len(self._asked) < window - num_others:
             self._ask(receives[self._next])
             self._next += 1
@@ -369,8 +379,9 @@ class _UnderWay:
         source, buffer = self._members[receive.source], self._buffer
         scratch = None
         if receive.adds:
-            scratch = self._scratch.take(self._pieces.longest * buffer.element_size())
-            arriving = scratch[: (receive.stop - receive.start) * buffer.element_size()].view(buffer.dtype)
+            num_bytes = (receive.stop - receive.start) * buffer.element_size()
+            scratch = self._scratch.take(num_bytes)
+            arriving = scratch[:num_bytes].view(buffer.dtype)
         else:
             arriving = buffer[receive.start : receive.stop]
         try:

@@ -117,6 +117,7 @@ class Server:
             try:
                 engine.close()
             finally:
+                execution.close()
                 if trace is not None:
                     trace.close()
 

@@ -18,6 +18,7 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.memory import Memory
 from autosync.runtime.optimizer_facts import moves_touched_rows_alone
+from autosync.runtime.updates import engine_updates
 from autosync.specs.model import Variable
 from autosync.strategy.parts import Part
 
@@ -159,6 +160,8 @@ class Sparse:
             for index, part in enumerate(plan.parts)
             if part.variable.sparse or index in rows
         }
+        # Nobody asks back what the engine has updated.
+        self._returned = frozenset(self._variables) - engine_updates(plan).variables
         self._dense: dict[str, torch.Tensor] = {}
 
     @property
@@ -175,11 +178,13 @@ class Sparse:
                 if region is not None:
                     self._memory.put(region, iteration, cut_rows(rows, part))
         if all(region is not None for region in regions):
-            if not gradient.is_sparse:
+            if not gradient.is_sparse and name in self._returned:
                 self._dense[name] = gradient
         else:
             dense = gradient.to_dense() if gradient.is_sparse else gradient
-            self._dense[name] = self._memory.take_gradient(name, dense, iteration)
+            taken = self._memory.take_gradient(name, dense, iteration)
+            if name in self._returned:
+                self._dense[name] = taken
 
     def give_back(self, name: str, iteration: int) -> torch.Tensor:
         """The finished gradient, for the user's optimizer: sparse where torch made it so, else the same tensor."""
@@ -197,7 +202,3 @@ class Sparse:
                 target = dense if part.name.whole else dense.narrow(part.axis, part.begin, part.end - part.begin)
                 target.index_copy_(0, indices, values)
         return sparse_tensor(rows_of(dense), variable.shape) if variable.sparse else dense
-
-    def forget(self) -> None:
-        """Let go of gradients that nobody asks back: the engine has updated their variables."""
-        self._dense.clear()

@@ -75,8 +75,11 @@ class Mover:
         self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
 
     def waits_its_turn(self, index: int) -> bool:
-        """Whether nothing of a transfer can be asked for before its turn: gloo's own, contents, what nobody sends."""
-        transfer = self._transfer(index)
+        """Whether nothing can be asked for before its turn: of gloo's own, contents, what nobody sends, local work."""
+        transfer = self._plan.operations[index]
+        if not isinstance(transfer, Transfer):
+            # Where all of a rank goes in one order its lane has local work too.
+            return True
         is_ours = not is_native(transfer) and not are_contents(self._plan, transfer)
         return not is_ours or len(self._group(transfer)) == 1
 

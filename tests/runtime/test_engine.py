@@ -172,6 +172,11 @@ def test_everything_comes_after_what_it_waits_for(name: str, overlap: Overlap) -
             assert not any(work.waits_its_turn(operation) for operation, _ in told)
 
 
+def test_of_some_plans_transfers_are_told_before_their_turn() -> None:
+    told = [work.told for work in (_train(one.plan(), 0) for one in examples("backward").values())]
+    assert any(any(one.values()) for one in told)
+
+
 class Blocked(Noting):
     """Nothing of the first iteration is carried out until it may be."""
 

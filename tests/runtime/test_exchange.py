@@ -1,8 +1,10 @@
 """Transfers on connections, among real processes."""
 
 import pytest
+import torch
 
-from autosync.runtime.exchange import Flow
+from autosync.runtime.exchange import Coming, Exchange, Flow
+from autosync.runtime.pieces import compile_pieces
 
 NUM_RANKS = 4
 CASES = (
@@ -92,6 +94,83 @@ def test_transfers_that_are_asked_for_before_their_turn_are_right(wire_answers):
     for wrong, num_told in wire_answers["a_lane_asks_for_what_comes_next"]:
         assert wrong == []
         assert num_told > 10
+
+
+class Noted:
+    """Links of rank 1 that note what is asked for, sent and taken, by tag; each message is there at once."""
+
+    rank = 1
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def send(self, _tensor, _member, tag):
+        self.calls.append(("send", tag))
+        return self
+
+    def receive(self, _tensor, _member, tag):
+        self.calls.append(("ask", tag))
+        return _Arriving(self, tag)
+
+    def wait(self):
+        pass
+
+
+class _Arriving:
+    def __init__(self, links, tag):
+        self.links, self.tag = links, tag
+
+    def wait(self):
+        self.links.calls.append(("take", self.tag))
+
+
+def _home(tag, num_elements):
+    """A broadcast of so many elements of which rank 1 gets all."""
+    pieces = compile_pieces(
+        "broadcast", "star", num_members=2, position=1, num_elements=num_elements, item_bytes=4, piece_bytes=2**19
+    )
+    return Coming(pieces, torch.zeros(num_elements), (0, 1), tag, 0)
+
+
+def _run_all(transfers, *, checked=lambda: None):
+    links = Noted()
+    exchange, told = Exchange(links, Flow()), iter(transfers[1:])
+
+    def following():
+        checked()
+        return next(told, None)
+
+    for pieces, buffer, members, tag, priority in transfers:
+        exchange.run(pieces, buffer, members=members, tag=tag, priority=priority, following=following)
+    return links.calls
+
+
+def test_what_comes_next_is_asked_for_before_the_last_of_what_goes_before_is_here():
+    calls = _run_all([_home(tag, 100) for tag in range(6)])
+    for tag in range(1, 6):
+        assert calls.index(("ask", tag)) < calls.index(("take", tag - 1))
+        assert calls.count(("ask", tag)) == calls.count(("take", tag)) == 1
+
+
+def test_all_that_is_asked_for_ahead_is_one_window():
+    large = 2**20 // 4 * 5
+    calls = _run_all([_home(0, large), _home(1, large), _home(2, large)])
+    under_way, most = 0, 0
+    for what, _ in calls:
+        under_way += {"ask": 1, "take": -1, "send": 0}[what]
+        most = max(most, under_way)
+    with (flow := Flow()).active(0):
+        assert most == flow.window(0, 1, flow.ahead(0, 2**19))
+
+
+def test_what_is_only_sent_keeps_nothing_waiting():
+    """And is told once, however many there are."""
+    pieces = compile_pieces("reduce", "star", num_members=2, position=1, num_elements=50, item_bytes=4)
+    transfers = [Coming(pieces, torch.zeros(50), (0, 1), tag, 0) for tag in range(50)]
+    num_asked = []
+    calls = _run_all(transfers, checked=lambda: num_asked.append(1))
+    assert calls == [("send", tag) for tag in range(50)]
+    assert len(num_asked) < 3 * len(transfers)
 
 
 def test_a_transfer_that_fails_is_no_longer_active():
