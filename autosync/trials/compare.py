@@ -17,6 +17,7 @@ import numpy as np
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.trials.contestant import Contestant
+from autosync.trials.periods import InPeriods
 from autosync.trials.policy import DEFAULT_POLICY, Policy, Service, Tally, doubts, first_steady_step, warm_up
 from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
@@ -97,8 +98,12 @@ class Comparison:
     least_difference: float
 
     def between(self, name: str, other: str) -> Ratio:
-        """How many times as fast one is as another, with a 95 % interval of its own."""
-        speedup = round_ratio(self.blocks[other], self.blocks[name])
+        """How many times as fast one is as another: for one that was chosen by what came out.
+
+        So the interval has 95 % confidence for all that might have been chosen together.
+        """
+        confidence = _confidence_of_each(len(self.blocks) - 1)
+        speedup = round_ratio(self.blocks[other], self.blocks[name], confidence=confidence)
         return Ratio(name=name, other=other, speedup=speedup, least_difference=self.least_difference)
 
 
@@ -206,7 +211,7 @@ class _Field:
 
     def __init__(self, service: Service, contestants: Sequence[Contestant], policy: Policy, progress: Progress) -> None:
         self.failures: dict[str, Failure] = {}
-        self._service = service
+        self._service = InPeriods(service)
         self._contestants = {contestant.name: contestant for contestant in contestants}
         self._policy = policy
         self._progress = progress
@@ -265,9 +270,12 @@ class _Field:
             self._service.release(name)
 
     def step_seconds(self) -> list[float]:
-        """What a step of each takes, by the end of its warm-up."""
+        """What a step of each takes by the end of its warm-up; of what is measured in periods, a whole one."""
         window = self._policy.window_steps
-        return [float(np.median(self._warmups[name].seconds[-window:])) for name in self._contestants]
+        return [
+            self._service.steps_each(name) * float(np.median(self._warmups[name].seconds[-window:]))
+            for name in self._contestants
+        ]
 
     def run_round(self, order: Sequence[str], num_steps: int) -> None:
         """A block of each. A round in which one fails counts for nobody; the others begin it again."""

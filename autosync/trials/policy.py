@@ -7,13 +7,14 @@ or the trial is clearly worse than the best so far. Every rule is a pure functio
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from autosync.datasets.schema import Flag, Measurement, seconds_of_steps
 from autosync.trials.contestant import Contestant
+from autosync.trials.periods import InPeriods
 from autosync.trials.statistics import Interval, correlated_median_interval
 
 
@@ -248,7 +249,10 @@ def measure(
 
     `best_seconds` is the best median so far, `compute_seconds` what a step takes without communication.
     """
+    service = InPeriods(service)
     service.prepare(contestant)
+    # What takes its time is whole periods, of which the tally has the mean step.
+    policy = replace(policy, budget_seconds=policy.budget_seconds / service.steps_each(contestant.name))
     try:
         tally = Tally()
         stopped_early = False

@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A figure with the bounds of its 95 % bootstrap interval."""
+    """A figure with the bounds of its interval."""
 
     value: float
     low: float

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from autosync.cli.compare import compare
 from autosync.datasets.schema import FLAGS
+from autosync.search.effort import NORMAL_EFFORT
 from autosync.trials.compare import DEFAULT_DESIGN
 from autosync.trials.policy import DEFAULT_POLICY
 from autosync.trials.statistics import min_rounds
@@ -29,7 +30,8 @@ def test_the_counts_are_those_of_the_code() -> None:
     assert f"In each of {design.num_rounds} rounds" in PAGE
     assert f"{min_rounds()} rounds of one step" in PAGE
     assert f"by more than {design.least_difference:.1%}".replace("%", " %") in PAGE
-    assert f"narrower than {policy.interval_share:.0%}".replace("%", " %") in PAGE
-    assert f"at least {policy.min_steps} and at most {policy.max_steps}, within {policy.budget_seconds:g} s" in PAGE
-    assert f"above {policy.give_up_factor:g} times the best" in PAGE
+    trial = NORMAL_EFFORT.trial
+    assert f"narrower than {trial.interval_share:.0%}".replace("%", " %") in PAGE
+    assert f"at least {trial.min_steps} and at most {trial.max_steps}, within {trial.budget_seconds:g} s" in PAGE
+    assert f"above {trial.give_up_factor:g} times the best" in PAGE
     assert f"more than {policy.max_cpu_share:.0%}".replace("%", " %") in PAGE

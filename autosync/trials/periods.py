@@ -1,0 +1,103 @@
+"""Strategies that do not do the same in every step: of these whole periods count.
+
+Where parameters are averaged every k-th step, most steps have no average in them, and a median of single steps is one
+of those: averages would look as if they took no time. So for measuring, k steps are one sample, their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.strategy.representation import Periodic
+from autosync.trials.contestant import Contestant
+from autosync.trials.ranks import TrialFailed
+
+if TYPE_CHECKING:
+    from autosync.trials.policy import Samples, Service
+
+MOST_STEPS = 64
+"""Longer periods are not measured: no trial is long enough to see several of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Periods:
+    """Some periods of one contestant, as `Samples` that have them for steps: the seconds of each are their mean, and
+    bytes are sums over as many steps as there are periods.
+    """
+
+    step_seconds: tuple[tuple[float, ...], ...]
+    cpu_share: float
+    bytes_sent: tuple[int, ...] | None
+    bytes_received: tuple[int, ...] | None
+    peak_memory_bytes: tuple[int, ...]
+
+
+class InPeriods:
+    """A `Service` whose steps are periods of its contestants. Of most of them a period is one step."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._periods: dict[str, int] = {}
+
+    def steps_each(self, name: str) -> int:
+        """How many steps one is of a prepared contestant."""
+        return self._periods[name]
+
+    def prepare(self, contestant: Contestant) -> None:
+        self._service.prepare(contestant)
+        period = period_of(contestant)
+        if period > MOST_STEPS:
+            self._service.release(contestant.name)
+            what = f"{contestant.name} does not do the same again before {period} steps are over"
+            raise TrialFailed("refused", f"{what}: of periods of more than {MOST_STEPS} no trial sees enough")
+        self._periods[contestant.name] = period
+
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples:
+        period = self._periods[name]
+        if period == 1:
+            return self._service.run(name, num_steps, settle=settle)
+        # One after the other: what is asked of ranks has a deadline.
+        runs = [
+            self._service.run(name, period, settle=settle and number == num_steps - 1) for number in range(num_steps)
+        ]
+        return _joined(runs, period)
+
+    def release(self, name: str) -> None:
+        self._periods.pop(name, None)
+        self._service.release(name)
+
+
+def period_of(contestant: Contestant) -> int:
+    """After how many steps it has done all that it ever does."""
+    bundle = contestant.bundle
+    if bundle is None:
+        return 1
+    if not isinstance(bundle, Bundle):
+        bundle = load_bundle(bundle)
+    synchronisers = (message.synchroniser for message in bundle.strategy.messages)
+    return math.lcm(*(one.every for one in synchronisers if isinstance(one, Periodic)))
+
+
+def _joined(runs: Sequence[Samples], period: int) -> Periods:
+    ranks = zip(*(run.step_seconds for run in runs), strict=True)
+    lengths = [max(map(sum, run.step_seconds)) for run in runs]
+    shares = [run.cpu_share * length for run, length in zip(runs, lengths, strict=True)]
+    return Periods(
+        step_seconds=tuple(tuple(sum(steps) / period for steps in rank) for rank in ranks),
+        cpu_share=sum(shares) / sum(lengths),
+        bytes_sent=_of_a_step([run.bytes_sent for run in runs], period),
+        bytes_received=_of_a_step([run.bytes_received for run in runs], period),
+        peak_memory_bytes=tuple(max(of_rank) for of_rank in zip(*(r.peak_memory_bytes for r in runs), strict=True)),
+    )
+
+
+def _of_a_step(counts: Sequence[Sequence[int] | None], period: int) -> tuple[int, ...] | None:
+    """What each rank has in all runs, for each step of a period."""
+    known = [of_run for of_run in counts if of_run is not None]
+    if len(known) < len(counts):
+        return None
+    return tuple(round(sum(of_rank) / period) for of_rank in zip(*known, strict=True))
