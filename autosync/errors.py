@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 Path = tuple[str | int, ...]
 
 MAX_PROBLEMS = 50
+_LONGEST_NAME = 100
 
 # Where a name is thousands of characters long, its beginning is enough to find it.
 _MAX_STEP = 80
@@ -101,6 +102,12 @@ class InputError(AutosyncError):
         InputError.__init__(error, placed)
         return error
 
+    def within(self, *path: str | int) -> InputError:
+        """The same error where what it is about lies within something else."""
+        error = type(self).__new__(type(self))
+        InputError.__init__(error, [replace(p, path=(*path, *p.path)) for p in self.problems])
+        return error
+
 
 class DocumentError(InputError):
     """A file that cannot be read, parsed or understood."""
@@ -141,5 +148,7 @@ class DeadlockError(OperationError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`did you mean 'gbps'?` where a known name is near, else the empty string."""
+    if len(name) > _LONGEST_NAME:
+        return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""

@@ -10,6 +10,7 @@ import click
 
 from autosync import units
 from autosync.cli.cluster_check import check
+from autosync.cli.options import positive_seconds
 from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
 
 if TYPE_CHECKING:
@@ -50,15 +51,6 @@ def show(cluster_file: str, *, as_json: bool) -> None:
         print(describe(spec))
 
 
-def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return units.parse_time(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @cluster.command(
     epilog="""\b
 Examples:
@@ -68,7 +60,10 @@ Examples:
 @click.argument("cluster_file", metavar="CLUSTER.yaml")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the calibrated cluster file here.")
 @click.option(
-    "--timeout", callback=_seconds, metavar="TIME", help="Give up after this time.  [default: 1 min and 10 s a node]"
+    "--timeout",
+    callback=positive_seconds,
+    metavar="TIME",
+    help="Give up after this time.  [default: 1 min and 10 s a node]",
 )
 @force_option
 @json_option

@@ -12,6 +12,7 @@ import click
 
 from autosync import units
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
+from autosync.cli.options import positive_seconds, seed_option
 from autosync.cli.output import json_option, note, print_json
 from autosync.cli.progress import Reporter
 
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from autosync.trials.compare import Comparison
     from autosync.trials.contestant import Contestant
     from autosync.trials.statistics import Interval
-
-
-def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
-    try:
-        seconds = units.parse_time(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    if seconds == 0:
-        raise click.BadParameter("no time is no budget (above 0)")
-    return seconds
 
 
 @click.command(
@@ -49,17 +40,22 @@ Examples:
     "--steps", default=60, show_default=True, type=click.IntRange(1, 100_000), help="Steps to measure of each."
 )
 @click.option(
-    "--budget", default="2min", show_default=True, callback=_seconds, metavar="TIME", help="Time to measure them in."
+    "--budget",
+    default="2min",
+    show_default=True,
+    callback=positive_seconds,
+    metavar="TIME",
+    help="Time to measure them in.",
 )
 @click.option(
     "--timeout",
     default="2min",
     show_default=True,
-    callback=_seconds,
+    callback=positive_seconds,
     metavar="TIME",
     help="A contestant whose block of steps takes longer is left out.",
 )
-@click.option("--seed", default=0, show_default=True, help="Draws the order of each round.")
+@seed_option
 @dry_run_option
 @json_option
 def compare(

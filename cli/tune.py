@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from autosync import units
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
+from autosync.cli.options import positive_seconds, seed_option, some_seconds
 from autosync.cli.output import force_option, json_option, print_json, refuse_overwrite
 from autosync.cli.progress import Reporter
 from autosync.cli.verdict import describe
@@ -38,15 +38,6 @@ BEGUN_WITH = (
 """What a study that is resumed keeps."""
 
 
-def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return units.parse_time(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 def _classes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
     words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
     for word in words:
@@ -72,7 +63,7 @@ Examples:
 @click.argument("target", metavar="[MODEL]", required=False)
 @click.option("--cluster", help="A cluster file, or the name of a shipped cluster.")
 @click.option("--trials", type=click.IntRange(0, 100_000), help="Strategies to try at most.  [default: 50]")
-@click.option("--budget", callback=_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
+@click.option("--budget", callback=some_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
 @click.option(
     "--patience",
     type=click.IntRange(0, 100_000),
@@ -113,11 +104,11 @@ Examples:
     "--trial-timeout",
     default="2min",
     show_default=True,
-    callback=_seconds,
+    callback=positive_seconds,
     metavar="TIME",
     help="A trial that takes longer has failed.",
 )
-@click.option("--seed", default=0, show_default=True, help="Where chance starts.")
+@seed_option
 @click.option("--study", metavar="NAME", help="The study's name.  [default: model, cluster and time]")
 @click.option("--storage", metavar="URL", help="An Optuna storage that several tuners share.  [default: a journal]")
 @click.option("--resume", metavar="STUDY", help="Go on with a study, as it was begun; without MODEL and --cluster.")
@@ -227,22 +218,21 @@ def _dry_run(of: Mapping[str, Any], how: Mapping[str, Any], *, as_json: bool) ->
 
     with Reporter() as progress:
         plan = plan_tuning(**of, settings=how, progress=progress)
-        trials = plan.settings.num_trials
-        first = plan.first(min(trials, NUM_SHOWN))
+        first = plan.first(NUM_SHOWN)
     if as_json:
-        print_json(_plan_fields(plan, first, trials))
+        print_json(_plan_fields(plan, first))
     else:
-        click.echo(_describe_plan(plan, first, trials))
+        click.echo(_describe_plan(plan, first))
 
 
-def _plan_fields(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> dict[str, object]:
+def _plan_fields(plan: TuningPlan, first: Sequence[Candidate]) -> dict[str, object]:
     return {
         "schema": "autosync.tuning-plan/1",
         "model": plan.model.name,
         "cluster": plan.cluster.name,
         "study": str(plan.folder.path),
         "launch": None if plan.request is None else launch_fields(plan.cluster, plan.request),
-        "num_trials": trials,
+        "num_trials": plan.settings.num_trials,
         "first": [
             {
                 "name": candidate.name,
@@ -255,11 +245,19 @@ def _plan_fields(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> d
     }
 
 
-def _describe_plan(plan: TuningPlan, first: Sequence[Candidate], trials: int) -> str:
+def _describe_plan(plan: TuningPlan, first: Sequence[Candidate]) -> str:
     lines = [] if plan.request is None else [*describe_launch(plan.cluster, plan.request), ""]
     if first:
-        which = f"first of {trials}" if trials > len(first) else "in this order"
-        lines.append(f"would be tried, {which}:")
+        lines.append(f"{_what_becomes_of_them(plan, len(first))}:")
         lines += [f"  {candidate.name}: {candidate.in_words(plan.model)}" for candidate in first]
         lines.append("")
+    elif not plan.is_new:
+        lines += ["would be tried: what waits in the study, then what comes of the trials that it has", ""]
     return "\n".join([*lines, f"study: {plan.folder.path}"])
+
+
+def _what_becomes_of_them(plan: TuningPlan, num_shown: int) -> str:
+    trials = plan.settings.num_trials
+    if trials == 0:
+        return "would be measured beside stock DDP, without a trial"
+    return f"would be tried, first of {trials}" if trials > num_shown else "would be tried, in this order"

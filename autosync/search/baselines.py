@@ -7,12 +7,12 @@ proof that is begun again measures none of them again. Where no trials are wante
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from autosync.datasets.schema import Record
-from autosync.search.candidates import Candidate, candidate, known_candidates
+from autosync.search.candidates import Candidate, by_prediction, candidate, known_candidates
 from autosync.search.guarantee import Rival, Role
 from autosync.search.progress import SILENT, Progress
 from autosync.search.proposers.interface import Ground
@@ -33,7 +33,7 @@ CAPS_MIB = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 200, 400)
 """Values of `bucket_cap_mb` that one would try by hand; buckets that nothing fits into twice come to the same."""
 
 NUM_CONFIRMED = 2
-"""How many of each family are measured at the least before one is called its best."""
+"""So many of each family, the most promising that do not fail, are measured before one is called its best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,16 @@ class Baselines:
             for record in records
             if record.strategy_id in members
         }
-        ranked = _by_prediction(list(members.values()), simulator)
+        ranked = by_prediction(list(members.values()), simulator)
         if measure is None:
             return next((one for one in ranked if seconds.get(one.strategy_id, 0.0) is not None), None)
-        for one in ranked[:NUM_CONFIRMED]:
+        num_measured = 0
+        for one in ranked:
+            if num_measured == NUM_CONFIRMED:
+                break
             if one.strategy_id not in seconds:
                 seconds[one.strategy_id] = measure(one)
+            num_measured += seconds[one.strategy_id] is not None
         measured = [(found, members[key]) for key, found in seconds.items() if found is not None and key is not None]
         return min(measured, key=lambda pair: pair[0])[1] if measured else None
 
@@ -94,14 +98,8 @@ def find_rivals(
     return [Rival(role=role, candidate=one) for role, one in found if one is not None]
 
 
-def find_baselines(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    contains: Callable[[Strategy], bool],
-    *,
-    classes: Collection[str] = ("exact",),
-) -> Baselines:
-    """The families of a model on a cluster, as far as they may be tried; presets of these classes alone."""
+def find_baselines(model: ModelSpec, cluster: ClusterSpec, contains: Callable[[Strategy], bool]) -> Baselines:
+    """The families of a model on a cluster, as far as they may be tried; presets that are exact alone."""
     default = candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
     buckets: dict[str, Candidate] = {}
     for cap in CAPS_MIB:
@@ -115,16 +113,8 @@ def find_baselines(
         for one in known_candidates(model, cluster, contains)
         # Stock DDP's buckets and single caps have contests of their own.
         if one.strategy is not None
-        and one.strategy.classes <= set(classes)
+        and one.strategy.is_exact
         and one.strategy_id != default.strategy_id
         and one.strategy_id not in buckets
     }
     return Baselines(buckets, presets)
-
-
-def _by_prediction(candidates: Sequence[Candidate], simulator: Simulator) -> list[Candidate]:
-    """Candidates, the fastest first."""
-    strategies = [one.strategy for one in candidates if one.strategy is not None]
-    predictions = simulator.predict(strategies) if strategies else []
-    order = sorted(range(len(candidates)), key=lambda position: predictions[position].seconds)
-    return [candidates[position] for position in order]

@@ -4,16 +4,17 @@ Both are measured on the ranks beside exact training (stock DDP) from the same p
 gradient error is that of one step: how far the averaged gradients are from the exact ones, as a share of their norm; a
 codec that feeds errors back makes up for some of it later, which the losses show. A stale strategy has exact gradients
 of old parameters, so for it the losses alone speak. A short run is a warning, not a proof: how a model ends up after
-days of training nobody can tell from it.
+days of training nobody can tell from it. But whose loss is no number any more does not train at all, and wins nothing.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 
+from autosync.errors import OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate
-from autosync.search.guarantee import Verdict
 from autosync.search.progress import SILENT, Progress
 from autosync.search.trial import ComparingService, Trials
 from autosync.trials.contestant import Contestant
@@ -21,7 +22,16 @@ from autosync.trials.service import TrialFailed
 
 NUM_STEPS = 60
 NUM_LAST = 10
-"""How many of the last steps make the loss that is compared."""
+"""How many of the last steps make the loss that is compared. Ranks are asked for so many at a time, for each request
+has its own deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Of a short run: the loss of its first step, and the mean over its last ones."""
+
+    first: float
+    last: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +49,21 @@ class Fidelity:
     exact_loss: float | None = None
     note: str = ""
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss is no number any more, where that of exact training is one."""
+        if self.loss is None or self.exact_loss is None:
+            return False
+        return math.isfinite(self.exact_loss) and not math.isfinite(self.loss)
+
+    def to_plain(self) -> dict[str, object]:
+        """As fields for programs; a figure that is no finite number is None, and the words say so."""
+        figures = {
+            name: value if not isinstance(value, float) or math.isfinite(value) else None
+            for name, value in asdict(self).items()
+        }
+        return {**figures, "in_words": str(self)}
+
     def __str__(self) -> str:
         if self.note:
             return self.note
@@ -46,42 +71,63 @@ class Fidelity:
         if self.gradient_error is not None:
             words.append(f"its averaged gradients are off by {self.gradient_error:.2g} of their norm")
         if self.loss is not None and self.exact_loss is not None:
-            what = "is no number any more" if math.isnan(self.loss) else f"is {self.loss:.4g}"
+            what = f"is {self.loss:.4g}" if math.isfinite(self.loss) else "is no number any more"
             words.append(f"after {self.num_steps} steps its loss {what}, that of exact training {self.exact_loss:.4g}")
+        if self.diverged:
+            words.append("so it cannot win")
         return "; ".join(words)
 
 
-def fidelity(trials: Trials, candidate: Candidate) -> Fidelity:
-    """Measure how an inexact strategy trains, on the ranks of the trials."""
+def measure_fidelities(
+    trials: Trials, candidates: Iterable[Candidate], progress: Progress = SILENT
+) -> dict[str, Fidelity]:
+    """What those that are not exact do to training, by the ids of their strategies."""
+    inexact = {one.strategy_id: one for one in candidates if one.strategy is not None and not one.strategy.is_exact}
+    if not inexact:
+        return {}
     if trials.is_replayed or trials.is_recorded:
-        return Fidelity(note="what it does to training is not known: replayed compute has no gradients of its own")
-    service = trials.service
-    contestant = replace(trials.contestant(candidate), name=f"{candidate.name}, training")
+        unknown = Fidelity(note="what it does to training is not known: replayed compute has no gradients of its own")
+        return dict.fromkeys(inexact, unknown)
     exact = replace(trials.contestant(STOCK_DDP), name=f"{STOCK_DDP.name}, training")
+    progress.now("training exactly, to hold the others against it")
     try:
-        error = _gradient_error(service, exact, trials, candidate)
-        first, exact_loss = _losses(service, exact)
-        _, loss = _losses(service, contestant)
-    except TrialFailed as failure:
-        return Fidelity(note=f"what it does to training could not be measured ({failure.kind}: {failure.message})")
-    return Fidelity(gradient_error=error, num_steps=NUM_STEPS, first_loss=first, loss=loss, exact_loss=exact_loss)
-
-
-def measure_fidelities(trials: Trials, verdict: Verdict, progress: Progress = SILENT) -> dict[str, Fidelity]:
-    """What those of a proof that are not exact do to training, by name."""
-    found: dict[str, Fidelity] = {}
-    for contest in verdict.contests:
-        strategy = contest.candidate.strategy
-        if strategy is not None and not strategy.is_exact:
-            progress.now(f"training by {contest.name} and exactly, side by side")
-            found[contest.name] = fidelity(trials, contest.candidate)
+        exact_losses = _losses(trials.service, exact)
+    except (TrialFailed, OperationError) as failure:
+        return dict.fromkeys(inexact, _unmeasured(failure))
+    found = {}
+    for key, one in inexact.items():
+        progress.now(f"training by {one.name}")
+        found[key] = _fidelity(trials, one, exact, exact_losses)
     return found
 
 
-def _gradient_error(service: ComparingService, exact: Contestant, trials: Trials, candidate: Candidate) -> float | None:
+def _fidelity(trials: Trials, candidate: Candidate, exact: Contestant, exact_losses: Losses) -> Fidelity:
+    contestant = replace(trials.contestant(candidate), name=f"{candidate.name}, training")
+    try:
+        error = _gradient_error(trials, candidate, exact)
+        loss = _losses(trials.service, contestant).last
+    except (TrialFailed, OperationError) as failure:
+        return _unmeasured(failure)
+    return Fidelity(
+        gradient_error=error,
+        num_steps=NUM_STEPS,
+        first_loss=exact_losses.first,
+        loss=loss,
+        exact_loss=exact_losses.last,
+    )
+
+
+def _unmeasured(failure: TrialFailed | OperationError) -> Fidelity:
+    """The proof is over by then: whatever fails now is told and costs no verdict."""
+    why = f"{failure.kind}: {failure.message}" if isinstance(failure, TrialFailed) else str(failure)
+    return Fidelity(note=f"what it does to training could not be measured ({why})")
+
+
+def _gradient_error(trials: Trials, candidate: Candidate, exact: Contestant) -> float | None:
     assert candidate.strategy is not None, "stock DDP is exact"
     if "stale" in candidate.strategy.classes:
         return None
+    service = trials.service
     # Under our engine whatever the target: torch's PowerSGD leaves the first steps alone.
     pair = (exact, Contestant(name=candidate.name, bundle=trials.bundle(candidate)))
     first, second = (replace(one, name=f"{one.name}, gradients", plain_sgd=True) for one in pair)
@@ -95,12 +141,14 @@ def _gradient_error(service: ComparingService, exact: Contestant, trials: Trials
         service.release(first.name)
 
 
-def _losses(service: ComparingService, contestant: Contestant) -> tuple[float, float]:
-    """The loss of the first step and of the last ones, over all ranks."""
+def _losses(service: ComparingService, contestant: Contestant) -> Losses:
+    """Train for so many steps, and read the losses of all ranks."""
     service.prepare(contestant)
+    by_step: list[float] = []
     try:
-        losses = service.run(contestant.name, NUM_STEPS, settle=True).losses
+        while len(by_step) < NUM_STEPS:
+            losses = service.run(contestant.name, NUM_LAST, settle=True).losses
+            by_step += [sum(step) / len(step) for step in zip(*losses, strict=True)]
     finally:
         service.release(contestant.name)
-    by_step = [sum(step) / len(step) for step in zip(*losses, strict=True)]
-    return by_step[0], sum(by_step[-NUM_LAST:]) / NUM_LAST
+    return Losses(first=by_step[0], last=sum(by_step[-NUM_LAST:]) / NUM_LAST)

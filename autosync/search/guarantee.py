@@ -2,20 +2,22 @@
 
 The fastest of many noisy trials is partly the luckiest. So the best few run once more, interleaved with stock DDP, with
 stock DDP at its best single bucket and with the best preset, and the winner is declared from that comparison alone. If
-nothing beats the default for certain, the default is the result. Where our fastest is not for certain faster than stock
-DDP with a better bucket, that is the winner: it needs nothing but an argument.
+nothing beats the default for certain, the default is the result. Where stock DDP with a better bucket beats it for
+certain too and our fastest is not for certain faster than that, it is the winner: it needs nothing but an argument.
+What is not exact is trained by for a short while as well, and wins nothing where its loss is no number any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate
 from autosync.search.crowd import most_at_once
+from autosync.search.fidelity import Fidelity, measure_fidelities
 from autosync.search.progress import SILENT, Progress, Tried
 from autosync.search.trial import Trials
 from autosync.strategy.emit.settings import DdpSettings
@@ -76,14 +78,16 @@ class Verdict:
     """The contests, the default's first; the winner, which is the default unless one is faster for certain.
 
     `against` has the winner beside the other baselines and the fastest beside the winner, where these are others.
-    `left_out` has the entrants that could not be measured again, by name. `other_cpu_share` is what other programs used
-    of this machine's processors meanwhile, where that can be known.
+    `left_out` has the entrants that could not be measured again, by name. `fidelities` says what those that are not
+    exact do to training, by the ids of their strategies. `other_cpu_share` is what other programs used of this
+    machine's processors meanwhile, where that can be known.
     """
 
     contests: tuple[Contest, ...]
     winner: Contest
     against: tuple[Ratio, ...] = ()
     left_out: Mapping[str, Failure]
+    fidelities: Mapping[str, Fidelity] = field(default_factory=dict)
     other_cpu_share: float | None = None
 
     @property
@@ -94,9 +98,9 @@ class Verdict:
     def beats_default(self) -> bool:
         return self.winner is not self.default and self.winner.entrant.role != "default"
 
-    def of(self, role: Role) -> Contest | None:
-        """The first contest of a role."""
-        return next((contest for contest in self.contests if contest.entrant.role == role), None)
+    def fidelity(self, contest: Contest) -> Fidelity | None:
+        """What it does to training; None of what is exact."""
+        return self.fidelities.get(contest.candidate.strategy_id)
 
 
 def choose_finalists(tried: Sequence[Tried], num_finalists: int) -> list[Candidate]:
@@ -146,9 +150,11 @@ def prove(
         compute_seconds=trials.model.step_seconds,
         progress=progress.now,
     )
-    verdict = judge(comparison, entrants)
+    other_cpu_share = trials.other_cpu_share()
+    measured = [one.candidate for one in entrants if one.name in comparison.measurements]
+    verdict = judge(comparison, entrants, measure_fidelities(trials, measured, progress))
     left_out = {**crowded_out, **verdict.left_out}
-    return replace(verdict, left_out=left_out, other_cpu_share=trials.other_cpu_share())
+    return replace(verdict, left_out=left_out, other_cpu_share=other_cpu_share)
 
 
 def _as_fit(entrants: Sequence[Entrant], trials: Trials) -> tuple[list[Entrant], dict[str, Failure]]:
@@ -222,11 +228,15 @@ def _default_alone(trials: Trials, default: Entrant) -> Verdict:
     return Verdict(contests=(contest,), winner=contest, left_out={})
 
 
-def judge(comparison: Comparison, entrants: Sequence[Entrant]) -> Verdict:
+def judge(
+    comparison: Comparison, entrants: Sequence[Entrant], fidelities: Mapping[str, Fidelity] | None = None
+) -> Verdict:
     """The fastest of those that beat stock DDP with 95 % confidence in all of them together; else stock DDP.
 
-    Stock DDP with a better bucket is preferred to what is not for certain faster than it.
+    Of these stock DDP with a better bucket is preferred to what is not for certain faster than it. Nothing wins whose
+    loss is no number any more.
     """
+    fidelities = fidelities or {}
     default = entrants[0].name
     failure = comparison.failures.get(default)
     if failure is not None:
@@ -238,7 +248,9 @@ def judge(comparison: Comparison, entrants: Sequence[Entrant]) -> Verdict:
         for one in entrants
         if one.name in comparison.measurements
     )
-    faster = [contest for contest in contests if contest.name in comparison.beats_first]
+    lost = {key for key, one in fidelities.items() if one.diverged}
+    beats = [contest for contest in contests if contest.name in comparison.beats_first]
+    faster = [contest for contest in beats if contest.candidate.strategy_id not in lost]
     fastest = max(faster, key=_speedup, default=contests[0])
     simpler = next((one for one in faster if one.entrant.role == "best bucket"), None)
     winner = fastest
@@ -248,7 +260,13 @@ def judge(comparison: Comparison, entrants: Sequence[Entrant]) -> Verdict:
     against = [comparison.between(winner.name, one.name) for one in others] if winner is not contests[0] else []
     if winner is not fastest and fastest not in others:
         against.append(comparison.between(fastest.name, winner.name))
-    return Verdict(contests=contests, winner=winner, against=tuple(against), left_out=comparison.failures)
+    return Verdict(
+        contests=contests,
+        winner=winner,
+        against=tuple(against),
+        left_out=comparison.failures,
+        fidelities=fidelities,
+    )
 
 
 def _speedup(contest: Contest) -> float:

@@ -11,7 +11,7 @@ from autosync.search.guarantee import Contest
 from autosync.search.trial import Trials
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.emit.ddp import settings_for, why_not_ddp
-from autosync.strategy.emit.script import call
+from autosync.strategy.emit.script import call, emit_settings
 from autosync.strategy.emit.settings import DdpSettings
 
 
@@ -20,11 +20,13 @@ class Usage:
     """How to train by what won.
 
     `lines` are for people. `settings` is how stock DDP does it, None where it cannot, and `refusal` then says why.
+    `script` is Python source that the lines speak of, where these settings are too much for a line.
     """
 
     lines: tuple[str, ...]
     settings: DdpSettings | None
     refusal: str = ""
+    script: str | None = None
 
 
 def bundle_of(trials: Trials, winner: Contest) -> Bundle:
@@ -42,11 +44,11 @@ def write_bundle(bundle: Bundle, best: Path, output: Path | None) -> Path:
     return output or best
 
 
-def usage(winner: Contest, bundle: Bundle, path: Path) -> Usage:
-    """How to train by the winner, whose bundle lies at a path."""
+def usage(winner: Contest, bundle: Bundle, path: Path, *, script: Path) -> Usage:
+    """How to train by the winner, whose bundle lies at a path; `script` is where stock DDP's settings may be put."""
     settings = winner.entrant.settings
     if settings is not None:
-        return Usage(lines=_with_stock_ddp(settings, path), settings=settings)
+        return _with_stock_ddp(settings, bundle, script)
     try:
         settings, refusal = settings_for(bundle.strategy, bundle.model, bundle.cluster), ""
     except DoesNotApplyError:
@@ -67,14 +69,18 @@ def usage(winner: Contest, bundle: Bundle, path: Path) -> Usage:
     return Usage(lines=tuple(lines), settings=settings, refusal=refusal)
 
 
-def _with_stock_ddp(settings: DdpSettings, path: Path) -> tuple[str, ...]:
+def _with_stock_ddp(settings: DdpSettings, bundle: Bundle, script: Path) -> Usage:
     if settings.is_stock:
-        return ("leave the training script as it is: DistributedDataParallel(model)",)
+        lines: tuple[str, ...] = ("leave the training script as it is: DistributedDataParallel(model)",)
+        return Usage(lines=lines, settings=settings)
     if settings.hook is None and not settings.frozen and len(call(settings)) <= 100:
-        return ("in the training script:", f"    model = {call(settings)}")
-    return (
-        f"autosync emit {path} --to ddp -o tuned_ddp.py",
-        "and in the training script, in place of DistributedDataParallel(model):",
-        "    from tuned_ddp import wrap",
+        lines = ("in the training script:", f"    model = {call(settings)}")
+        return Usage(lines=lines, settings=settings)
+    lines = (
+        f"copy {script} beside the training script, and in place of DistributedDataParallel(model):",
+        f"    from {script.stem} import wrap",
         "    model = wrap(model)",
     )
+    # Not by `autosync emit`: the bundle has the buckets, and knows nothing of the flags that were proved with them.
+    emitted = emit_settings(settings, bundle.strategy, bundle.model, bundle.cluster)
+    return Usage(lines=lines, settings=settings, script=emitted.python)

@@ -6,7 +6,6 @@ replayed differ here and nowhere else.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -21,7 +20,8 @@ from autosync.search.domain import PoolDomain, SpaceDomain
 from autosync.search.pool import Pool, RecordedService, read_pool
 from autosync.search.progress import SILENT, Progress
 from autosync.search.proposers.catalogue import open_proposer
-from autosync.search.proposers.interface import Domain, Ground, Proposer
+from autosync.search.proposers.interface import Domain, Ground
+from autosync.search.rounds import first_round, predicted
 from autosync.search.study import Study, begin_study, resume_study
 from autosync.search.study_folder import (
     CHANGEABLE,
@@ -39,7 +39,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model, model_of, split_dilation
-from autosync.specs.task_file import is_task
+from autosync.specs.task_file import is_task, load_task
 from autosync.strategy.space import Limits, Space
 from autosync.trials.others import Others
 from autosync.trials.ranks import plan_launch
@@ -156,18 +156,18 @@ class TuningPlan:
             return replace(ground, num_simulated=THOROUGHNESS * ground.num_simulated)
         return ground
 
-    def proposer(self) -> Proposer:
-        """Who says what to try."""
-        return open_proposer(self.settings.proposer, self.ground())
-
     def first(self, count: int) -> list[Candidate]:
-        """What would be tried first."""
-        if count < 1:
+        """What would be tried first, of a study that is new; without trials, what would be proved."""
+        if not self.is_new:
             return []
-        proposer = self.proposer()
-        rng = random.Random(f"{self.settings.seed} 0")
-        proposed = proposer.propose([], proposer.round_size, rng, taken={STOCK_DDP.strategy_id})
-        return [STOCK_DDP, *proposed][:count]
+        ground, settings = self.ground(), self.settings
+        proposer = open_proposer(settings.proposer, ground)
+        if settings.num_trials == 0:
+            num_finalists = settings.effort.num_predicted
+            return predicted(proposer, num_finalists, ground.simulator, seed=settings.seed)[:count]
+        num_left = settings.num_trials - 1
+        followers = first_round(proposer, num_left, seed=settings.seed) if num_left and count > 1 else []
+        return [STOCK_DDP, *followers][:count]
 
 
 def plan_tuning(
@@ -282,7 +282,14 @@ def _resumed(name: str, settings: Mapping[str, Any], storage: str | None) -> Tun
     folder = known_study_folder(name)
     begun = read_settings(folder)
     given = {key: settings[key] for key in CHANGEABLE if settings.get(key) is not None}
+    if storage is not None and (begun.storage is None or without_password(storage) != begun.storage):
+        where = begun.storage or f"the journal in {folder.path}"
+        rule = "a study that is resumed stays where it was begun"
+        raise InputError(f"the trials of {name} are in {where}", rule=rule, hint="leave out --storage")
     model, cluster = load_model(str(folder.model)), load_cluster(str(folder.cluster))
+    if begun.replay is None and is_task(begun.task):
+        # Told here: ranks that cannot load it would count as failures of one strategy after the other.
+        load_task(begun.task)
     pool = None if begun.replay is None else read_pool(begun.replay, model=model.name, cluster=cluster.name)
     return TuningPlan(
         settings=replace(begun, **given),

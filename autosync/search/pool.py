@@ -50,13 +50,16 @@ def read_pool(source: str, *, model: str | None = None, cluster: str | None = No
     opened = Source(path)
     problems: list[Problem] = []
     records = list(opened.records(problems.append))
-    names = {(record.model_name, record.cluster_name): None for record in records}
-    found = [pair for pair in names if model in {None, pair[0]} and cluster in {None, pair[1]}]
+    names = {_whom(record): (record.model_name, record.cluster_name) for record in records}
+    found = [whom for whom, pair in names.items() if model in {None, pair[0]} and cluster in {None, pair[1]}]
     if len(found) != 1:
         what = f"{source} has records of {len(found)} such models on clusters"
-        pairs = ", ".join(f"{name} on {where}" for name, where in names) or "none"
+        pairs = ", ".join(f"{name} on {where}" for name, where in names.values()) or "none"
         raise InputError(what, rule="a search is replayed for one model on one cluster", hint=f"it has {pairs}")
-    here = [record for record in records if (record.model_name, record.cluster_name) == found[0]]
+    here = [record for record in records if _whom(record) == found[0]]
+    if not any(record.strategy is None for record in here):
+        rule = "stock DDP, which all else is held against, is one of the records"
+        raise InputError(f"{source} has no record of stock DDP on {here[0].cluster_name}", rule=rule)
     specs = {spec.spec_id: spec for spec in opened.specs()}
     by_fingerprint = {spec.fingerprint: spec for spec in specs.values()}
     last = here[-1]
@@ -65,6 +68,14 @@ def read_pool(source: str, *, model: str | None = None, cluster: str | None = No
         cluster=_cluster(specs.get(last.cluster_spec or "") or by_fingerprint.get(last.cluster_fingerprint), source),
         records=_one_each(here),
     )
+
+
+def _whom(record: Record) -> tuple[str, str]:
+    """The model and the cluster that a record is of. Others of the same names are others.
+
+    Fingerprints say whether strategies mean the same there, and not how fast links are: specs do.
+    """
+    return record.model_spec or record.model_fingerprint, record.cluster_spec or record.cluster_fingerprint
 
 
 def _one_each(records: Sequence[Record]) -> dict[str, Record]:

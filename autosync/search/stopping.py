@@ -13,17 +13,20 @@ LEAST_GAIN = 0.005
 """A trial that is faster by less brought nothing: it may be noise."""
 
 
-def why_stop(records: Sequence[Record], *, bound_seconds: float, patience: int) -> str | None:
-    """Why no further gain is likely, if so. So many trials without a gain as `patience` are enough; with 0 none are."""
+def why_stop(records: Sequence[Record], *, bound_seconds: float | None, patience: int) -> str | None:
+    """Why no further gain is likely, if so. So many trials without a gain as `patience` are enough; with 0 none are.
+
+    `bound_seconds` is what nothing that may be tried can beat, None where no such bound is known.
+    """
     seconds = [record.measurement.median_seconds for record in records if record.measurement is not None]
     if not seconds:
         return None
-    if min(seconds) <= NEAR_BOUND * bound_seconds:
+    if bound_seconds is not None and min(seconds) <= NEAR_BOUND * bound_seconds:
         share = 100 * (min(seconds) / bound_seconds - 1)
         return f"no strategy can be much faster: the best is {max(share, 0.0):.1f} % above what the links allow"
     num_idle = _num_without_gain(records)
     if 0 < patience <= num_idle:
-        return f"no further gain is likely: the last {num_idle} trials brought none"
+        return f"no further gain is likely: {num_idle} trials have brought none since the last that did"
     return None
 
 

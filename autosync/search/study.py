@@ -36,7 +36,7 @@ CANDIDATE_ATTRIBUTE = "candidate"
 TUNER_ATTRIBUTE = "tuner"
 PROOF_ATTRIBUTE = "for_proof"
 STALE_SECONDS = 3600.0
-"""A trial that another machine began that long ago is no longer counted as under way."""
+"""Of a trial that another machine began that long ago nothing is expected any more: others may try its strategy."""
 
 _Reason = Literal["interrupted", "duplicate", "empty"]
 
@@ -130,17 +130,18 @@ class Study:
 
     def taken(self) -> set[str]:
         """The ids of strategies that wait or are being tried."""
-        return {_strategy_id(trial) for trial in self._trials() if _has_candidate(trial) and not _is_over(trial)}
+        return {_strategy_id(trial) for trial in self._trials() if _has_candidate(trial) and _is_to_come(trial)}
 
     def num_under_way(self) -> int:
         """How many trials of the search have begun and not ended, those aside of which nothing was heard for long."""
-        running = (trial for trial in self._trials() if trial.state == TrialState.RUNNING and not _is_for_proof(trial))
-        return sum(not _is_stale(trial) for trial in running)
+        return sum(
+            trial.state == TrialState.RUNNING and _is_to_come(trial) and not _is_for_proof(trial)
+            for trial in self._trials()
+        )
 
-    def recover(self) -> int:
-        """Bring order into what an interrupted run of this tuner left; how many trials had to be put back."""
+    def recover(self) -> None:
+        """Bring order into what an interrupted run of this tuner left: what was under way waits again."""
         interrupted = [trial for trial in self._trials() if trial.state == TrialState.RUNNING and self._was_ours(trial)]
-        num_back = 0
         for trial in interrupted:
             if _has_record(trial):
                 self._finish(self._record(trial))
@@ -148,9 +149,7 @@ class Study:
             is_wanted = _has_candidate(trial) and not _is_for_proof(trial)
             if is_wanted and not self._waits(_strategy_id(trial)):
                 self.enqueue([self._candidate(trial.user_attrs[CANDIDATE_ATTRIBUTE])])
-                num_back += 1
             self._withdraw(trial.number, "interrupted")
-        return num_back
 
     def agree(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         """Hold the model and the cluster against those that the study was begun with; they are those if it is new."""
@@ -189,7 +188,7 @@ class Study:
         """
         others = (trial for trial in self._trials() if trial.number < number or _is_for_proof(trial))
         alike = (trial for trial in others if _has_candidate(trial) and _strategy_id(trial) == strategy_id)
-        return any(not _is_withdrawn(trial) for trial in alike)
+        return any(not _is_withdrawn(trial) and (_is_to_come(trial) or _has_record(trial)) for trial in alike)
 
     def _waits(self, strategy_id: str) -> bool:
         waiting = (trial for trial in self._trials() if trial.state == TrialState.WAITING and _has_candidate(trial))
@@ -230,8 +229,14 @@ def begin_study(
         save_cluster(folder.cluster, cluster)
         # Last: a folder that has its settings has all that is needed to go on.
         settings.write(folder)
-        study = Study(folder, settings, held, storage=storage)
-        study.agree(model, cluster)
+        try:
+            study = Study(folder, settings, held, storage=storage)
+            study.agree(model, cluster)
+        except InputError:
+            # No such storage, or a study of something else is in it: the name is still free.
+            for file in (folder.settings, folder.model, folder.cluster):
+                file.unlink()
+            raise
         return study
 
 
@@ -280,12 +285,12 @@ def _is_for_proof(trial: FrozenTrial) -> bool:
     return PROOF_ATTRIBUTE in trial.user_attrs
 
 
-def _is_over(trial: FrozenTrial) -> bool:
-    return trial.state.is_finished()
+def _is_to_come(trial: FrozenTrial) -> bool:
+    """Whether a trial waits or is under way; not one that began so long ago that its machine must be gone."""
+    return not trial.state.is_finished() and not _is_stale(trial)
 
 
 def _is_stale(trial: FrozenTrial) -> bool:
-    """Whether nothing has come of a trial for so long that its machine must be gone."""
-    if trial.datetime_start is None:
+    if trial.state != TrialState.RUNNING or trial.datetime_start is None:
         return False
     return (dt.datetime.now() - trial.datetime_start).total_seconds() > STALE_SECONDS  # noqa: DTZ005 - as Optuna's

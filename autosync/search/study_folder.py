@@ -65,6 +65,11 @@ class StudyFolder:
         return self.path / "best.yaml"
 
     @property
+    def script(self) -> Path:
+        """Stock DDP's settings as a file to import, where they won and are more than a line."""
+        return self.path / "tuned_ddp.py"
+
+    @property
     def summary(self) -> Path:
         return self.path / "summary.json"
 

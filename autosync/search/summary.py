@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from autosync.datasets.schema import Flag, Measurement, Record
 from autosync.plan.bound import Bound
-from autosync.search.fidelity import Fidelity
 from autosync.search.guarantee import Contest, Verdict
 from autosync.search.handover import Usage
 from autosync.search.prospect import TimeShares, prospect, time_shares
@@ -31,7 +29,6 @@ def summary_fields(
     limit: Bound,
     usage: Usage,
     bundle: Path,
-    fidelities: Mapping[str, Fidelity],
 ) -> dict[str, object]:
     """The fields of `summary.json` that say what was found; what finding it cost is told by whoever did."""
     gain = prospect(verdict.default.measurement, model, cluster, limit)
@@ -46,7 +43,7 @@ def summary_fields(
         "num_busy_trials": sum(_has_flag(record.measurement, "busy_machine") for record in records),
         "num_baseline_trials": len(baselines),
         "tried": tried_by_origin(records),
-        "winner": _winner(verdict, model, usage, bundle, fidelities),
+        "winner": _winner(verdict, model, usage, bundle),
         "contests": [_contest(contest, model, cluster) for contest in verdict.contests],
         "left_out": {name: f"{failure.kind}: {failure.message}" for name, failure in verdict.left_out.items()},
         "other_cpu_share": verdict.other_cpu_share,
@@ -57,7 +54,9 @@ def summary_fields(
             "limit": str(gain.bound.largest),
             "in_words": str(gain),
         },
-        "fidelity": {name: {**asdict(one), "in_words": str(one)} for name, one in fidelities.items()},
+        "fidelity": {
+            contest.name: found.to_plain() for contest in verdict.contests if (found := verdict.fidelity(contest))
+        },
         "failures": [
             {"trial": record.trial, "origin": record.origin, "why": _why(record)}
             for record in (*records, *baselines)
@@ -71,13 +70,11 @@ def tried_by_origin(records: Sequence[Record]) -> dict[str, int]:
     return dict(Counter(record.origin.partition(":")[0] for record in records))
 
 
-def _winner(
-    verdict: Verdict, model: ModelSpec, usage: Usage, bundle: Path, fidelities: Mapping[str, Fidelity]
-) -> dict[str, object]:
+def _winner(verdict: Verdict, model: ModelSpec, usage: Usage, bundle: Path) -> dict[str, object]:
     winner = verdict.winner
     candidate = winner.candidate
     strategy = candidate.strategy
-    inexact = fidelities.get(winner.name)
+    inexact = verdict.fidelity(winner)
     return {
         "name": winner.name,
         "role": winner.entrant.role,

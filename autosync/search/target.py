@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from autosync.plan.lowering import lower
+from autosync.search.memory import Room
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
@@ -54,8 +56,9 @@ def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
 class DdpDomain:
     """The strategies that stock DDP can express: a `Domain`, see `search.proposers.interface`.
 
-    A strategy is a list of caps, of which the last repeats, and a codec. Samples are one cap, a small first one before
-    another, caps that grow or shrink from one to the next, or sizes without any pattern.
+    All have room in the nodes' memory. A strategy is a list of caps, of which the last repeats, and a codec. Samples
+    are one cap, a small first one before another, caps that grow or shrink from one to the next, or sizes without any
+    pattern.
     """
 
     model: ModelSpec
@@ -120,7 +123,9 @@ class DdpDomain:
             return False
         if legality.problems(strategy, self.model, self.cluster):
             return False
-        return not why_not_ddp(strategy, self.model, self.cluster)
+        if why_not_ddp(strategy, self.model, self.cluster):
+            return False
+        return Room(self.model, self.cluster).has(lower(strategy, self.model, self.cluster))
 
     def _strategy(self, caps: Sequence[int], codec: Codec | None) -> Strategy:
         limits = [max(cap, 1) for cap in caps[:MAX_CAPS]]

@@ -12,7 +12,6 @@ from autosync.datasets.schema import Record
 from autosync.errors import OperationError
 from autosync.search.baselines import find_rivals
 from autosync.search.effort import Effort
-from autosync.search.fidelity import measure_fidelities
 from autosync.search.guarantee import Verdict, choose_finalists, prove
 from autosync.search.handover import bundle_of, usage, write_bundle
 from autosync.search.own_cost import TimedService, peak_memory_bytes
@@ -121,9 +120,10 @@ def tune(
             trials = plan.trials(opened.name, service)
             rounds = Rounds(opened, asked_of, seed=settings.seed)
             ended = _search(opened, trials, rounds, course, patience=settings.patience, progress=progress)
-            spares = settings.num_trials == 0
+            # A study that was tried already is only to be proved.
+            spares = settings.num_trials == 0 and not course.tried
             finalists = (
-                rounds.predicted(settings.effort.num_predicted)
+                rounds.predicted(settings.effort.num_predicted, ground.simulator)
                 if spares
                 else choose_finalists(course.tried, settings.effort.num_finalists)
             )
@@ -137,7 +137,6 @@ def tune(
                 seed=settings.seed,
                 progress=progress,
             )
-            fidelities = measure_fidelities(trials, verdict, progress)
             records, baselines = tuple(course.records), tuple(opened.for_proof())
     except OperationError as error:
         raise OperationError(f"{error} (the study is kept in {plan.folder.path})") from error
@@ -146,6 +145,9 @@ def tune(
         raise
     bundle = bundle_of(trials, verdict.winner)
     path = write_bundle(bundle, plan.folder.best, output)
+    how = usage(verdict.winner, bundle, path, script=plan.folder.script)
+    if how.script is not None:
+        jsonio.write_text(plan.folder.script, how.script)
     summary = summary_fields(
         study=opened,
         model=plan.model,
@@ -154,9 +156,8 @@ def tune(
         baselines=baselines,
         verdict=verdict,
         limit=trials.bound(),
-        usage=usage(verdict.winner, bundle, path),
+        usage=how,
         bundle=plan.folder.best,
-        fidelities=fidelities,
     )
     wall_seconds = time.monotonic() - began
     summary |= {
@@ -183,8 +184,9 @@ def _search(
     study: Study, trials: Trials, rounds: Rounds, course: Course, *, patience: int, progress: Progress
 ) -> str | None:
     """Try one strategy after another; why it ended before all trials or all time were spent, if it did."""
-    best_possible_seconds = trials.bound().seconds
-    ended: str | None = None
+    # The bound holds for exact strategies alone.
+    bound_seconds = None if study.settings.allow else trials.bound().seconds
+    ended = why_stop(course.records, bound_seconds=bound_seconds, patience=patience)
     while ended is None and not course.is_over(study.num_under_way()):
         asked = rounds.next(course.num_left)
         if asked is None:
@@ -194,7 +196,7 @@ def _search(
         study.tell(trials.run(asked.candidate, asked.number, best_seconds=course.best_seconds))
         course.take_in(study.searched())
         progress.note(course.outcome(asked.number))
-        ended = why_stop(course.records, bound_seconds=best_possible_seconds, patience=patience)
+        ended = why_stop(course.records, bound_seconds=bound_seconds, patience=patience)
     if ended is not None:
         progress.note(ended)
     return ended

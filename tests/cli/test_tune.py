@@ -159,6 +159,8 @@ def test_the_efforts_are_those_that_there_are() -> None:
         ((TASKS, "--cluster", "local-2", "--study", "a/b"), "'a/b' is no name of a study"),
         ((TASKS, "--cluster", "local-2", "--budget", "soon"), "soon"),
         ((TASKS, "--cluster", "local-2", "--trials", "-1"), "-1"),
+        ((TASKS, "--cluster", "local-2", "--trial-timeout", "0s"), "(above 0)"),
+        ((TASKS, "--cluster", "local-2", "--seed", "99999999999999"), "--seed"),
         ((TASKS, "--cluster", "local-2", "--effort", "great"), "'great' is not one of"),
         ((TASKS, "--cluster", "nowhere", "--dry-run"), "nowhere"),
         ((TASKS, "--cluster", "local-2", "--dry-run", "-o", "there.yaml"), "there.yaml exists"),

@@ -62,16 +62,22 @@ def test_what_may_not_be_tried_is_no_baseline(large: ModelSpec, cluster: Cluster
 
 
 def test_the_most_promising_are_measured_and_the_fastest_is_best(baselines: Baselines) -> None:
-    asked: list[str] = []
+    asked: list[Candidate] = []
 
     def measure(one: Candidate) -> float:
-        asked.append(one.origin)
+        asked.append(one)
         return 1.0 / len(asked)
 
+    ranked = sorted(baselines.buckets.values(), key=lambda one: len(one.strategy.messages))  # type: ignore[union-attr]
     best = baselines.best("bucket", [], ByMessages(), measure=measure)
-    assert len(asked) == NUM_CONFIRMED
-    assert best is not None
-    assert best.origin == asked[-1]
+    assert asked == ranked[:NUM_CONFIRMED]
+    assert best == asked[-1]
+
+
+def test_what_fails_makes_room_for_the_next(baselines: Baselines) -> None:
+    ranked = sorted(baselines.buckets.values(), key=lambda one: len(one.strategy.messages))  # type: ignore[union-attr]
+    seconds = {one.strategy_id: found for one, found in zip(ranked, (None, 0.2, 0.1), strict=True)}
+    assert baselines.best("bucket", [], ByMessages(), measure=lambda one: seconds[one.strategy_id]) == ranked[2]
 
 
 def test_what_was_tried_counts_and_is_not_measured_again(baselines: Baselines, make_record: MakeRecord) -> None:
@@ -83,7 +89,7 @@ def test_what_was_tried_counts_and_is_not_measured_again(baselines: Baselines, m
         asked.append(one)
         return 0.5
 
-    # The slowest by prediction was the fastest of all.
+    # The slowest by prediction was the fastest of all; what failed makes room for the next.
     assert baselines.best("bucket", records, ByMessages(), measure=measure) == slow
     assert asked == [middle]
 

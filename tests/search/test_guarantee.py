@@ -85,12 +85,13 @@ def rivals(model: ModelSpec, cluster: ClusterSpec) -> tuple[Rival, Rival]:
 def among_rivals(model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...], rivals: tuple[Rival, ...]):  # type: ignore[no-untyped-def]
     """The verdict on a finalist beside both rivals; steps by role."""
 
-    def verdict(**seconds: float) -> Verdict:
+    def verdict(**seconds: float | FakeSteps) -> Verdict:
         trials = Trials(
             study="s", service=FakeService({}), model=model, cluster=cluster, is_replayed=True, effort=NORMAL_EFFORT
         )
         names = {entrant.role.replace(" ", "_"): entrant.name for entrant in line_up(trials, finalists[1:], rivals)}
-        steps = {name: _steps(seconds[role]) for role, name in names.items()}
+        given = {name: seconds[role] for role, name in names.items()}
+        steps = {name: one if isinstance(one, FakeSteps) else _steps(one) for name, one in given.items()}
         return prove(replace(trials, service=FakeService(steps)), finalists[1:], rivals=rivals)
 
     return verdict
@@ -113,7 +114,41 @@ def test_stock_ddp_with_an_argument_wins_over_what_is_not_for_certain_faster(amo
     settings = verdict.winner.entrant.settings
     assert settings is not None
     assert settings.arguments().keys() == {"bucket_cap_mb"}
-    assert verdict.of("finalist") is not None
+    roles = [contest.entrant.role for contest in verdict.contests]
+    assert "finalist" in roles
+
+
+def test_an_argument_that_is_not_for_certain_faster_itself_does_not_win(among_rivals) -> None:  # type: ignore[no-untyped-def]
+    """Nor does it keep ours from winning, though no difference is found between the two."""
+    noisy = FakeSteps(seconds=0.17, noise=0.4)
+    verdict = among_rivals(default=0.2, best_bucket=noisy, finalist=0.17, best_preset=0.2)
+    bucket = next(contest for contest in verdict.contests if contest.entrant.role == "best bucket")
+    assert bucket.ratio.verdict == "no difference found"
+    assert [ratio.verdict for ratio in verdict.against if ratio.other == bucket.name] == ["no difference found"]
+    assert verdict.winner.entrant.role == "finalist"
+
+
+def test_what_does_not_train_does_not_win(
+    model: ModelSpec, cluster: ClusterSpec, finalists: tuple[Candidate, ...]
+) -> None:
+    half = candidate("preset:fp16", build_preset("fp16", model, cluster), model, cluster)
+    steps = {
+        STOCK: _steps(0.2),
+        finalists[1].name: _steps(0.15),
+        half.name: _steps(0.1),
+        f"{half.name}, training": FakeSteps(seconds=0.1, loss=float("nan")),
+    }
+    service = FakeService(steps, others=FakeSteps(seconds=0.1))
+    trials = Trials(study="s", service=service, model=model, cluster=cluster, is_replayed=False, effort=NORMAL_EFFORT)
+    verdict = prove(trials, (half, finalists[1]))
+    fastest = next(contest for contest in verdict.contests if contest.candidate == half)
+    assert fastest.ratio is not None
+    assert fastest.ratio.speedup.value > 1.9
+    assert verdict.winner.candidate == finalists[1]
+    found = verdict.fidelity(fastest)
+    assert found is not None
+    assert found.diverged
+    assert verdict.fidelity(verdict.winner) is None
 
 
 def test_nobody_takes_part_twice(

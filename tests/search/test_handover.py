@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import load_bundle
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import Cast
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.contestant import Contestant
 
@@ -39,7 +41,7 @@ def _preset(trials: Trials, name: str) -> Candidate:
 
 
 def _usage(trials: Trials, contest: Contest) -> Usage:
-    return usage(contest, bundle_of(trials, contest), BEST)
+    return usage(contest, bundle_of(trials, contest), BEST, script=Path("s/tuned_ddp.py"))
 
 
 def test_the_default_needs_nothing(trials: Trials) -> None:
@@ -60,8 +62,22 @@ def test_what_is_more_than_a_line_is_a_file(trials: Trials) -> None:
         DdpSettings(bucket_cap_mb=1, frozen=("never",)),
     ):
         found = _usage(trials, _contest(trials, one, "finalist", settings))
-        assert found.lines[0] == "autosync emit best.yaml --to ddp -o tuned_ddp.py"
-        assert found.lines[-1] == "    model = wrap(model)"
+        assert found.lines[0].startswith("copy s/tuned_ddp.py beside the training script")
+        assert found.lines[1:] == ("    from tuned_ddp import wrap", "    model = wrap(model)")
+        assert found.script is not None
+        script: dict[str, Any] = {}
+        exec(found.script, script)
+        assert script["ARGUMENTS"] == settings.arguments()
+
+
+def test_the_file_has_the_flags_that_were_proved(trials: Trials) -> None:
+    """The bundle has buckets and no flags, so what is emitted of it would be something else."""
+    one = _preset(trials, "fp16")
+    settings = DdpSettings(bucket_cap_mb=1, static_graph=True, hook=Cast(dtype="float16"))
+    found = _usage(trials, _contest(trials, one, "finalist", settings))
+    assert found.script is not None
+    assert '"static_graph": True' in found.script
+    assert "register_comm_hook(None, fp16_compress_hook)" in found.script
 
 
 def test_our_engine_is_two_lines_and_says_whether_stock_ddp_could(trials: Trials) -> None:

@@ -9,6 +9,7 @@ import pytest
 from autosync.plan.lowering import lower
 from autosync.search.domain import SpaceDomain
 from autosync.search.memory import Room, rank_bytes
+from autosync.search.target import DdpDomain
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.strategy.presets import build_preset
@@ -55,3 +56,6 @@ def test_what_has_no_room_is_not_in_the_domain(adam: ModelSpec, hosts: ClusterSp
     assert not tight.contains(strategy)
     assert tight.contains(sharded)
     assert Room(adam, hosts).has(lower(strategy, adam, hosts))
+    ddp = build_preset("ddp", adam, hosts)
+    assert DdpDomain(model=adam, cluster=limited(6.0)).contains(ddp)
+    assert not DdpDomain(model=adam, cluster=limited(1.0)).contains(ddp)

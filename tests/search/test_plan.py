@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from autosync.errors import InputError, UnknownNameError
+from autosync.datasets.schema import Record
+from autosync.errors import AutosyncError, InputError, UnknownNameError
 from autosync.launchers.local import LocalLauncher
 from autosync.search.candidates import STOCK_DDP
 from autosync.search.plan import TuningPlan, plan_tuning, prior_of
+from autosync.search.proposers.catalogue import open_proposer
+from autosync.search.rounds import Rounds
 from autosync.simulators.learned.boosted import UNTAUGHT
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
@@ -95,8 +99,62 @@ def test_without_trials_more_is_simulated() -> None:
     assert num_simulated(0) > 2 * num_simulated(1)
 
 
+@pytest.mark.parametrize("proposer", ["random", "learned", "mcmc"])
+def test_what_it_says_is_tried_first_is(proposer: str, make_record: Callable[..., Record]) -> None:
+    num_trials = 5
+    settings = {"proposer": proposer, "seed": 4, "num_trials": num_trials, "simulator": "timeline"}
+    plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
+    first = plan.first(num_trials)
+    assert len(first) >= 2
+    with plan.open_study() as study:
+        rounds = Rounds(study, open_proposer(proposer, plan.ground()), seed=4)
+        for number, expected in enumerate(first):
+            asked = rounds.next(num_trials - number)
+            assert asked is not None
+            assert asked.candidate == expected
+            study.tell(make_record(asked.number, asked.candidate, 0.1))
+
+
+def test_without_trials_it_says_what_is_proved() -> None:
+    settings = {"proposer": "random", "num_trials": 0, "simulator": "timeline"}
+    plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
+    first = plan.first(10)
+    assert len(first) == plan.settings.effort.num_predicted
+    predictions = plan.ground().simulator.predict([one.strategy for one in first if one.strategy is not None])
+    assert sorted(one.seconds for one in predictions) == [one.seconds for one in predictions]
+
+
+def test_what_a_resumed_study_would_try_is_not_known() -> None:
+    settings = {"proposer": "random", "num_trials": 5}
+    plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings).open_study().close()
+    again = plan_tuning(model=None, cluster=None, study=None, settings={}, resume="s")
+    assert again.first(5) == []
+
+
+def test_a_study_that_is_resumed_stays_where_it_was_begun() -> None:
+    settings = {"proposer": "random", "num_trials": 5}
+    plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings).open_study().close()
+    with pytest.raises(InputError, match="the trials of s are in the journal in autosync-studies/s"):
+        plan_tuning(model=None, cluster=None, study=None, settings={}, resume="s", storage="sqlite:///other.db")
+    url = "sqlite:///team.db"
+    plan_tuning(model="model.yaml", cluster="pair.yaml", study="t", settings=settings, storage=url).open_study().close()
+    assert plan_tuning(model=None, cluster=None, study=None, settings={}, resume="t", storage=url).storage
+    with pytest.raises(InputError, match=r"the trials of t are in sqlite:///.*team\.db"):
+        plan_tuning(model=None, cluster=None, study=None, settings={}, resume="t", storage="sqlite:///other.db")
+
+
+def test_a_task_that_is_gone_is_told_before_anything_is_tried(tmp_path: Path) -> None:
+    task = tmp_path / "mine.py"
+    task.write_text((Path(__file__).parent / "tiny.py").read_text())
+    settings = {"proposer": "random", "num_trials": 5}
+    plan_tuning(model=str(task), cluster="local-2", study="s", settings=settings).open_study().close()
+    task.unlink()
+    with pytest.raises(AutosyncError, match=r"mine\.py"):
+        plan_tuning(model=None, cluster=None, study=None, settings={}, resume="s")
+
+
 def test_unknown_names_are_told_with_the_known_ones() -> None:
     for settings, words in (({"proposer": "lerned"}, "unknown proposer"), ({"simulator": "no"}, "unknown simulator")):
         plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
         with pytest.raises(UnknownNameError, match=words):
-            plan.proposer()
+            plan.first(2)

@@ -21,11 +21,15 @@ def test_near_the_bound_there_is_nothing_to_gain(make_record: MakeRecord) -> Non
     assert reason == "no strategy can be much faster: the best is 1.0 % above what the links allow"
 
 
+def test_without_a_bound_there_may_always_be_something_to_gain(make_record: MakeRecord) -> None:
+    assert why_stop(_records(make_record, 0.2, 0.0001), bound_seconds=None, patience=9) is None
+
+
 def test_patience_counts_trials_since_the_last_gain(make_record: MakeRecord) -> None:
     seconds: list[float | None] = [1.0, 0.9, None, 0.899, 0.95]
     assert why_stop(_records(make_record, *seconds), bound_seconds=0.1, patience=4) is None
     assert why_stop(_records(make_record, *seconds, 0.99), bound_seconds=0.1, patience=4) == (
-        "no further gain is likely: the last 4 trials brought none"
+        "no further gain is likely: 4 trials have brought none since the last that did"
     )
     assert why_stop(_records(make_record, *seconds, 0.5), bound_seconds=0.1, patience=4) is None
     assert why_stop(_records(make_record, *seconds, 0.99), bound_seconds=0.1, patience=0) is None

@@ -219,8 +219,34 @@ def test_folders_share_a_storage(
         assert again.candidate == ours[1]
     here.close()
     other = replace(model, name="other", optimizer=replace(model.optimizer, name="Adam"))
+    third = StudyFolder(tmp_path / "third" / "team")
     with pytest.raises(InputError, match="the study team is of another model"):
-        begin_study(StudyFolder(tmp_path / "third" / "team"), other, cluster, _settings("team"), storage=url)
+        begin_study(third, other, cluster, _settings("team"), storage=url)
+    # The name is still free for who names the right model.
+    begin_study(third, model, cluster, _settings("team"), storage=url).close()
+
+
+def test_what_a_machine_that_is_gone_was_trying_others_may_try(
+    model: ModelSpec, cluster: ClusterSpec, ours: list[Candidate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'team.db'}"
+    here, there = (
+        begin_study(StudyFolder(tmp_path / name / "team"), model, cluster, _settings("team"), storage=url)
+        for name in ("one", "other")
+    )
+    here.enqueue(ours[:1])
+    assert there.ask() is not None
+    assert here.taken() == {ours[0].strategy_id}
+    here.enqueue(ours[:1])
+    assert here.ask() is None, "the other one is at it"
+    monkeypatch.setattr("autosync.search.study.STALE_SECONDS", -1.0)
+    assert (here.taken(), here.num_under_way()) == (set(), 0)
+    here.enqueue(ours[:1])
+    asked = here.ask()
+    assert asked is not None
+    assert asked.candidate == ours[0]
+    here.close()
+    there.close()
 
 
 def test_a_shared_study_is_read_by_its_name_from_anywhere(
@@ -252,6 +278,12 @@ def test_a_shared_study_is_read_by_its_name_from_anywhere(
 )
 def test_what_is_no_file_of_ours_keeps_its_url(url: str) -> None:
     assert absolute(url) == url
+
+
+@pytest.mark.parametrize("url", ["postgresql://[x/db", "journal:", "sqlite:////nowhere/a.db?timeout=1"])
+def test_urls_that_name_nothing_are_refused(url: str) -> None:
+    with pytest.raises(InputError):
+        open_storage(url, is_new_allowed=False)
 
 
 def test_storages_are_told_from_what_is_none(tmp_path: Path) -> None:

@@ -16,14 +16,16 @@ from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
-from autosync.search.candidates import STOCK_DDP, candidate_of
+from autosync.search.candidates import STOCK_DDP, candidate, candidate_of
 from autosync.search.effort import Effort
 from autosync.search.tune import Tuned, tune
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, save_cluster
 from autosync.specs.model import ModelSpec
-from autosync.specs.model_file import load_model, save_model
+from autosync.specs.model_file import load_model, model_of, save_model
 from autosync.strategy.bundle import load_bundle
+from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.compare import Design
 from autosync.trials.contestant import Contestant
@@ -316,8 +318,78 @@ def test_a_budget_and_patience_are_kept_unless_given_anew(tune_fake: TuneFake) -
     now, _ = tune_fake({STOCK: FakeSteps(seconds=0.05)}, resume="s", budget_seconds=100.0)
     assert len(now.records) == 8
     hasty, _ = tune_fake({}, resume="s", budget_seconds=100.0, num_trials=30, patience=2)
-    assert len(hasty.records) == 9
-    assert "the last 8 trials brought none" in str(hasty.summary["ended"])
+    assert len(hasty.records) == 8, "there was patience for these, and there is for no more"
+    assert "7 trials have brought none since the last that did" in str(hasty.summary["ended"])
+
+
+def test_a_study_that_was_tried_can_be_proved_without_another_trial(tune_fake: TuneFake) -> None:
+    begun, _ = tune_fake({}, num_trials=5, patience=0)
+    fastest = min(begun.records[1:], key=lambda record: record.measurement.median_seconds)  # type: ignore[union-attr]
+    proved, _ = tune_fake({}, resume="s", num_trials=0)
+    assert proved.records == begun.records
+    finalists = [one.candidate.strategy_id for one in proved.verdict.contests if one.entrant.role == "finalist"]
+    assert fastest.strategy_id in finalists
+
+
+def test_where_lossy_strategies_are_allowed_the_bound_of_exact_ones_ends_nothing(tune_fake: TuneFake) -> None:
+    at_once = FakeSteps(seconds=1e-6, noise=0.005)
+    exact, _ = tune_fake({STOCK: at_once}, study="exact", num_trials=4, patience=0)
+    assert len(exact.records) == 1
+    assert str(exact.summary["ended"]).startswith("no strategy can be much faster")
+    lossy, _ = tune_fake({STOCK: at_once}, study="lossy", num_trials=4, patience=0, allow=("lossy",))
+    assert len(lossy.records) == 4
+
+
+def test_a_lossy_strategy_that_does_not_train_is_told_and_does_not_win(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, cluster = model_of(str(TASKS)), load_cluster("local-2")
+    half = candidate("preset:fp16", build_preset("fp16", model, cluster), model, cluster)
+    lost = FakeSteps(seconds=0.01, noise=0.005, loss=float("nan"), gradient_error=float("inf"))
+    service = FakeService({}, others=FakeSteps(seconds=0.1, noise=0.005))
+    run = service.prepare
+
+    def prepare(contestant: Contestant) -> None:
+        if "fp16" in contestant.name:
+            service._steps[contestant.name] = lost
+        run(contestant)
+
+    monkeypatch.setattr(service, "prepare", prepare)
+    monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
+    monkeypatch.setattr(
+        "autosync.search.tune.choose_finalists",
+        lambda tried, _: [half, *[one.candidate for one in tried if one.candidate.strategy][:1]],
+    )
+    tuned = tune(model=str(TASKS), cluster="local-2", num_trials=2, study="s", proposer="mcmc", allow=("lossy",))
+    assert not tuned.verdict.beats_default
+    (found,) = json.loads((tuned.folder / "summary.json").read_text())["fidelity"].values()
+    assert (found["loss"], found["gradient_error"]) == (None, None)
+    assert found["in_words"].endswith("so it cannot win")
+
+
+def test_stock_ddp_s_flags_are_handed_over_as_a_file(monkeypatch: pytest.MonkeyPatch, tune_fake: TuneFake) -> None:
+    fast = FakeSteps(seconds=0.05, noise=0.005)
+    settings: list[DdpSettings] = []
+
+    class Flagged(FakeService):
+        def prepare(self, contestant: Contestant) -> None:
+            if contestant.name.endswith(", static graph"):
+                settings.append(contestant.ddp)
+                self._steps[contestant.name] = fast
+            super().prepare(contestant)
+
+    tune_fake({}, study="other", num_trials=1)
+    service = Flagged({}, others=FakeSteps(seconds=0.1, noise=0.005))
+    monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
+    monkeypatch.setattr("autosync.search.handover.call", lambda _: "x" * 101)
+    tuned = tune(
+        model="model.yaml", cluster="pair.yaml", num_trials=4, study="s", proposer="random", target="ddp", patience=0
+    )
+    assert tuned.verdict.winner.name.endswith(", static graph")
+    script: dict[str, Any] = {}
+    exec((tuned.folder / "tuned_ddp.py").read_text(), script)
+    assert script["ARGUMENTS"] == settings[-1].arguments()
+    assert script["ARGUMENTS"]["static_graph"]
 
 
 def test_what_it_cost_is_measured(tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +422,7 @@ def test_without_trials_the_predicted_are_proved(tune_fake: TuneFake) -> None:
 def test_it_stops_where_no_gain_is_likely(tune_fake: TuneFake, told: Told) -> None:
     tuned, _ = tune_fake({STOCK: FakeSteps(seconds=0.05)}, num_trials=40, patience=6, progress=told)
     assert len(tuned.records) == 7
-    assert tuned.summary["ended"] == "no further gain is likely: the last 6 trials brought none"
+    assert tuned.summary["ended"] == "no further gain is likely: 6 trials have brought none since the last that did"
     assert tuned.summary["ended"] in told.notes
 
 

@@ -1,0 +1,30 @@
+"""Options that several commands take, and how their values are read."""
+
+from __future__ import annotations
+
+import click
+
+from autosync import units
+
+
+def positive_seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """A callback: a time such as `2min`, above 0; None where it is not given."""
+    seconds = some_seconds(_context, _parameter, text)
+    if seconds == 0:
+        raise click.BadParameter("no time is too little (above 0)")
+    return seconds
+
+
+def some_seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """A callback: a time such as `10min`, or `0s`; None where it is not given."""
+    if text is None:
+        return None
+    try:
+        return units.parse_time(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+seed_option = click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Where chance starts."
+)
