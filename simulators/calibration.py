@@ -132,7 +132,7 @@ def calibrate(
         return Calibrated(costs=costs)
     trials = trials[-MAX_TRIALS:]
     fit = _Fit(predict, costs, trials, parameters)
-    folds = np.arange(len(trials)) % _NUM_FOLDS
+    folds = _folds(trials)
     before, after = fit.errors, np.empty(len(trials))
     for fold in range(_NUM_FOLDS):
         held_out = folds == fold
@@ -164,7 +164,7 @@ def scale(predicted: Floats, trials: Sequence[Trial]) -> Scale:
         return Scale()
     before = np.log(predicted) - np.log([trial.seconds for trial in trials])
     weight = 1.0 / np.hypot(_FLOOR, [trial.spread for trial in trials])
-    folds = np.arange(len(trials)) % _NUM_FOLDS
+    folds = _folds(trials)
     after = np.empty(len(trials))
     for fold in range(_NUM_FOLDS):
         known = folds != fold
@@ -172,6 +172,12 @@ def scale(predicted: Floats, trials: Sequence[Trial]) -> Scale:
     if _off(after) > _GAIN * _off(before):
         return Scale(spread=_deviation(before))
     return Scale(factor=math.exp(-_middle(before, weight)), spread=_deviation(after), num_trials=len(trials))
+
+
+def _folds(trials: Sequence[Trial]) -> npt.NDArray[np.intp]:
+    """By strategy: of one that is held out no other trial is known."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(trial.strategy_id, len(numbers)) for trial in trials], np.intp) % _NUM_FOLDS
 
 
 def _middle(errors: Floats, weight: Floats) -> float:

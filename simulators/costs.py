@@ -14,6 +14,9 @@ from statistics import median
 from autosync.specs.calibration import Calibration, Curve, Estimate
 from autosync.specs.cluster import ClusterSpec
 
+LOOPBACK_RATE = 1.5e9
+"""Bytes a second between two ranks of a node of which the cluster's file says nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorCosts:
@@ -120,7 +123,14 @@ def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Cost
         round_seconds=_round_seconds(cluster, calibration, ("ring", "halving_doubling")) or ordinary.round_seconds,
         native_round_seconds=_round_seconds(cluster, calibration, ("native",)) or ordinary.native_round_seconds,
         num_processors=num_processors if calibration.emulated else None,
+        hop_seconds=max(ordinary.hop_seconds, _hop_seconds(calibration, ordinary.processor)),
     )
+
+
+def _hop_seconds(calibration: Calibration, processor: ProcessorCosts) -> float:
+    """The way of a message from host to host, without what its ends take for it."""
+    found = [node.latency_seconds.value for node in calibration.nodes if node.latency_seconds is not None]
+    return median(found) - processor.of_message(native=True) if found else 0.0
 
 
 def _round_seconds(cluster: ClusterSpec, calibration: Calibration, algorithms: tuple[str, ...]) -> float | None:

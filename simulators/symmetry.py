@@ -10,13 +10,18 @@ happens, for whatever is seen depends on classes alone.
 from __future__ import annotations
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from autosync.plan.tables import Shape
 from autosync.plan.types import Algorithm, Collective
+from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
+
+_ALIKE = 0.1
+"""Rates that differ by less than that share may be taken for the same."""
 
 _AROUND: frozenset[Algorithm] = frozenset({"ring", "native"})
 _ROOTED: frozenset[Collective] = frozenset({"reduce", "broadcast", "gather_v"})
@@ -105,7 +110,16 @@ def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
     node = cluster.nodes[position]
     rack = next((rack for rack in cluster.racks if rack.name == node.rack), None)
     uplink = None if rack is None else (rack.uplink_out, rack.uplink_in, _num_in_rack(cluster, rack.name))
-    return (node.role, node.devices, node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, uplink)
+    # A host that a probe found slow is another kind of host, whatever its file claims.
+    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    rates = () if found is None else (found.rate_out, found.rate_in, found.rate_within)
+    probed = tuple([_rough(one) for one in rates])
+    return (node.role, node.devices, node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, uplink, probed)
+
+
+def _rough(rate: Estimate | None) -> float | None:
+    """A rate to some percent: no two links are probed alike to the last byte."""
+    return None if rate is None or rate.value <= 0 else round(math.log(rate.value) / _ALIKE)
 
 
 def _num_in_rack(cluster: ClusterSpec, rack: str) -> int:

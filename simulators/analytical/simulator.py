@@ -36,7 +36,7 @@ _MAX_ROWS = 100_000
 
 def open_analytical(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> AnalyticalSimulator:  # noqa: ARG001 - it knows nothing of other models
     """The analytical simulator as the catalogue opens it."""
-    return AnalyticalSimulator(model, cluster, costs=costs_of(cluster, num_processors=local_processors(cluster)))
+    return AnalyticalSimulator(model, cluster)
 
 
 class AnalyticalSimulator:
@@ -54,7 +54,7 @@ class AnalyticalSimulator:
     ) -> None:
         self._model = model
         self._cluster = cluster
-        self._probed = costs or costs_of(cluster)
+        self._probed = costs or costs_of(cluster, num_processors=local_processors(cluster))
         self._calibrated = Calibrated(costs=self._probed)
         self._numbering = numbering or Numbering(model)
         self._site = Site(model, cluster)

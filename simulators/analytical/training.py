@@ -12,8 +12,8 @@ from autosync.specs.model import ModelSpec
 
 def training_of(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Training:
     """What a step of the model is made of: its compute, and what the engine does in a step beside it."""
-    # Ranks that share processors wait for one another.
-    crowd = max(1.0, cluster.num_workers / (costs.num_processors or cluster.num_workers))
+    # Ranks that share processors wait for one another. Where each node has its own, the model's timeline has it all.
+    crowd = 0.0 if costs.num_processors is None else max(1.0, cluster.num_workers / costs.num_processors)
     timeline = model.timeline
     microstep = sum(segment.seconds for segment in (*timeline.forward, *timeline.backward))
     uses = sorted({variable.use for variable in model.variables})

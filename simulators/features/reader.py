@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from autosync.simulators.analytical.simulator import open_analytical
+from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.analytical.totals import TOTALS
-from autosync.simulators.costs import costs_of, local_processors
+from autosync.simulators.costs import Costs, costs_of, local_processors
 from autosync.simulators.features.choices import CHOICES, choice_features, complexity
 from autosync.simulators.features.context import CONTEXT, Scales, context_features, scales_of
 from autosync.simulators.interface import Simulator
-from autosync.simulators.timeline.simulator import open_timeline
+from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
@@ -66,16 +66,16 @@ class Features(NamedTuple):
 class Reader:
     """Reads strategies for one model on one cluster."""
 
-    def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> None:
         self._model = model
         self._cluster = cluster
-        costs = costs_of(cluster, num_processors=local_processors(cluster))
+        costs = costs or costs_of(cluster, num_processors=local_processors(cluster))
         self._scales: Scales = scales_of(model, cluster)
         self._context = np.array(list(context_features(model, cluster, costs).values()))
         self._num_elements = sum(variable.num_elements for variable in model.variables)
         self._num_bytes = model.num_bytes * cluster.num_workers
-        self._analytical = open_analytical(model, cluster)
-        self._timeline: Simulator = open_timeline(model, cluster)
+        self._analytical = AnalyticalSimulator(model, cluster, costs=costs)
+        self._timeline: Simulator = TimelineSimulator(model, cluster, costs=costs)
 
     def read(self, strategies: Sequence[Strategy]) -> Read:
         """What there is to know of each, in their order."""

@@ -29,7 +29,11 @@ Enrol = Callable[[ModelSpec, ClusterSpec], Student[Rows]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lot:
-    """All records of one model on one cluster that something can be learned from."""
+    """What was measured of one model on one cluster, and something can be learned from: each strategy once.
+
+    Others measured the same strategy again and again to see whether the machine drifts, or to know the fastest better.
+    These trials teach nothing more, and would make a strategy its own rival.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -68,10 +72,19 @@ def lots_of_records(records: Iterable[Record], specs: Iterable[Spec]) -> list[Lo
                 Lot(
                     model=model_of_spec(known[model]),
                     cluster=cluster_of_spec(known[cluster]),
-                    records=tuple(chosen),
+                    records=tuple(_each_once(chosen)),
                 )
             )
     return lots
+
+
+def _each_once(records: Iterable[Record]) -> Iterator[Record]:
+    """The first trial of each strategy."""
+    seen: set[str | None] = set()
+    for record in records:
+        if record.strategy_id not in seen:
+            seen.add(record.strategy_id)
+            yield record
 
 
 def groups_of(lots: Iterable[Lot], enrol: Enrol[Rows]) -> Iterator[Group[Rows]]:

@@ -49,8 +49,9 @@ class TaughtRanker:
         features = self.reader.features(rows, self.groups)
         before, unsure_before = self.prior.correct(features.values)
         after, unsure = self.target.correct(features.values)
-        if self.target is UNTAUGHT:
-            unsure = unsure_before
+        if not self.target.members:
+            # Few trials, or none, do not say how unsure the rest is.
+            unsure = np.maximum(unsure, unsure_before)
         return np.log(features.seconds) + self.prior_share * before + after, unsure
 
 
@@ -90,11 +91,17 @@ class RankerStudent:
             begin = np.log(features.seconds)
             share = _believed(correction, targets.log_seconds - begin)
             how = self._how if count >= _FEW else replace(self._how, depth=2)
-            blocks = np.arange(count, dtype=np.intp)
-            target = boost(features.values, begin + share * correction, targets, blocks, how)
+            target = boost(features.values, begin + share * correction, targets, _alike(features.values), how)
         return TaughtRanker(
             reader=self._reader, groups=self._groups, prior=self._prior, prior_share=share, target=target
         )
+
+
+def _alike(values: Floats) -> Positions:
+    """Trials that are read alike, of one strategy mostly, are one block: who is to be held out has seen none of it."""
+    _, first, number = np.unique(values, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))
+    return np.asarray(order[number.ravel()], dtype=np.intp)
 
 
 def _believed(correction: Floats, errors: Floats) -> float:

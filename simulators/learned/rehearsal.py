@@ -1,7 +1,8 @@
 """Whether strategies are read today as they were when a prior was trained.
 
 A prior says how far off the other simulators are. If one of them has become better since, it corrects faults that are
-gone. So what is saved has with it how a small made-up case was read; whoever opens it reads the same case again.
+gone. So what is saved has with it how two small made-up cases were read; whoever opens it reads the same cases again.
+One is a cluster of hosts apart, the other an emulated one with racks and several ranks a node, as records come from.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from autosync.errors import InputError
+from autosync.simulators.costs import Costs
 from autosync.simulators.features.reader import Reader
-from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.presets import build_preset
 
@@ -23,9 +25,14 @@ _TOLERANCE = 1e-3
 
 @functools.cache
 def rehearsed() -> tuple[float, ...]:
-    """How the case is read: of each strategy the predictions of other simulators, and its features in one number."""
-    model, cluster = _model(), _cluster()
-    reader = Reader(model, cluster)
+    """How the cases are read: of each strategy the predictions of other simulators, and its features in one number."""
+    apart = _read(_cluster(), Costs())
+    return (*apart, *_read(_emulated(), Costs(num_processors=2)))
+
+
+def _read(cluster: ClusterSpec, costs: Costs) -> tuple[float, ...]:
+    model = _model()
+    reader = Reader(model, cluster, costs=costs)
     read = reader.read([build_preset(name, model, cluster) for name in _PRESETS])
     values = reader.features(read).values
     # Later columns weigh more, so that columns that have changed places are noticed.
@@ -43,6 +50,15 @@ def check_rehearsal(told: Sequence[float]) -> None:
             rule="what corrects them was trained with those of this version",
             hint="train it again",
         )
+
+
+def _emulated() -> ClusterSpec:
+    nodes = [
+        Node(name=f"n{place}", host=f"n{place}", devices=2, bandwidth_out=6e7, bandwidth_in=6e7, rack=f"r{place}")
+        for place in range(2)
+    ]
+    racks = [Rack(name=f"r{place}", uplink_out=1e8, uplink_in=1e8) for place in range(2)]
+    return ClusterSpec(name="emulated", nodes=tuple(nodes), racks=tuple(racks), launcher="testbed")
 
 
 def _model() -> ModelSpec:

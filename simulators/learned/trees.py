@@ -8,7 +8,6 @@ thresholds on numbers, and nothing else that its format has room for.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -111,7 +110,8 @@ def _check_children(left: Sequence[int], right: Sequence[int], wrong: Any) -> No
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) <= MAX_NUMBER
+    # Infinity and what is no number are not below it either; an integer may be too long to ask whether it is finite.
+    return type(value) in (int, float) and abs(value) <= MAX_NUMBER
 
 
 def _written_anew(trees: Sequence[Mapping[str, list[Any]]], num_features: int) -> dict[str, Any]:

@@ -13,13 +13,11 @@ import numpy as np
 
 from autosync.plan.tables import Shape
 from autosync.simulators.alone import Place, seconds_alone
-from autosync.simulators.costs import Costs, link_rate
+from autosync.simulators.costs import LOOPBACK_RATE, Costs, link_rate
 from autosync.simulators.symmetry import Classes, classes_of
 from autosync.simulators.timeline.problem import Flags, Floats, Integers
-from autosync.simulators.usage import Instance, instances_of, links_of
+from autosync.simulators.usage import Instance, Link, instances_of, links_of
 from autosync.specs.cluster import ClusterSpec
-
-_LOOPBACK_RATE = 1.5e9
 
 
 class Catalog(NamedTuple):
@@ -81,9 +79,7 @@ def catalog_of(cluster: ClusterSpec, classes: Classes, shapes: Sequence[Shape], 
         trains=np.array([role == "worker" for role in roles], dtype=np.bool_),
         server_trainer=classes.of_rank[0],
         # The processors of an emulated cluster come last.
-        capacity=_floats(
-            [*(_rate(cluster, link.kind, link.position, costs) for link in links), float(costs.num_processors or 1)]
-        ),
+        capacity=_floats([*(_capacity(cluster, link, costs) for link in links), float(costs.num_processors or 1)]),
         first_instance=_ends(map(len, rows)),
         num_members=_integers(one.num_members for _, one in flat),
         seconds=_floats(_seconds(shape, one, costs) for shape, one in flat),
@@ -132,6 +128,14 @@ def _places(cluster: ClusterSpec, costs: Costs) -> list[Place]:
     return [Place(rank.node, *nodes[rank.node]) for rank in cluster.ranks]
 
 
+def _capacity(cluster: ClusterSpec, link: Link, costs: Costs) -> float:
+    """Of a link. Within a node each rank can send at the rate that two ranks have between them."""
+    rate = _rate(cluster, link.kind, link.position, costs)
+    if link.kind != "within":
+        return rate
+    return rate * max(1, sum(rank.node == link.position for rank in cluster.ranks))
+
+
 def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float:
     """Payload bytes a second of a link: as it was probed, else what its file claims."""
     calibration = cluster.calibration
@@ -144,7 +148,7 @@ def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float
     node = cluster.nodes[position]
     found = calibration.node(node.name) if calibration else None
     if kind == "within":
-        return link_rate(node.intra_bandwidth or _LOOPBACK_RATE, found.rate_within if found else None, costs.link_share)
+        return link_rate(node.intra_bandwidth or LOOPBACK_RATE, found.rate_within if found else None, costs.link_share)
     if kind == "out":
         return link_rate(node.bandwidth_out, found.rate_out if found else None, costs.link_share)
     return link_rate(node.bandwidth_in, found.rate_in if found else None, costs.link_share)

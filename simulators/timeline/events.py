@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from autosync.simulators.compiled import borrows, inlined
+from autosync.simulators.timeline.horizon import num_iterations, within_reach
 from autosync.simulators.timeline.network import Played, Scene, State
 from autosync.simulators.timeline.problem import COMPUTE, EVENT, STEP_ENDS, WAIT, WORK, Floats
 from autosync.simulators.timeline.rest import at_rest, is_due, item_of
@@ -46,9 +47,12 @@ _MIN_STEADY_STEPS = 2
 _SLICE_SECONDS = 1.4e-3
 
 
-def play(scene: Scene, num_iterations: int, *, all_of_them: bool = False) -> Played:
-    """So many iterations from rest, or fewer where steps have become steady."""
-    state, step_ends = at_rest(scene, num_iterations), np.full(num_iterations, np.nan)
+def play(scene: Scene, count: int | None = None, *, all_of_them: bool = False) -> Played:
+    """So many iterations from rest (as many as it takes, unless told), or fewer where steps have become steady."""
+    every, lag = within_reach(scene.every, scene.follower_lag)
+    scene = scene._replace(every=every, follower_lag=lag)
+    wanted = count or num_iterations(every, lag)
+    state, step_ends = at_rest(scene, wanted), np.full(wanted, np.nan)
     num_steps = _play(scene, state, step_ends, all_of_them)
     return Played(step_ends[:num_steps], state.begun, state.ended, state.passed)
 
@@ -57,10 +61,12 @@ def play(scene: Scene, num_iterations: int, *, all_of_them: bool = False) -> Pla
 def _play(scene: Scene, state: State, step_ends: Floats, all_of_them: bool) -> int:  # noqa: FBT001 - numba has no keyword-only ones
     """Until the end, or until steps are steady; how many there were."""
     num_iterations, num_steps = len(step_ends), 0
-    # What is not done in every step has no steady ones.
+    # What is not done in every step has no steady ones, and what waits for long ago none that can be told so early.
     can_be_steady = not all_of_them
     for every in scene.every:
         can_be_steady &= every == 1
+    for lag in scene.follower_lag:
+        can_be_steady &= lag <= 1
     for rank in range(len(scene.trains)):
         push(state.heap, 0.0, rank * NUM_KINDS + COMPUTED)
         push(state.heap, 0.0, rank * NUM_KINDS + WORKS)

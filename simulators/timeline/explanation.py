@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -149,12 +148,12 @@ class _Path:
         """What ended as an operation began on a rank; None: its begin was for training to say."""
         operation: Operation = self._plan.operations[index]
         candidates = [(edge.target, iteration - edge.lag) for edge in operation.after if edge.event == "operation"]
-        if part in self._lane_before:
-            candidates.append((self._lane_before[part], iteration))
-        best, latest = None, -np.inf
+        candidates += [(before, iteration) for before in self._lane_before.get(part, ())]
+        best, latest, begun = None, -np.inf, self._played.begun[iteration, part] + _ROUNDING_SECONDS
         for target, at in candidates:
             other = int(self._scene.part_of[target, rank])
-            if at >= 0 and other >= 0 and self._played.ended[at, other] > latest:
+            # What went on beside it held nothing up. What was not done in that iteration has not ended.
+            if at >= 0 and other >= 0 and latest < self._played.ended[at, other] <= begun:
                 best, latest = (target, at), float(self._played.ended[at, other])
         told = self._told(operation.after, rank, iteration)
         return best if latest >= told - _ROUNDING_SECONDS and best is not None else None
@@ -182,13 +181,14 @@ class _Path:
         ]
         return np.flatnonzero((scene.program == EVENT) & np.isin(scene.program_argument, numbers)).tolist()
 
-    def _lanes(self) -> dict[int, int]:
-        """For each part the operation before it in its lane."""
-        scene, found = self._scene, dict[int, int]()
+    def _lanes(self) -> dict[int, tuple[int, ...]]:
+        """For each part the operations before it in its lane: as many as the lane carries out at a time."""
+        scene, found = self._scene, dict[int, tuple[int, ...]]()
         for queue in range(len(scene.first_queued) - 1):
             queued = scene.queued[scene.first_queued[queue] : scene.first_queued[queue + 1]].tolist()
-            for before, part in itertools.pairwise(queued):
-                found[part] = int(scene.parts[before]["operation"])
+            operations = scene.parts["operation"][queued].tolist()
+            for place, part in enumerate(queued):
+                found[part] = tuple(operations[max(0, place - scene.lane_width) : place])
         return found
 
     def _waited(self, rank: int, place: int) -> tuple[int, int] | None:
@@ -205,7 +205,7 @@ class _Path:
         for edge in self._plan.gates[int(scene.program_argument[place])].after:
             part = int(scene.part_of[edge.target, rank]) if edge.event == "operation" else -1
             iteration = self._iteration - edge.lag
-            if part >= 0 and iteration >= 0:
+            if part >= 0 and iteration >= 0 and np.isfinite(self._played.ended[iteration, part]):
                 ends[edge.target, iteration] = float(self._played.ended[iteration, part])
         return max(ends, key=lambda which: ends[which]) if ends else None
 

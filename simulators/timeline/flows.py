@@ -7,19 +7,17 @@ import numpy as np
 from autosync.plan.tables import LOCAL_KINDS, Tables, tables_of
 from autosync.plan.types import Plan
 from autosync.runtime.updates import EngineUpdates, engine_updates
-from autosync.simulators.costs import Costs, costs_of
+from autosync.simulators.costs import Costs, costs_of, local_processors
 from autosync.simulators.symmetry import Classes
 from autosync.simulators.timeline.assembly import Given, assemble
 from autosync.simulators.timeline.catalog import Catalogs
+from autosync.simulators.timeline.horizon import num_iterations, step_seconds, within_reach
 from autosync.simulators.timeline.kernel import simulate
 from autosync.simulators.timeline.problem import Flags, Floats, Outcome, Problem, Program
 from autosync.simulators.timeline.program import program_of, with_update
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Overlap
-
-NUM_ITERATIONS = 8
-"""As many as steps need to become steady, and more: what goes on into the next forward pass settles in two or three."""
 
 _UPDATE = LOCAL_KINDS.index("update")
 
@@ -32,15 +30,15 @@ class Flows:
     ) -> None:
         self._model = model
         self._cluster = cluster
-        self._costs = costs or costs_of(cluster)
+        self._costs = costs or costs_of(cluster, num_processors=local_processors(cluster))
         self._catalogs = Catalogs(cluster, self._costs, classes=classes)
         self._programs: dict[Overlap, Program] = {}
         num_elements = sum(variable.num_elements for variable in model.variables)
         self._update_seconds = sum(segment.seconds for segment in model.timeline.optimizer) / num_elements
 
-    def play(self, plan: Plan, *, num_iterations: int = NUM_ITERATIONS) -> Outcome:
+    def play(self, plan: Plan, *, count: int | None = None) -> Outcome:
         """All that happens, from rest until steps are steady."""
-        return simulate(self.problem(plan), num_iterations)
+        return _played(self.problem(plan), count)
 
     def problem(self, plan: Plan) -> Problem:
         """What the kernel is given."""
@@ -63,10 +61,9 @@ class Flows:
 
     def seconds(self, plan: Plan) -> float:
         """A steady step."""
-        period = max([operation.every for operation in plan.operations], default=1)
-        ends = self.play(plan, num_iterations=max(NUM_ITERATIONS, 2 * period)).step_ends
-        assert len(ends) > period, "a plan cannot deadlock, so all its steps end"
-        return float(ends[-1] - ends[-1 - period]) / period
+        problem = self.problem(plan)
+        found = _played(problem)
+        return step_seconds(found.step_ends, found.ended, problem.every, problem.waiting_lag)
 
     def _program(self, plan: Plan) -> Program:
         """Plans have the same gates wherever they overlap the same."""
@@ -81,6 +78,11 @@ class Flows:
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         per_element = np.where(operations.kind == _UPDATE, self._update_seconds, 1.0 / rates[operations.cost])
         return np.asarray(costs.local_seconds + operations.num_elements * per_element, dtype=np.float64)
+
+
+def _played(problem: Problem, count: int | None = None) -> Outcome:
+    every, lag = within_reach(problem.every, problem.waiting_lag)
+    return simulate(problem._replace(every=every, waiting_lag=lag), count or num_iterations(every, lag))
 
 
 def users_updates(tables: Tables, ours: EngineUpdates) -> Flags:

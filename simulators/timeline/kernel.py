@@ -30,8 +30,10 @@ _FULL = 1.0 - 1e-9
 def simulate(problem: Problem, num_iterations: int) -> Outcome:
     """So many iterations from rest, or fewer where steps have become steady."""
     state = _at_rest(problem, num_iterations)
-    # What is not done in every step has no steady ones.
+    # What is not done in every step has no steady ones, and what waits for long ago none that can be told so early.
     can_be_steady = problem.every.max() == 1
+    for lag in problem.waiting_lag:
+        can_be_steady &= lag <= 1
     num_steps = 0
     while True:
         _go_on(problem, state)

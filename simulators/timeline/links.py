@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.costs import Costs, link_rate
+from autosync.simulators.costs import LOOPBACK_RATE, Costs, link_rate
 from autosync.simulators.timeline.network import Network
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.shaping import bucket
-
-_LOOPBACK_RATE = 1.5e9
 
 
 def network_of(cluster: ClusterSpec, costs: Costs) -> Network:
@@ -28,7 +26,11 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> Network:
         return float(bucket(claimed).burst_bytes) if cluster.launcher == "testbed" else 0.0
 
     pairs = list(zip(cluster.nodes, probed, strict=True))
-    within = [rate(node.intra_bandwidth or _LOOPBACK_RATE, one.get("within")) for node, one in pairs]
+    # What a node can pass between two of its ranks, each of them can send at the same time.
+    within = [
+        rate(cluster.nodes[rank.node].intra_bandwidth or LOOPBACK_RATE, probed[rank.node].get("within"))
+        for rank in cluster.ranks
+    ]
     up = [(rack, uplinks.get(rack.name)) for rack in cluster.racks]
     into = [rate(node.bandwidth_in, one.get("in")) for node, one in pairs]
     out_of_racks = [rate(rack.uplink_out, one.rate_out if one else None) for rack, one in up]

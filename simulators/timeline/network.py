@@ -75,8 +75,9 @@ class Times(NamedTuple):
 class Network(NamedTuple):
     """Links between ranks.
 
-    By rank its node. By link (out of each node, then within each): bytes a second, and what passes at once after a
-    pause. By queue (into each node, then out of and into each rack) the same. By node its rack, -1: none.
+    By rank its node. By link (out of each node, then of each rank to others of its node): bytes a second, and what
+    passes at once after a pause. By queue (into each node, then out of and into each rack) the same. By node its rack,
+    -1: none.
     """
 
     node: Integers

@@ -25,9 +25,9 @@ from autosync.simulators.timeline.network import (
 def at_rest(scene: Scene, num_iterations: int) -> State:
     num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
     num_items = num_parts + num_ranks * scene.num_gates
-    # What may stand in lines at a time, and what may be about to happen.
+    # What may stand in lines at a time, and what may be about to happen: a model's program may take no time at all.
     num_entries = 4 * len(scene.message_bytes) + 4 * len(scene.channels) + 64
-    num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 2 * scene.num_lanes) + 64
+    num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 2 * scene.num_lanes + len(scene.program)) + 64
     state = State(
         num_iterations=num_iterations,
         num_items=num_items,

@@ -18,6 +18,7 @@ from autosync.simulators.lowered import lowered
 from autosync.simulators.timeline.events import play
 from autosync.simulators.timeline.explanation import Explanation, explanation_of
 from autosync.simulators.timeline.flows import Flows
+from autosync.simulators.timeline.horizon import step_seconds
 from autosync.simulators.timeline.near import Near
 from autosync.simulators.timeline.network import Played, Scene
 from autosync.simulators.timeline.trace import trace_of
@@ -29,18 +30,12 @@ from autosync.strategy.representation import Strategy
 MOST_RANKS = 64
 """Up to so many ranks every message is played; beyond, transfers are flows and ranks that do the same are one."""
 
-NUM_ITERATIONS = 8
-"""As many as steps need to become steady, and more: what goes on into the next forward pass settles in two or three."""
-
-_NUM_UNSETTLED = 2
-"""Where steps do not become steady, so many first ones do not count."""
-
 _BATCH = 64
 
 
 def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> TimelineSimulator:  # noqa: ARG001 - it knows nothing of other models
     """The timeline as the catalogue opens it."""
-    return TimelineSimulator(model, cluster, costs=costs_of(cluster, num_processors=local_processors(cluster)))
+    return TimelineSimulator(model, cluster)
 
 
 class TimelineSimulator:
@@ -84,14 +79,14 @@ class TimelineSimulator:
         (scene,) = self._scenes([strategy], every_rank=every_rank)
         return scene
 
-    def play(self, strategy: Strategy, *, num_iterations: int = NUM_ITERATIONS) -> Played:
-        """All that happens, message by message, from rest until steps are steady."""
-        return play(self.scene(strategy, every_rank=True), num_iterations)
+    def play(self, strategy: Strategy, *, count: int | None = None) -> Played:
+        """All that happens, message by message, from rest until steps are steady, or so many steps."""
+        return play(self.scene(strategy, every_rank=True), count)
 
     def explain(self, strategy: Strategy) -> Explanation:
         """What a step by a strategy waits for, and how busy links are."""
         plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
-        played = play(scene, NUM_ITERATIONS)
+        played = play(scene)
         return explanation_of(plan, self._cluster, scene, played, seconds=steady_seconds(scene, played))
 
     def trace(self, strategy: Strategy) -> list[dict[str, Any]]:
@@ -100,7 +95,7 @@ class TimelineSimulator:
         Each rank has its own steps in it, which settle later than the last rank's do.
         """
         plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
-        return trace_of(plan, self._cluster, scene, play(scene, NUM_ITERATIONS, all_of_them=True))
+        return trace_of(plan, self._cluster, scene, play(scene, all_of_them=True))
 
     def _scenes(self, strategies: Sequence[Strategy], *, every_rank: bool = False) -> Iterator[Scene]:
         lowering = self._lowering
@@ -123,16 +118,9 @@ class TimelineSimulator:
 
 
 def steady_seconds(scene: Scene, played: Played) -> float:
-    """A step, when they have become steady; the median of those that do not.
-
-    Ranks that run ahead of each other make steps that are long and short in turns, measured and played.
-    """
-    ends, period = played.step_ends, int(scene.every.max())
-    assert len(ends) > period, "a plan cannot deadlock, so all its steps end"
-    if len(ends) < NUM_ITERATIONS or period > 1:
-        return float(ends[-1] - ends[-1 - period]) / period
-    return float(np.median(np.diff(ends)[_NUM_UNSETTLED - 1 :]))
+    """A step of a plan that was played, in the long run."""
+    return step_seconds(played.step_ends, played.ended, scene.every, scene.follower_lag)
 
 
 def _seconds(scene: Scene) -> float:
-    return steady_seconds(scene, play(scene, max(NUM_ITERATIONS, 2 * int(scene.every.max()))))
+    return steady_seconds(scene, play(scene))

@@ -174,10 +174,11 @@ def _channels(script: Script, parts: Records, messages: Messages) -> tuple[Recor
     lines = np.empty(num_contexts * (num_ranks * num_ranks if num_ranks > 1 else 2), LINE)
     for line in range(len(lines)):
         one = lines[line]
-        start, end = network.node[line // num_ranks % num_ranks], network.node[line % num_ranks]
+        sender = line // num_ranks % num_ranks
+        start, end = network.node[sender], network.node[line % num_ranks]
         one.link, one.queue, one.rack_out, one.rack_in = start, end, -1, -1
         if start == end and num_ranks > 1:
-            one.link, one.queue = num_nodes + start, -1
+            one.link, one.queue = num_nodes + sender, -1
         elif network.rack[start] != network.rack[end]:
             if network.rack[start] >= 0:
                 one.rack_out = num_nodes + network.rack[start]

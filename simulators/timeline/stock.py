@@ -1,4 +1,7 @@
-"""Which plans torch's own reducer carries out in the engine's place: the rule of `runtime.stock`, read off tables."""
+"""Which plans torch's own reducer carries out in the engine's place: the rule of `runtime.stock`, read off tables.
+
+But for one thing that only DDP itself can say: whether a list of caps makes buckets of these sizes.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ def _are_whole(tables: Tables, model: ModelSpec) -> bool:
             return False
         variables = after.target[edges].tolist()
         if sum(model.variables[one].num_elements for one in variables) != operations.num_elements[number]:
+            return False
+        if len({model.variables[one].dtype for one in variables}) > 1:
             return False
         if not seen.isdisjoint(variables) or any(model.variables[one].sparse for one in variables):
             return False

@@ -1,7 +1,6 @@
 """What a lane's thread does of a transfer, for the timeline's kernel: it begins it, asks, posts and takes. Compiled.
 
-It takes its messages in order. It asks for them a window ahead, and what nobody has asked for is not sent. `events`
-calls this (see `wire` on changes).
+It takes its messages in order. It asks for them a window ahead, and what nobody has asked for is not sent.
 """
 
 from __future__ import annotations

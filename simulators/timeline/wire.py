@@ -1,8 +1,4 @@
-"""What the timeline's kernel stands on: what is about to happen, processors, connections and links. Compiled.
-
-`events` and `transfers` call this: numba keeps what it compiled for a file until that file changes, so a change here
-wants one there.
-"""
+"""What the timeline's kernel stands on: what is about to happen, processors, connections and links. Compiled."""
 
 from __future__ import annotations
 

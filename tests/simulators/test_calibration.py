@@ -63,10 +63,17 @@ def test_costs_that_are_right_stay_as_they_are() -> None:
 def test_what_it_cannot_explain_leaves_the_probe_s_costs() -> None:
     rng = np.random.default_rng(0)
     random = [dataclasses.replace(one, seconds=float(rng.uniform(0.01, 0.05))) for one in trials(PRIOR)]
-    before = np.abs(np.log(predict(PRIOR, STRATEGIES) / [one.seconds for one in random])).mean()
-    found = calibrate(predict, PRIOR, random, parameters=KNOBS)
-    after = np.abs(np.log(predict(found.costs, STRATEGIES) / [one.seconds for one in random])).mean()
-    assert after <= before
+    assert calibrate(predict, PRIOR, random, parameters=KNOBS).costs == PRIOR
+
+
+def test_other_trials_of_a_strategy_are_not_unseen() -> None:
+    """Of one strategy, however often it was measured, nothing can be held out."""
+    costs = dataclasses.replace(PRIOR, transfer_seconds=4 * PRIOR.transfer_seconds)
+    same = [trials(costs)[0]] * 20
+    assert calibrate(predict, PRIOR, same, parameters=KNOBS).costs == PRIOR
+    predicted = predict(PRIOR, [one.strategy for one in same])
+    slow = [dataclasses.replace(one, seconds=2 * float(predicted[0])) for one in same]
+    assert scale(predicted, slow).factor == 1.0
 
 
 def test_a_few_trials_change_nothing() -> None:

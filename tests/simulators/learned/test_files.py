@@ -188,7 +188,8 @@ def test_bytes_that_flip_are_noticed(
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
-    if path.name == MANIFEST_FILE or data.draw(st.booleans()):
+    is_signed = path.name != MANIFEST_FILE and data.draw(st.booleans())
+    if not is_signed:
         path.write_bytes(bytes(content))
     else:
         _signed(copy, path.name, bytes(content))
@@ -198,6 +199,8 @@ def test_bytes_that_flip_are_noticed(
     except DocumentError as error:
         refusal = str(error)
     assert not refusal or str(copy) in refusal
+    # In a manifest some bytes mean nothing, such as blanks; and whoever signs a file may write what it may say.
+    assert refusal or is_signed or path.name == MANIFEST_FILE
 
 
 def test_weights_of_another_network_are_refused(sequence_folder: Path) -> None:

@@ -84,6 +84,17 @@ def test_work_that_takes_no_time_is_passed_once() -> None:
     assert path[0].start_seconds < path[-1].start_seconds
 
 
+@pytest.mark.parametrize("preset", ["ddp", "horovod_fusion", "ps"])
+def test_nothing_counts_twice(preset: str) -> None:
+    """Stock DDP has two buckets under way at a time: what went on beside another one held it not up."""
+    model, cluster = load_model("resnet18"), load_cluster("4-hosts")
+    found = TimelineSimulator(model, cluster, costs=Costs()).explain(build_preset(preset, model, cluster))
+    path = found.critical_path
+    assert sum(one.seconds for one in path) <= found.seconds * 1.001
+    assert all(before.end_seconds <= after.start_seconds + 1e-9 for before, after in itertools.pairwise(path))
+    assert any(one.kind == "compute" for one in path)
+
+
 def test_links_are_as_busy_as_their_bytes_make_them() -> None:
     """Of three in a ring each sends and receives 4/3 of 20 MB over 100 MB/s; the busiest link comes first."""
     found = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=Costs(payload_share=1.0)).explain(RING)

@@ -112,8 +112,8 @@ def test_classes_stand_for_all_their_ranks(seed: int) -> None:
     plan = lower(strategy, model, cluster)
     has_star = any(isinstance(one, Transfer) and one.algorithm == "star" for one in plan.operations)
     costs = Costs(num_processors=2, rate_added=math.inf if has_star else Costs().rate_added)
-    together = Flows(model, cluster, costs=costs).play(plan, num_iterations=4)
-    each = Flows(model, cluster, costs=costs, classes=apart(cluster)).play(plan, num_iterations=4)
+    together = Flows(model, cluster, costs=costs).play(plan, count=4)
+    each = Flows(model, cluster, costs=costs, classes=apart(cluster)).play(plan, count=4)
     assert together.step_ends == pytest.approx(each.step_ends, rel=1e-6)
 
 

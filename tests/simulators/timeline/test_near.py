@@ -20,7 +20,6 @@ from autosync.plan.types import Transfer
 from autosync.runtime import exchange, pieces
 from autosync.runtime.exchange import Flow
 from autosync.runtime.stock import why_not_stock
-from autosync.runtime.updates import engine_updates
 from autosync.simulators.costs import Costs, ProcessorCosts
 from autosync.simulators.sizes import CONTENT_BYTES
 from autosync.simulators.timeline import messages as made
@@ -281,7 +280,7 @@ def test_every_operation_of_a_step_takes_place(seed: int) -> None:
     strategy, model, cluster = drawn(seed)
     simulator = TimelineSimulator(model, cluster, costs=Costs())
     scene = simulator.scene(strategy, every_rank=True)
-    outcome = simulator.play(strategy, num_iterations=2)
+    outcome = simulator.play(strategy, count=2)
     assert len(outcome.step_ends) == 2
     due = scene.every[scene.parts["operation"]] == 1
     assert np.isfinite(outcome.ended[0][due]).all()
@@ -393,6 +392,9 @@ def test_stock_plans_are_those_of_the_engine(seed: int, preset: str | None) -> N
         except InputError:
             reject()
     plan = lower(strategy, model, cluster)
+    found, is_handed_over = is_stock(tables_of(plan), plan.overlap, model), not why_not_stock(plan)
     if len({variable.dtype for variable in model.variables}) == 1:
-        assert is_stock(tables_of(plan), plan.overlap, model) == (not why_not_stock(plan))
-    assert engine_updates(plan).operations is not None
+        assert found == is_handed_over
+    else:
+        # Whether a list of caps makes buckets of these sizes only DDP itself can say.
+        assert found or not is_handed_over
