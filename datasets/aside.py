@@ -30,7 +30,9 @@ def _entries(problems: Iterable[Problem]) -> Iterator[dict[str, Any]]:
     for file, by_line in by_file.items():
         texts = _lines(Path(file), set(by_line))
         for line, told in by_line.items():
-            yield {"file": file, "line": line, "problems": told, "text": texts.get(line)}
+            # A file's name may be of bytes that are no text.
+            name = file.encode(errors="backslashreplace").decode()
+            yield {"file": name, "line": line, "problems": told, "text": texts.get(line)}
 
 
 def _lines(path: Path, wanted: set[int]) -> dict[int, str]:

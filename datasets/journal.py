@@ -50,7 +50,15 @@ def read_journal(path: Path, *, study: str | None = None) -> Journal:
     backend = _Backend(path)
     try:
         storage = JournalStorage(backend)
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         # Whatever Optuna's replay stumbles over: it has no error of its own for a line that is none of its own.
         what, rule = "the line cannot be understood", "a journal holds one operation of Optuna a line"
         raise DocumentError([Problem(what=what, rule=rule, file=str(path), line=backend.num_lines)]) from error
@@ -81,11 +89,14 @@ def _known(study: str, storage: BaseStorage, place: str) -> str:
 
 
 def _trial(study: str, trial: FrozenTrial, line: int) -> JournalTrial:
+    # Optuna takes a trial's attributes as they stand in the line.
+    told: Any = trial.user_attrs
+    attributes = told if isinstance(told, dict) else {}
     return JournalTrial(
         study=study,
         number=trial.number,
-        is_finished=trial.state.is_finished() and WITHDRAWN_ATTRIBUTE not in trial.user_attrs,
-        record=trial.user_attrs.get(RECORD_ATTRIBUTE),
+        is_finished=trial.state.is_finished() and WITHDRAWN_ATTRIBUTE not in attributes,
+        record=attributes.get(RECORD_ATTRIBUTE),
         line=line,
     )
 

@@ -175,12 +175,12 @@ def _is_folder(path: Path) -> bool:
 
 
 def _refuse_special(path: Path) -> None:
-    """Stop at whatever is no plain file: a link may lead anywhere, a pipe never ends."""
+    """Stop at whatever is no plain file in a plain folder: a link may lead anywhere, a pipe never ends."""
     try:
         mode = path.lstat().st_mode
     except OSError as error:
         raise _mistake(f"cannot be read: {error.strerror}", "each trial has its files", path) from error
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(mode) or path.parent.is_symlink():
         raise _mistake("is no plain file", "links are not followed", path)
 
 

@@ -18,7 +18,7 @@ from autosync.datasets.doubt import is_disturbed
 from autosync.datasets.drift import without_drift
 from autosync.datasets.export import Report, export, import_records
 from autosync.datasets.facts import Spec
-from autosync.datasets.files import replacing
+from autosync.datasets.files import refuse_overwrite, replacing
 from autosync.datasets.schema import Record, record_to_plain
 from autosync.datasets.store import Store, parse_spec
 from autosync.documents import Document
@@ -36,6 +36,9 @@ def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *
     """
     chosen = sorted(distinct(records), key=_place)
     named = sorted(needed(chosen, specs).values(), key=lambda spec: (spec.kind, spec.name, spec.spec_id))
+    # All or none: a folder with one file of another's would hold two datasets in one.
+    for name in (SPECS_FILE, DISTURBED_FILE, RECORDS_FILE):
+        refuse_overwrite(Path(folder) / name, force=force)
     with replacing(Path(folder) / SPECS_FILE, force=force) as file:
         _write_specs(named, file)
     disturbed = [record for record in chosen if is_disturbed(record)]
@@ -73,8 +76,8 @@ def read_specs(folder: Path | str) -> Iterator[Spec]:
 
     path = Path(folder) / SPECS_FILE
     try:
-        rows = pq.read_table(path).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+        rows = pq.read_table(path, page_checksum_verification=True).to_pylist()
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         problem = Problem(what="no specs in Parquet, or broken off", rule="written by pack", file=str(path), line=1)
         raise DocumentError([problem]) from error
     for number, row in enumerate(rows, start=1):
@@ -139,7 +142,7 @@ def _write_specs(specs: Sequence[Spec], file: BinaryIO) -> None:
     }
     schema = pa.schema([pa.field(name, pa.string()) for name in columns])
     table = pa.table([[value(spec) for spec in specs] for value in columns.values()], schema=schema)
-    pq.write_table(table, file, compression="zstd")
+    pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
 def _spec_of(row: dict[str, Any], file: str, line: int) -> Spec:

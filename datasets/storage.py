@@ -11,7 +11,7 @@ import random
 import time
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import optuna
 import sqlalchemy
@@ -93,7 +93,8 @@ def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
     journal = journal_of(url)
     if journal is not None:
         return open_journal(journal)
-    file = _database_file(url)
+    # Options of the driver behind a `?` change nothing about where the file is.
+    file = _database_file(url.partition("?")[0])
     if not is_new_allowed and file is not None and not file.is_file():
         raise InputError(f"{file} is not there", rule="a storage's file holds the trials of its studies")
     if "://" not in url:
@@ -136,12 +137,24 @@ def _take_turns(connection: sqlalchemy.Connection) -> None:
 
 
 def _is_sqlite(url: str) -> bool:
-    return urlsplit(url).scheme.partition("+")[0] == "sqlite"
+    return _split(url).scheme.partition("+")[0] == "sqlite"
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise InputError(f"{url!r} is no storage: {error}", rule="a URL, RFC 3986") from error
 
 
 def journal_of(url: str) -> Path | None:
     """The journal that a URL names; None if it names a database."""
-    return Path(url.removeprefix(JOURNAL_SCHEME)) if url.startswith(JOURNAL_SCHEME) else None
+    if not url.startswith(JOURNAL_SCHEME):
+        return None
+    path = Path(url.removeprefix(JOURNAL_SCHEME))
+    if not path.name:
+        raise InputError(f"{url!r} names no file", rule="journal:FILE")
+    return path
 
 
 def _database_file(url: str) -> Path | None:
@@ -168,7 +181,7 @@ def close_storage(storage: BaseStorage) -> None:
 
 def without_password(url: str) -> str:
     """What may be written down of a storage's URL; the driver finds passwords in its own places (~/.pgpass, say)."""
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.password is None:
         return url
     host = parts.netloc.rpartition("@")[2]

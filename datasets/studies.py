@@ -52,7 +52,7 @@ def _shared(folder: Path) -> tuple[str, str] | None:
     """The storage (a URL without its password) that a study's trials live in and its name there; None for its own."""
     try:
         settings = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(settings, dict):
         return None

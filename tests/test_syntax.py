@@ -202,3 +202,14 @@ def test_what_is_refused_in_json(text: str, words: str) -> None:
 def test_a_huge_number_is_no_hang() -> None:
     assert syntax.parse_json("9" * 100_000, file="f.json").value == "9" * 100_000
     assert _yaml("1e999999999") == "1e999999999"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"' + '\\"' * 500_000, '["' + "x" * 1_000_000, '"' * 999_999],
+    ids=["escaped", "open", "many"],
+)
+def test_a_string_that_is_never_closed_is_looked_at_once(text: str) -> None:
+    """Looked at again from each of its quotes, a megabyte would take hours."""
+    with pytest.raises(DocumentError):
+        syntax.parse_json(text, file="a.json")

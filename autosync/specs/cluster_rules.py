@@ -82,12 +82,14 @@ def strangers(calibration: Calibration, nodes: Sequence[Node], racks: Sequence[R
 
 
 def _strange_names(kind: str, measured: Sequence[str], known: Sequence[str]) -> Iterator[Problem]:
+    there, seen = frozenset(known), set[str]()
     for position, name in enumerate(measured):
         path: Path = ("calibration", f"{kind}s", position, "name")
-        if name not in known:
+        if name not in there:
             yield unknown_name(kind, name, known, path)
-        elif name in measured[:position]:
+        elif name in seen:
             yield Problem(what=f"{name!r} is there twice", rule=f"one entry a {kind}", path=path)
+        seen.add(name)
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], path: Path) -> Problem:

@@ -52,7 +52,7 @@ def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
 
 def save_model(model: ModelSpec, path: Path | str) -> None:
     """Write a model spec as YAML, or as JSON where the file's name ends so."""
-    if Path(path).suffix == ".json":
+    if Path(path).suffix.lower() == ".json":
         documents.write(path, dump_model(model))
     else:
         jsonio.write_text(Path(path), format_model(model))

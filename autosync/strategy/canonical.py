@@ -3,7 +3,8 @@
 The lowering lowers the canonical form, so strategies with equal ids have equal plans. The rules, in order:
 
 1.  averaging every step without an outer optimizer is an all-reduce of gradients (that is what `every: 1` means)
-2.  with one worker every synchroniser is a plain all-reduce that moves nothing
+2.  with one worker every synchroniser but periodic averaging (whose outer optimizer steps there too) is a plain
+    all-reduce that moves nothing
 3.  halving-doubling between two is a ring
 4.  hierarchical over a flat cluster (one rank a node, or one node) is not hierarchical; a local proxy is none
     where each node has one rank, or where all workers are on the server's own node

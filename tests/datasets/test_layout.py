@@ -165,6 +165,18 @@ def test_links_and_pipes_are_told_and_not_opened(tmp_path: Path, sound: Record) 
     assert told["link"] == told["pipe"] == "is no plain file"
 
 
+@pytest.mark.parametrize("name", ["strategies", "resource_spec"])
+def test_folders_that_are_links_are_not_followed(name: str, tmp_path: Path, sound: Record) -> None:
+    folder, elsewhere = tmp_path / "release", tmp_path / "elsewhere"
+    write_layout([sound], SPECS, folder)
+    cluster = folder / MODEL.name / CLUSTER.name
+    (cluster / name).rename(elsewhere)
+    (cluster / name).symlink_to(elsewhere)
+    found, problems = read(folder)
+    assert found == []
+    assert {problem.what for problem in problems} == {"is no plain file"}
+
+
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_folders_lose_what_is_damaged_and_nothing_else(

@@ -1,4 +1,4 @@
-"""A dataset in two Parquet files reads back as it was, each record and each spec once."""
+"""A dataset in three Parquet files reads back as it was, each record and each spec once."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,3 +105,12 @@ def test_what_a_plan_comes_to() -> None:
     assert facts.num_sends == 12 * rows + 24 * (facts.num_messages - rows)
     # The uplinks are slower than the hosts' links; half of the ring's way crosses none.
     assert facts.wire_seconds > facts.sent_bytes / 4 / CLUSTER.nodes[0].bandwidth_out
+
+
+def test_nothing_is_written_where_something_is_in_the_way(tmp_path: Path, full: Record) -> None:
+    """Not even beside it: the folder would hold the records of one dataset and the specs of another."""
+    (tmp_path / RECORDS_FILE).write_bytes(b"mine")
+    with pytest.raises(InputError, match=f"{RECORDS_FILE} exists"):
+        pack([full], SPECS, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [RECORDS_FILE]
+    assert (tmp_path / RECORDS_FILE).read_bytes() == b"mine"

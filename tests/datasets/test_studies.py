@@ -227,3 +227,38 @@ def test_the_schema_and_the_exporters_load_nothing_heavy() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     loaded: Any = json.loads(result.stdout)
     assert loaded == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"op_code": 4, "study_id": 0, "user_attrs": 5},
+        {
+            "op_code": 4,
+            "study_id": 0,
+            "distributions": {"x": json.dumps({"name": "IntDistribution", "attributes": {"low": 0, "high": 1e400}})},
+        },
+    ],
+    ids=["attributes", "infinite"],
+)
+def test_what_nobody_would_write_is_told_as_what_it_is(
+    tmp_path: Path, make_study: MakeStudy, make_record: MakeRecord, line: dict[str, Any]
+) -> None:
+    folder = make_study(tmp_path / "s", [make_record()])
+    with (folder / "journal.log").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"worker_id": "w", "datetime_start": None, **line}) + "\n")
+    told: list[str] = []
+    try:
+        told += map(str, _read(folder)[1])
+    except DocumentError as error:
+        told.append(str(error))
+    assert all(str(folder / "journal.log") in one for one in told)
+
+
+def test_settings_nested_without_end_hide_no_other_study(
+    tmp_path: Path, make_study: MakeStudy, make_record: MakeRecord
+) -> None:
+    make_study(tmp_path / "good", [make_record()])
+    (tmp_path / "hostile").mkdir()
+    (tmp_path / "hostile" / "study.json").write_text("[" * 200_000)
+    assert find_studies(tmp_path) == [tmp_path / "good"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from autosync.strategy.wording import count
 
 SCHEMA = "autosync.ddp-settings/1"
 LINE_LENGTH = 100
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,11 @@ class Emitted:
 
 def emit_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Emitted:
     """A strategy as settings of torch's DistributedDataParallel; refused with the reasons where it has none."""
-    settings = settings_for(strategy, model, cluster)
+    return emit_settings(settings_for(strategy, model, cluster), strategy, model, cluster)
+
+
+def emit_settings(settings: DdpSettings, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Emitted:
+    """Settings that express a strategy; a strategy says nothing of DDP's flags."""
     buckets = buckets_under(settings, model, cluster)
     notes = _notes(settings, buckets, model, cluster)
     return Emitted(
@@ -87,7 +93,7 @@ def _python(settings: DdpSettings, notes: list[str], about: str) -> str:
     hook_import, hook_lines = _hook_lines(settings)
     return "\n".join(
         [
-            f'"""Stock DDP for {about}, as `autosync emit --to ddp` found it.',
+            f'"""Stock DDP for {_as_text(about)}, as `autosync emit --to ddp` found it.',
             "",
             *[f"- {note}" for note in notes],
             '"""',
@@ -129,8 +135,17 @@ def _arguments(settings: DdpSettings) -> list[str]:
 def _frozen_lines(settings: DdpSettings) -> list[str]:
     if not settings.frozen:
         return []
-    names = [f'        "{name}",' for name in settings.frozen]
+    names = [f"        {_as_string(name)}," for name in settings.frozen]
     return ["    for name in (", *names, "    ):", "        model.get_parameter(name).requires_grad_(False)"]
+
+
+def _as_text(text: str) -> str:
+    """Within a docstring: whatever a file calls its model is neither the docstring's end nor an escape."""
+    return text.encode("unicode_escape").decode("ascii").replace('"', "'")
+
+
+def _as_string(text: str) -> str:
+    return f'"{text}"' if _PLAIN.fullmatch(text) else repr(text)
 
 
 def _hook_lines(settings: DdpSettings) -> tuple[list[str], list[str]]:

@@ -89,7 +89,7 @@ def build_preset(name: str, model: ModelSpec, cluster: ClusterSpec, **options: A
         legality.check(strategy, model, cluster)
     except InputError as error:
         # The reason must be readable where several presets are built at once.
-        raise type(error)([replace(p, path=("preset", name, *p.path)) for p in error.problems]) from error
+        raise error.within("preset", name) from error
     given = ", ".join(f"{option}={value}" for option, value in options.items())
     return replace(strategy, name=f"{name}({given})" if given else name)
 

@@ -1,15 +1,17 @@
 """Strategies as settings of stock DDP: the least that must be said, the very buckets, a reason for refusals."""
 
+import ast
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
-from autosync.errors import DoesNotApplyError
+from autosync.errors import DoesNotApplyError, InputError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
 from autosync.strategy.emit.ddp import buckets_under, settings_for, why_not_ddp
+from autosync.strategy.emit.script import emit_ddp
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.buckets import MIB
@@ -228,6 +230,24 @@ def test_what_is_never_used_is_frozen_first() -> None:
     frozen = Untrained(name="frozen", shape=(4,), reason="frozen")
     model = replace(LINEAR, untrained=(never, frozen))
     assert settings_for(_whole(), model, THREE).frozen == ("never",)
+
+
+@given(names=st.lists(st.text(max_size=30), min_size=3, max_size=3))
+@example(names=['x"""; __import__("os").system("touch here"); """', 'never"', "C:\\users\\net"])
+@example(names=["\\", "\n", '"'])
+def test_no_name_becomes_code(names: list[str]) -> None:
+    """Models and clusters may be another's files, and what is emitted of them is run."""
+    model_name, never, cluster_name = names
+    model = replace(LINEAR, name=model_name, untrained=(Untrained(name=never, shape=(4,), reason="unused"),))
+    try:
+        cluster = replace(THREE, name=cluster_name)
+    except InputError:
+        reject()
+    emitted = emit_ddp(_whole(), model, cluster)
+    module = ast.parse(emitted.python)
+    assert [type(one) for one in module.body] == [ast.Expr, ast.ImportFrom, ast.Assign, ast.FunctionDef]
+    loops = [one for one in ast.walk(module) if isinstance(one, ast.For)]
+    assert [ast.literal_eval(one.iter) for one in loops] == [(never,)]
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
