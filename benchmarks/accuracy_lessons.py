@@ -21,6 +21,7 @@ from autosync.simulators.learned.losses import Targets
 from autosync.simulators.learned.priors import Lot
 from autosync.simulators.learned.ranker import PRIOR, TARGET, Lesson, RankerStudent
 from autosync.simulators.learned.sequence import SequenceStudent
+from autosync.simulators.learned.simulators import PASSES
 from autosync.simulators.learned.student import Student
 from autosync.simulators.learned.trials import Group as Learned
 from autosync.simulators.learned.trials import Trials, taken, targets_of
@@ -37,7 +38,6 @@ ABLATIONS: Mapping[str, tuple[frozenset[Group], bool]] = {
     "without either": (NO_GROUPS, True),
     "without noise-aware ties": (GROUPS, False),
 }
-_PASSES = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,7 +170,7 @@ class Lessons:
         }
         if room.sequence_rows is not None:
             groups = [stranger.sequence_group() for stranger in self.strangers]
-            network = sequence.train(groups, passes=_PASSES)
+            network = sequence.train(groups, passes=PASSES)
             student_of = SequenceStudent(room.lot.model, room.lot.cluster, prior=network)
             found["sequence, no trial"] = self._mean(student_of, room.sequence_rows, 0)
             found[f"sequence, {self.few} trials"] = self._mean(student_of, room.sequence_rows, self.few)

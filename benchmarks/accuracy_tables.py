@@ -20,8 +20,8 @@ def tables(document: Mapping[str, Any]) -> Iterator[str]:
     """Line by line."""
     yield (
         f"{document['records']} records of {document['combinations']} combinations of {len(document['models'])} models "
-        f"and {len(document['clusters'])} clusters; {len(document['targets'])} combinations are judged by. Trials of "
-        f"the same strategy are within {document['noise']:.1%} of one another (95 %). "
+        f"and {len(document['clusters'])} clusters; {len(document['targets'])} combinations are judged by. A trial "
+        f"is within {document['noise']:.1%} of the middle of all trials of its strategy (95 %). "
         f"Emulated clusters are simulated with {document['processors']} processors."
     )
     yield from _missing(document["missing"])

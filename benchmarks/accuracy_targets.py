@@ -34,6 +34,7 @@ from autosync.simulators.evaluation import (
 )
 from autosync.simulators.interface import Simulator
 from autosync.simulators.learned.priors import Lot, lots_of_records
+from autosync.simulators.learned.trials import teaching
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.files import parse_strategy
@@ -48,7 +49,8 @@ SAMPLED = "sampled"
 class Target:
     """One combination: its randomly sampled strategies, each once, that nothing disturbed. `noise`: between trials.
 
-    `again` has other trials of some of them: the fastest of many short ones is partly the luckiest.
+    `again` has other trials of some of them: the fastest of many short ones is partly the luckiest, so where there are
+    such its own trial does not count.
     """
 
     lot: Lot
@@ -64,18 +66,22 @@ class Target:
     @property
     def measured(self) -> Measured:
         """What was measured, no interval narrower than the noise."""
-        trials = [_measurements([one, *self.again.get(one.strategy_id, ())]) for one in self.records]
+        trials = [_measurements(self.again.get(one.strategy_id) or [one]) for one in self.records]
         return measured_of_trials(trials, noise=self.noise)
 
     def rows(self, chosen: Positions) -> Measured:
         """What was measured of some of them."""
         return Measured(*(column[chosen] for column in self.measured))
 
+    def num_told(self, count: int) -> int:
+        """How many of so many trials can be told: half of all at the most."""
+        return min(count, len(self.records) // 2)
+
     def draws(self, count: int, draws: int) -> Iterator[tuple[Positions, Positions]]:
-        """Strategies that are told, drawn by lot, and all others; half of all are told at the most."""
+        """Strategies that are told, drawn by lot, and all others."""
+        told = self.num_told(count)
         for draw in range(draws):
             order = np.random.default_rng([draw, count]).permutation(len(self.records))
-            told = min(count, len(order) // 2)
             yield order[:told], order[told:]
 
     def predicted(self, simulator: Simulator, chosen: Positions | None = None) -> Floats:
@@ -167,14 +173,15 @@ def material_of(path: Path, *, least: int) -> Material:
     if unreadable:
         raise InputError(f"{path}: {unreadable[0]}", rule="records that can be read")
     specs = list(source.specs())
-    lots = lots_of_records(records, specs)
+    lots, again = lots_of_records(records, specs), _again(records)
     noise = noise_of(records)
     targets, counts = [], {}
     for lot in lots:
-        sampled = _each_once([record for record in lot.records if record.origin == SAMPLED])
+        sampled = [record for record in lot.records if record.origin == SAMPLED]
         counts[f"{lot.model.name} on {lot.cluster.name}"] = len(sampled)
         if len(sampled) >= least:
-            targets.append(Target(lot=lot, records=tuple(sampled), noise=noise, again=_again(lot)))
+            others = again[combination_of(lot.records[0])]
+            targets.append(Target(lot=lot, records=tuple(sampled), noise=noise, again=others))
     if not targets:
         raise InputError(
             f"{path}: no model on a cluster has {least} random strategies that nothing disturbed",
@@ -185,12 +192,12 @@ def material_of(path: Path, *, least: int) -> Material:
     return Material(lots=tuple(lots), targets=tuple(targets), counts=counts, asides=asides, noise=noise)
 
 
-def _again(lot: Lot) -> Mapping[str | None, Sequence[Record]]:
-    """By strategy the trials that were made for a better figure of it."""
-    found: dict[str | None, list[Record]] = defaultdict(list)
-    for record in lot.records:
+def _again(records: Sequence[Record]) -> Mapping[Combination, Mapping[str | None, Sequence[Record]]]:
+    """By combination and strategy the undisturbed trials that were made for a better figure of it."""
+    found: dict[Combination, dict[str | None, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in teaching(records):
         if record.origin == AGAIN_ORIGIN:
-            found[record.strategy_id].append(record)
+            found[combination_of(record)][record.strategy_id].append(record)
     return found
 
 

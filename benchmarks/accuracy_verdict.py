@@ -21,14 +21,16 @@ _KINDS: Mapping[str, Callable[[Target], bool]] = {
 _LEAST_OR_MOST = {"pair_ranking": "least", "median_error": "most", "top_regret": "most", "top5_regret": "most"}
 
 
-def missing(material: Material) -> Iterator[str]:
-    """What a whole dataset has and this one has not, in words."""
+def missing(material: Material, trials: int) -> Iterator[str]:
+    """What a whole dataset has and this one has not, in words; `trials` of a target are to be told."""
     targets = material.targets
     if len(targets) < ENOUGH_TARGETS:
         yield f"{len(targets)} combinations are judged by (at least {ENOUGH_TARGETS})"
     for target in targets:
         if len(target.records) < ENOUGH_STRATEGIES:
             yield f"{target.name} has {len(target.records)} random strategies (at least {ENOUGH_STRATEGIES})"
+        if (told := target.num_told(trials)) < trials:
+            yield f"of {target.name} {told} trials are told and not {trials}: the others are to be judged by"
         if not any(_is_stranger(target, other) for other in material.lots):
             yield f"nothing was measured of other models on other clusters than {target.name}: nothing is transferred"
     for kind, holds in _KINDS.items():

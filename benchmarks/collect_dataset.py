@@ -112,7 +112,9 @@ def collected(
         signal.signal(signal.SIGTERM, _interrupt)
         try:
             with store.held():
-                code = 0 if collector.collect() else EXIT_TIME_OVER
+                if not collector.collect():
+                    code = EXIT_TIME_OVER if collector.is_late else 1
+                    reason = "" if collector.is_late else "not all could be measured"
         except KeyboardInterrupt:
             code, reason = EXIT_INTERRUPTED, "interrupted"
         except AutosyncError as error:

@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--cluster", default="4-hosts")
     parser.add_argument("--strategy", default="ddp")
     parser.add_argument("--against", metavar="OTHER")
-    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--count", type=int, default=20, choices=range(1, 1001), metavar="N")
     parser.add_argument("--steps", type=int, default=36)
     parser.add_argument("--budget-seconds", type=float, default=60.0)
     parser.add_argument("--limit-seconds", type=float, default=3600.0, help="begin no comparison after this time")
@@ -66,6 +66,8 @@ def main() -> int:
         "results": results,
     }
     print(json.dumps(summary, indent=2))
+    if not results:
+        return 1
     if options.against:
         return 0 if found == ["faster"] * len(results) else 1
     return 0 if len(found) * 10 <= len(results) else 1

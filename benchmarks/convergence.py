@@ -235,7 +235,10 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--read", type=Path, help="an earlier run's document, instead of training")
     parser.add_argument("--markdown", type=Path, help="write the tables there")
     parser.add_argument("--pictures", type=Path, help="write the curves into this folder")
-    return parser.parse_args(command_line)
+    options = parser.parse_args(command_line)
+    if options.tune and (options.markdown or options.pictures):
+        parser.error("--tune compares nobody: there are no tables and no pictures of it")
+    return options
 
 
 def trained(options: argparse.Namespace) -> dict[str, Any]:
@@ -264,11 +267,12 @@ def main() -> int:
     """Run from the command line."""
     options = arguments_of()
     document = json.loads(options.read.read_text()) if options.read else trained(options)
+    # First of all: what follows may fail, and training took hours.
+    print(json.dumps(document))
     if options.markdown:
         options.markdown.write_text(markdown(document))
     if options.pictures:
         write_pictures(document, options.pictures)
-    print(json.dumps(document))
     return 0 if document["num_kept"] == document["num_promises"] else 1
 
 

@@ -2,7 +2,7 @@
 
 For several strategies a plain torch script, which runs the file that `autosync emit` writes, and a trial of the same
 settings take turns on a cluster, in an order drawn by lot. The trial's time is what tuning promises; the ratio of the
-two has a 95 % interval. Ends with 1 where an interval lies beyond 1 by more than the tolerance.
+two has a 95 % interval. Ends with 1 unless each interval lies within the tolerance of 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
-from autosync.trials.statistics import round_ratio
+from autosync.trials.statistics import min_rounds, round_ratio
 
 HERE = Path(__file__).parent
 TASK = str(HERE / "emitted_ddp_task.py")
@@ -46,19 +46,25 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--tolerance", type=float, default=0.02)
     options = parser.parse_args()
+    if options.rounds < min_rounds():
+        parser.error(f"--rounds {options.rounds}: with fewer than {min_rounds()} nothing is certain")
     model, cluster = model_of(TASK), load_cluster(options.cluster)
     found = {
         name: _compared(name, strategy, model, cluster, options)
         for name, strategy in _strategies(model, cluster).items()
     }
-    broken = [
-        name
-        for name, one in found.items()
-        if one["low"] > 1 + options.tolerance or one["high"] < 1 / (1 + options.tolerance)
-    ]
-    document = {"model": model.name, "cluster": cluster.name, "strategies": found, "broken_promises": broken}
+    least, most = 1 / (1 + options.tolerance), 1 + options.tolerance
+    broken = [name for name, one in found.items() if one["low"] > most or one["high"] < least]
+    kept = [name for name, one in found.items() if least <= one["low"] and one["high"] <= most]
+    document = {
+        "model": model.name,
+        "cluster": cluster.name,
+        "strategies": found,
+        "broken_promises": broken,
+        "not_decided": [name for name in found if name not in broken and name not in kept],
+    }
     print(json.dumps(document, indent=2))
-    return 1 if broken else 0
+    return 0 if len(kept) == len(found) else 1
 
 
 def _strategies(model: ModelSpec, cluster: ClusterSpec) -> dict[str, Strategy]:
@@ -126,7 +132,7 @@ def _script(cluster: ClusterSpec, folder: Path, number: int, num_steps: int) -> 
         codes = launch.exit_codes()
     finally:
         launch.stop()
-    if any(codes):
+    if any(code != 0 for code in codes):
         raise SystemExit(f"a rank failed: {[log.read_text() for log in sorted(logs.glob('*.log'))]}")
     seconds: list[float] = json.loads(out.read_text(encoding="utf-8"))
     return seconds

@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "trials": options.trials,
         "few": options.few,
         "draws": options.draws,
-        "missing": list(missing(material)),
+        "missing": list(missing(material, options.trials)),
         "random_strategies": material.counts,
     }
     for what in document["missing"]:

@@ -24,7 +24,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
 from lowering_speed import hosts
 
 from autosync.errors import DoesNotApplyError
@@ -44,13 +44,14 @@ from autosync.plan.tables import tables_of
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.catalogue import open_simulator
 from autosync.simulators.timeline.events import play
-from autosync.simulators.timeline.simulator import NUM_ITERATIONS, TimelineSimulator
+from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import AllReduce, Message, Strategy
 from autosync.strategy.space import Limits, Space
+from autosync.trials.meters import peak_memory_bytes
 from autosync.trials.statistics import median_interval
 
 TARGETS = {"analytical": 20_000, "timeline": 1_000, "timeline_simulation": 2_000}
@@ -91,7 +92,7 @@ class Bench:
             timeline = TimelineSimulator(self.model, self.cluster)
             scenes = [timeline.scene(strategy) for strategy in strategies]
             found["timeline"] = lambda: timeline.predict(strategies)
-            found["timeline_simulation"] = lambda: [play(scene, NUM_ITERATIONS) for scene in scenes]
+            found["timeline_simulation"] = lambda: [play(scene) for scene in scenes]
         return found
 
 
@@ -210,7 +211,7 @@ def predict_large(name: str) -> dict[str, Any]:
     seconds = timed(lambda: open_simulator(name, model, cluster).predict([strategy]))
     return {
         "seconds": round(seconds, 4),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_bytes": peak_memory_bytes(),
     }
 
 

@@ -13,7 +13,8 @@ best single bucket and the best preset; needs an idle machine, and hours. What i
 goes on from there. The tuner's own share of the time (all in which no rank was asked for anything) and its own memory
 are told for each target; memory is that of this one process since it began, which tunes target after target.
 
-The document is on stdout, a table of it on stderr.
+The document is on stdout, a table of it on stderr. Ends with 1 where a target failed, or was left out for want of time,
+or there was none.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
 import tune_suite_real
 from tune_suite_picture import write_pictures
 from tune_suite_race import run_races
 from tune_suite_table import race_table, real_table
-from tune_suite_targets import replayed_targets, simulated_targets
+from tune_suite_targets import OTHERS, replayed_targets, simulated_targets
 
-from autosync.search.plan import PRIOR_SIMULATOR
+from autosync.search.plan import HEEDLESS, PRIOR_SIMULATOR
 from autosync.search.proposers.catalogue import proposer_names
 from autosync.search.study_folder import DEFAULT_SIMULATOR
 
@@ -58,11 +60,14 @@ def main() -> int:
     options = parser.parse_args()
     if options.simulator is None and options.mode != "real":
         options.simulator = DEFAULT_SIMULATOR if options.prior is None else PRIOR_SIMULATOR
+    if options.mode == "replay" and options.prior != OTHERS and options.simulator not in HEEDLESS:
+        parser.error(f"--simulator {options.simulator} would know what the pools have: --prior {OTHERS}")
     document = tune_suite_real.run(options) if options.mode == "real" else _raced(options)
     print((real_table if options.mode == "real" else race_table)(document), file=sys.stderr)
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"mode": options.mode, **document, "peak_memory_bytes": 1024 * peak_kib}, indent=2))
-    return 0
+    is_whole = bool(document["targets"]) and not document.get("failures") and not document.get("left_out")
+    return 0 if is_whole else 1
 
 
 def _raced(options: argparse.Namespace) -> dict[str, Any]:

@@ -52,21 +52,23 @@ class Run:
 def run_races(
     races: Sequence[Race], *, proposers: Sequence[str], num_seeds: int, num_trials: int, limit_seconds: float
 ) -> dict[str, Any]:
-    """All races; what they came to, by target and over all of them."""
+    """All races; what they came to, by target and over all of them, and what there was no time for."""
     began = time.monotonic()
     targets: dict[str, Any] = {}
+    left_out: list[str] = []
     for race in races:
         runs: dict[str, list[Run]] = {name: [] for name in proposers}
         for seed in range(num_seeds):
             for name in proposers:
                 if time.monotonic() - began > limit_seconds:
-                    break
+                    left_out.append(f"{race.name}: {name}, seed {seed}")
+                    continue
                 run = _run(race, name, seed, num_trials)
                 runs[name].append(run)
                 _tell(race.name, name, seed, run)
         if all(runs.values()):
             targets[race.name] = _judged(race, runs)
-    return {"targets": targets, "overall": _overall(targets, proposers)}
+    return {"targets": targets, "left_out": left_out, "overall": _overall(targets, proposers)}
 
 
 def _run(race: Race, name: str, seed: int, num_trials: int) -> Run:

@@ -13,13 +13,15 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from autosync.datasets.studies import STUDIES_FOLDER, read_study
-from autosync.errors import AutosyncError
+from autosync.errors import AutosyncError, InputError
 from autosync.search.effort import EFFORTS
 from autosync.search.plan import prior_of
+from autosync.search.study_folder import StudyFolder, read_settings
 from autosync.search.tune import tune
 
 TARGETS = (
@@ -75,15 +77,29 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             continue
         targets[name] = _judged(searched, picked)
-    return {"targets": targets, "failures": failures, "overall": _overall(list(targets.values()))}
+    settings = {name: getattr(options, name) for name in ("trials", "budget_seconds", "effort", "simulator", "seed")}
+    return {
+        "settings": {**settings, "prior": options.prior, "autosync": version("autosync")},
+        "targets": targets,
+        "failures": failures,
+        "overall": _overall(list(targets.values())),
+    }
 
 
 def _tuned(
     model: str, cluster: str, options: argparse.Namespace, prior: str | None, *, num_trials: int
 ) -> Mapping[str, Any]:
-    """The summary of a study, with its folder; what is there already is not done again."""
+    """The summary of a study, with its folder; what is there already is not done again, nor taken for another."""
+    settings: dict[str, Any] = {
+        "effort": EFFORTS[options.effort],
+        "simulator": options.simulator,
+        "prior": prior,
+        "seed": options.seed,
+    }
     name = f"{model}-{cluster}-{num_trials}".replace("@", "-").replace("/", "-")
     folder = Path(STUDIES_FOLDER) / name
+    if (folder / "study.json").is_file():
+        _refuse_others(StudyFolder(folder), settings)
     if not (folder / "summary.json").is_file():
         began = time.monotonic()
         if (folder / "study.json").is_file():
@@ -94,16 +110,23 @@ def _tuned(
                 cluster=cluster,
                 num_trials=num_trials,
                 budget_seconds=options.budget_seconds,
-                effort=EFFORTS[options.effort],
-                simulator=options.simulator,
-                prior=prior,
-                seed=options.seed,
                 study=name,
+                **settings,
                 progress=_Lines(),
             )
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return {**summary, "folder": str(folder)}
+
+
+def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
+    """A folder may hold studies that were tuned otherwise, by another version or with other options."""
+    begun = read_settings(folder)
+    asked = {key: value for key, value in settings.items() if value is not None}
+    other = [key for key, value in asked.items() if getattr(begun, key) != value]
+    if other:
+        rule = "what is in the folder was tuned as is asked for now"
+        raise InputError(f"{folder.path} was tuned with another {' and '.join(other)}", rule=rule, hint="--folder")
 
 
 class _Lines:
@@ -165,8 +188,9 @@ def _gap_closed(preset: Mapping[str, Any] | None, winner: Mapping[str, Any], bou
 
 
 def _overall(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # Where nothing beats stock DDP it stays, and is as fast as itself.
     speedups = [(target["over_stock_ddp"] or {}).get("value", 1.0) for target in targets]
-    lows = [target["over_stock_ddp"]["low"] for target in targets if target["over_stock_ddp"]]
+    lows = [(target["over_stock_ddp"] or {}).get("low", 1.0) for target in targets]
     rest = [max(1 - target["gap_closed"], 1e-3) for target in targets if target["gap_closed"] is not None]
     picks = [target["pick_without_trials_over_best"] for target in targets]
     return {

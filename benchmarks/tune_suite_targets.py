@@ -121,6 +121,8 @@ def simulated_targets(options: argparse.Namespace) -> Iterator[Race]:
 
 def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: argparse.Namespace) -> Race:
     rng = random.Random(number)
+    # Every node has processors of its own, there and in what the search believes.
+    cluster = replace(cluster, launcher="local")
     hidden_cluster = _other_links(cluster, rng)
     hidden = TimelineSimulator(model, hidden_cluster, costs=_other_costs(costs_of(cluster), rng))
     domain = SpaceDomain(space=Space(model=model, cluster=cluster))
@@ -161,13 +163,20 @@ def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: arg
 
 
 def _other_costs(costs: Costs, rng: random.Random) -> Costs:
-    """Every cost times a factor of its own, shares aside."""
-    changes = {}
-    for field in fields(costs):
-        value = getattr(costs, field.name)
-        if not field.name.endswith("_share") and isinstance(value, float):
-            changes[field.name] = value * rng.lognormvariate(0.0, COSTS_SPREAD)
-    return replace(costs, **changes)
+    """Every cost times a factor of its own, shares aside: processor times and rates of local work among them."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(moved, value))
+        return value * rng.lognormvariate(0.0, COSTS_SPREAD)
+
+    def all_moved(figures: Any) -> Any:
+        names = [field.name for field in fields(figures) if not field.name.endswith("_share")]
+        values = {name: getattr(figures, name) for name in names}
+        return replace(figures, **{n: moved(one) for n, one in values.items() if isinstance(one, float | tuple)})
+
+    rates = {name: moved(rate) for name, rate in costs.local_rates.items()}
+    return replace(all_moved(costs), processor=all_moved(costs.processor), local_rates=rates)
 
 
 def _other_links(cluster: ClusterSpec, rng: random.Random) -> ClusterSpec:
