@@ -97,8 +97,8 @@ class _Service:
         self._fake = FakeService({contestant.name: self._services.begin(contestant)})
         self._fake.prepare(contestant)
 
-    def run(self, name: str, num_steps: int) -> StepSamples:
-        samples = self._fake.run(name, num_steps)
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
+        samples = self._fake.run(name, num_steps, settle=settle)
         self._services.now += max(sum(of_rank) for of_rank in samples.step_seconds)
         return samples
 

@@ -329,8 +329,8 @@ def _await_line(served: Served, text: str) -> None:
 
 
 def _await_key(served: Served, number: int = 1) -> None:
-    deadline = time.monotonic() + 60
-    while f"autosync/servers/s0/{number}/here".encode() not in (served.folder / "rendezvous").read_bytes():
+    deadline, place = time.monotonic() + 60, served.folder / "rendezvous"
+    while not place.exists() or f"autosync/servers/s0/{number}/here".encode() not in place.read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
