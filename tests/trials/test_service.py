@@ -131,7 +131,7 @@ def test_contestants_leave_nothing_behind(make: MakeService, cluster: ClusterSpe
         # What the C library keeps of freed memory goes up and down by some 60 MB. Had each of these twenty left its
         # parameters alone, there would be 160 MB more; with gradients and momentum three times that.
         assert resident_after < resident + 110e6
-        # A connection that is being closed has a thread yet, and a file. Had each left one, there would be nineteen more.
+        # A connection that is being closed has a thread yet, and a file. Had each left one there would be 19 more.
         assert threads_after <= threads + 4
         assert files_after <= files + 4
     assert len(started) == 2
