@@ -64,7 +64,9 @@ class Near:
         # Of several at a time it is chance whether a request goes just before or behind what another one sends.
         has_one_order = not stock and len(np.unique(operations.lane[operations.is_transfer & ~is_native])) < 2
         is_same = all(self._is_same_for_all(shape) for shape in tables.shapes)
-        alike = self._is_even and not every_rank and has_one_order and is_same
+        # Of fewer elements than there are members some have a chunk to send and others none.
+        has_chunks = bool((operations.num_elements[operations.is_transfer] >= len(self._workers)).all())
+        alike = self._is_even and not every_rank and has_one_order and is_same and has_chunks
         place = self._alike if alike and self._alike is not None else self._apart
         program = self._program(tables, overlap, stock=stock)
         numbers = self._shapes(tables.shapes)

@@ -37,6 +37,8 @@ from autosync.testing.generate import random_cluster, random_model
 from autosync.testing.plans import cluster_of
 from autosync.testing.simulators import FREE, two_layers
 
+EVEN = cluster_of(1, 1, 1, 1)
+
 RATE = 1e8
 
 
@@ -232,6 +234,18 @@ def drawn(seed: int) -> tuple[Strategy, ModelSpec, ClusterSpec]:
 def scene_of(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Scene:
     scene: Scene = TimelineSimulator(model, cluster, costs=Costs()).scene(strategy, every_rank=True)
     return scene
+
+
+@pytest.mark.parametrize("topology", ["native", "ring"])
+@pytest.mark.parametrize("num_elements", [1, 2, 3, 4, 5, 7, 8, 9])
+def test_a_ring_of_hardly_an_element_for_each_is_played(num_elements: int, topology: str) -> None:
+    """Of a single element one member has a chunk, and the others have none: none stands for all."""
+    first, second = two_layers().variables
+    model = replace(two_layers(), variables=(replace(first, shape=(num_elements,)), second))
+    messages = (Message(parts=(name,), synchroniser=AllReduce(topology=topology)) for name in ("second", "first"))  # type: ignore[arg-type]
+    strategy, simulator = Strategy(messages=tuple(messages)), TimelineSimulator(model, EVEN, costs=Costs())
+    scene, every = (simulator.scene(strategy, every_rank=all_of_them) for all_of_them in (False, True))
+    assert steady_seconds(scene, play(scene)) == pytest.approx(steady_seconds(every, play(every)), rel=0.01)
 
 
 @settings(deadline=None, max_examples=50)
