@@ -113,6 +113,11 @@ def local_processors(cluster: ClusterSpec) -> int | None:
     return os.cpu_count() if cluster.launcher == "testbed" else None
 
 
+def usual_costs(cluster: ClusterSpec) -> Costs:
+    """What simulators believe in unless they are told: an emulated cluster has the processors of this machine."""
+    return costs_of(cluster, num_processors=local_processors(cluster))
+
+
 def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Costs:
     """The costs on a cluster: as its probe found them, else ordinary ones."""
     calibration = cluster.calibration

@@ -23,7 +23,7 @@ from autosync.datasets.schema import Record, record_from_plain, record_to_plain
 from autosync.datasets.storage import close_storage, open_journal, open_storage
 from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
 from autosync.documents import without_file
-from autosync.errors import InputError
+from autosync.errors import AutosyncError, InputError
 from autosync.search.candidates import Candidate
 from autosync.search.study_folder import StudyFolder, StudySettings, read_settings, taken_error
 from autosync.specs.cluster import ClusterSpec
@@ -232,10 +232,11 @@ def begin_study(
         try:
             study = Study(folder, settings, held, storage=storage)
             study.agree(model, cluster)
-        except InputError:
-            # No such storage, or a study of something else is in it: the name is still free.
-            for file in (folder.settings, folder.model, folder.cluster):
-                file.unlink()
+        except AutosyncError:
+            if storage is not None:
+                # It cannot be opened, or a study of something else is in it: the name is still free.
+                for file in (folder.settings, folder.model, folder.cluster):
+                    file.unlink()
             raise
         return study
 

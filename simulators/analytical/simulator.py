@@ -18,7 +18,7 @@ from autosync.simulators.analytical.totals import TOTALS, totals_of
 from autosync.simulators.analytical.training import training_of, update_seconds
 from autosync.simulators.analytical.units import Variables, Wanted, units_of
 from autosync.simulators.calibration import Calibrated, calibrate, trials_of
-from autosync.simulators.costs import Costs, costs_of, local_processors
+from autosync.simulators.costs import Costs, usual_costs
 from autosync.simulators.interface import Prediction
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
@@ -54,7 +54,7 @@ class AnalyticalSimulator:
     ) -> None:
         self._model = model
         self._cluster = cluster
-        self._probed = costs or costs_of(cluster, num_processors=local_processors(cluster))
+        self._probed = costs or usual_costs(cluster)
         self._calibrated = Calibrated(costs=self._probed)
         self._numbering = numbering or Numbering(model)
         self._site = Site(model, cluster)

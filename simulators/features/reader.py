@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.analytical.totals import TOTALS
-from autosync.simulators.costs import Costs, costs_of, local_processors
+from autosync.simulators.costs import Costs, usual_costs
 from autosync.simulators.features.choices import CHOICES, choice_features, complexity
 from autosync.simulators.features.context import CONTEXT, Scales, context_features, scales_of
 from autosync.simulators.interface import Simulator
@@ -69,7 +69,7 @@ class Reader:
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> None:
         self._model = model
         self._cluster = cluster
-        costs = costs or costs_of(cluster, num_processors=local_processors(cluster))
+        costs = costs or usual_costs(cluster)
         self._scales: Scales = scales_of(model, cluster)
         self._context = np.array(list(context_features(model, cluster, costs).values()))
         self._num_elements = sum(variable.num_elements for variable in model.variables)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autosync.simulators.costs import costs_of, local_processors
+from autosync.simulators.costs import usual_costs
 from autosync.simulators.features.choices import complexity
 from autosync.simulators.features.context import context_features, scales_of
 from autosync.specs.cluster import ClusterSpec
@@ -61,7 +61,7 @@ class SequenceReader:
         self._model = model
         self._cluster = cluster
         self._bound = scales_of(model, cluster).bound
-        costs = costs_of(cluster, num_processors=local_processors(cluster))
+        costs = usual_costs(cluster)
         self._context = np.array(list(context_features(model, cluster, costs).values()))
         self._order = sorted(model.variables, key=lambda variable: (variable.use, variable.ready, variable.name))
         rates = [min(node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes if node.role == "worker"]

@@ -7,7 +7,7 @@ import numpy as np
 from autosync.plan.tables import LOCAL_KINDS, Tables, tables_of
 from autosync.plan.types import Plan
 from autosync.runtime.updates import EngineUpdates, engine_updates
-from autosync.simulators.costs import Costs, costs_of, local_processors
+from autosync.simulators.costs import Costs, usual_costs
 from autosync.simulators.symmetry import Classes
 from autosync.simulators.timeline.assembly import Given, assemble
 from autosync.simulators.timeline.catalog import Catalogs
@@ -30,7 +30,7 @@ class Flows:
     ) -> None:
         self._model = model
         self._cluster = cluster
-        self._costs = costs or costs_of(cluster, num_processors=local_processors(cluster))
+        self._costs = costs or usual_costs(cluster)
         self._catalogs = Catalogs(cluster, self._costs, classes=classes)
         self._programs: dict[Overlap, Program] = {}
         num_elements = sum(variable.num_elements for variable in model.variables)

@@ -12,7 +12,7 @@ from autosync.datasets.schema import Record
 from autosync.plan.compiled.lowering import Lowering
 from autosync.plan.compiled.tables import tables_at
 from autosync.simulators.calibration import MAX_TRIALS, Scale, scale, trials_of
-from autosync.simulators.costs import Costs, costs_of, local_processors
+from autosync.simulators.costs import Costs, usual_costs
 from autosync.simulators.interface import Prediction
 from autosync.simulators.lowered import lowered
 from autosync.simulators.timeline.events import play
@@ -46,7 +46,7 @@ class TimelineSimulator:
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> None:
         self._model = model
         self._cluster = cluster
-        self._costs = costs or costs_of(cluster, num_processors=local_processors(cluster))
+        self._costs = costs or usual_costs(cluster)
         self._is_large = len(cluster.ranks) > MOST_RANKS
         self._near = Near(model, cluster, self._costs)
         self._lowering = Lowering(model, cluster)

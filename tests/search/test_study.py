@@ -280,6 +280,16 @@ def test_what_is_no_file_of_ours_keeps_its_url(url: str) -> None:
     assert absolute(url) == url
 
 
+@pytest.mark.parametrize("url", ["nowhere", "sqlite:////nowhere/at/all.db"])
+def test_a_storage_that_cannot_be_had_takes_no_name(
+    url: str, model: ModelSpec, cluster: ClusterSpec, tmp_path: Path
+) -> None:
+    folder = StudyFolder(tmp_path / "team")
+    with pytest.raises((InputError, OperationError)):
+        begin_study(folder, model, cluster, _settings("team"), storage=url)
+    begin_study(folder, model, cluster, _settings("team")).close()
+
+
 @pytest.mark.parametrize("url", ["postgresql://[x/db", "journal:", "sqlite:////nowhere/a.db?timeout=1"])
 def test_urls_that_name_nothing_are_refused(url: str) -> None:
     with pytest.raises(InputError):

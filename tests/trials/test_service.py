@@ -126,14 +126,20 @@ def test_contestants_leave_nothing_behind(make: MakeService, cluster: ClusterSpe
             service.run("one", 2)
             service.release("one")
             facts.append(_rank_facts(started))
-    before, after = facts[5], facts[-1]
+        before, after = facts[5], facts[-1]
+        # A connection that is being closed has a thread and a file for a moment yet.
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and any(
+            now[1] > then[1] or now[2] > then[2] for then, now in zip(before, after, strict=True)
+        ):
+            time.sleep(0.2)
+            after = _rank_facts(started)
     for (resident, threads, files), (resident_after, threads_after, files_after) in zip(before, after, strict=True):
         # What the C library keeps of freed memory goes up and down by some 60 MB. Had each of these twenty left its
         # parameters alone, there would be 160 MB more; with gradients and momentum three times that.
         assert resident_after < resident + 110e6
-        # A connection that is being closed has a thread yet, and a file. Had each left one there would be 19 more.
-        assert threads_after <= threads + 4
-        assert files_after <= files + 4
+        assert threads_after <= threads
+        assert files_after <= files
     assert len(started) == 2
 
 
