@@ -19,6 +19,9 @@ from autosync.runtime.sparse import Rows, merge_rows
 from autosync.runtime.states import Held, Place
 from autosync.runtime.updates import norm_awaited
 
+_ROW = 4096
+"""So many values at a time are summed in float32: see `sum_of_squares`."""
+
 
 class Update(Protocol):
     """One update operation of the engine's: the optimizer on what this rank has of it."""
@@ -106,9 +109,7 @@ class Locals:
 
     def _norm(self, _: int, operation: Local, iteration: int) -> None:
         values = self._mine(operation, self._memory.view(operation.inputs, iteration))
-        # In float64: squares of what float32 can say do not fit into float32.
-        norm = torch.linalg.vector_norm(values, dtype=torch.float64)
-        self._memory.view(operation.outputs, iteration).add_(norm.square())
+        self._memory.view(operation.outputs, iteration).add_(sum_of_squares(values))
 
     def _update(self, index: int, _: Local, iteration: int) -> None:
         self._updates[index].run(iteration, self._coefficient(index, iteration))
@@ -158,6 +159,24 @@ class Locals:
         if sent >= 0:
             self._memory.view(operation.outputs).copy_(self._memory.view(operation.inputs, sent))
             self._memory.store(operation.outputs)
+
+
+def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
+    """Of all values, in float64: squares of what float32 can say do not fit into float32.
+
+    On a processor torch takes 35 times as long for that in float64 as for norms in float32. So float32 has the norms of
+    short rows, whose rounding is that of their sums, and float64 the rest, or all of it where a row's squares are too
+    large.
+    """
+    if values.dtype == torch.float32 and values.device.type == "cpu":
+        flat = values.reshape(-1)
+        in_rows = len(flat) - len(flat) % _ROW
+        norms = torch.linalg.vector_norm(flat[:in_rows].view(-1, _ROW), dim=1)
+        rest = torch.linalg.vector_norm(flat[in_rows:], dtype=torch.float64)
+        found = norms.double().square().sum() + rest.square()
+        if torch.isfinite(found):
+            return found
+    return torch.linalg.vector_norm(values, dtype=torch.float64).square()
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:

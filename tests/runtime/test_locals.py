@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 
 from autosync.plan.lowering import lower
 from autosync.plan.types import Local
-from autosync.runtime.locals import clip_coefficient
+from autosync.runtime.locals import clip_coefficient, sum_of_squares
 from autosync.runtime.optimizer_facts import options_of
 from autosync.runtime.sparse import Rows
 from autosync.specs.cluster import ClusterSpec
@@ -181,3 +182,22 @@ def test_momentum_with_rows_is_refused() -> None:
     options = [{**options_of(world.ranks[0].optimizer)[0], "momentum": 0.9}]
     with pytest.raises(Exception, match="SGD with momentum moves rows that no batch touched"):
         world.step(made, 0, options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("magnitude", [1e-12, 1.0, 1e15, 1e30])
+@pytest.mark.parametrize("shape", [(0,), (3,), (4096,), (20_000,), (7, 3000)])
+def test_squares_are_summed_as_float64_does(shape: tuple[int, ...], magnitude: float, dtype: torch.dtype) -> None:
+    """Whatever float32 could not hold the squares of, and however many there are."""
+    values = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * magnitude).to(dtype)
+    found = sum_of_squares(values)
+    assert found.dtype == torch.float64
+    assert float(found) == pytest.approx(float(values.double().square().sum()), rel=2e-6)
+
+
+def test_gradients_that_are_no_numbers_have_no_sum() -> None:
+    values = torch.ones(10_000)
+    values[5000] = math.inf
+    assert float(sum_of_squares(values)) == math.inf
+    values[5000] = math.nan
+    assert math.isnan(float(sum_of_squares(values)))
