@@ -27,7 +27,7 @@ from autosync.datasets.store import Store
 from autosync.errors import OperationError
 from autosync.search.effort import Effort
 from autosync.search.trial import Trials
-from autosync.trials.policy import Service
+from autosync.trials.samples import Service
 
 TIMES_AGAIN = 2
 """How often strategies are measured beside the first time that are to be measured again."""

@@ -25,7 +25,8 @@ from autosync.strategy.emit.settings import DdpSettings, as_it_ships
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
 from autosync.trials.others import BUSY_SHARE
-from autosync.trials.policy import Policy, Service, measure
+from autosync.trials.policy import Policy, measure
+from autosync.trials.samples import Service
 from autosync.trials.service import StepSamples, TrialFailed
 
 

@@ -18,7 +18,8 @@ from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.trials.contestant import Contestant
 from autosync.trials.periods import InPeriods
-from autosync.trials.policy import DEFAULT_POLICY, Policy, Service, Tally, doubts, first_steady_step, warm_up
+from autosync.trials.policy import DEFAULT_POLICY, Policy, Tally, doubts, first_steady_step, warm_up
+from autosync.trials.samples import Service
 from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
 

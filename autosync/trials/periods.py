@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.representation import Periodic
 from autosync.trials.contestant import Contestant
 from autosync.trials.ranks import TrialFailed
-
-if TYPE_CHECKING:
-    from autosync.trials.policy import Samples, Service
+from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes
 
 MOST_STEPS = 64
 """Longer periods are not measured: no trial is long enough to see several of them."""
@@ -84,20 +81,11 @@ def period_of(contestant: Contestant) -> int:
 
 def _joined(runs: Sequence[Samples], period: int) -> Periods:
     ranks = zip(*(run.step_seconds for run in runs), strict=True)
-    lengths = [max(map(sum, run.step_seconds)) for run in runs]
-    shares = [run.cpu_share * length for run, length in zip(runs, lengths, strict=True)]
     return Periods(
         step_seconds=tuple(tuple(sum(steps) / period for steps in rank) for rank in ranks),
-        cpu_share=sum(shares) / sum(lengths),
-        bytes_sent=_of_a_step([run.bytes_sent for run in runs], period),
-        bytes_received=_of_a_step([run.bytes_received for run in runs], period),
-        peak_memory_bytes=tuple(max(of_rank) for of_rank in zip(*(r.peak_memory_bytes for r in runs), strict=True)),
+        cpu_share=cpu_share(runs),
+        # Whoever divides them by the number of periods has those of a step.
+        bytes_sent=mean_bytes([run.bytes_sent for run in runs], period),
+        bytes_received=mean_bytes([run.bytes_received for run in runs], period),
+        peak_memory_bytes=peak_memory_bytes(runs),
     )
-
-
-def _of_a_step(counts: Sequence[Sequence[int] | None], period: int) -> tuple[int, ...] | None:
-    """What each rank has in all runs, for each step of a period."""
-    known = [of_run for of_run in counts if of_run is not None]
-    if len(known) < len(counts):
-        return None
-    return tuple(round(sum(of_rank) / period) for of_rank in zip(*known, strict=True))

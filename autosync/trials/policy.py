@@ -8,46 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from autosync.datasets.schema import Flag, Measurement, seconds_of_steps
 from autosync.trials.contestant import Contestant
 from autosync.trials.periods import InPeriods
+from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes, run_seconds
 from autosync.trials.statistics import Interval, correlated_median_interval
-
-
-class Samples(Protocol):
-    """Some consecutive steps of one contestant: seconds by rank and step, bytes by rank, and what else they cost.
-
-    `cpu_share` is of the machine's processor time while they ran, 0 to 1. Bytes are sums over the steps, None where
-    they cannot be told.
-    """
-
-    @property
-    def step_seconds(self) -> Sequence[Sequence[float]]: ...
-    @property
-    def cpu_share(self) -> float: ...
-    @property
-    def bytes_sent(self) -> Sequence[int] | None: ...
-    @property
-    def bytes_received(self) -> Sequence[int] | None: ...
-    @property
-    def peak_memory_bytes(self) -> Sequence[int]: ...
-
-
-class Service(Protocol):
-    """What measuring needs of a trial service, which nobody else may use meanwhile.
-
-    `prepare` and `run` raise `TrialFailed`. Several contestants may be prepared at once. `run` takes that many steps of
-    one of them and returns all of them; with `settle`, what the last of them has left to be done during the next one is
-    done by then, so that whoever comes next finds idle links. `release` forgets one, prepared or not, and never fails.
-    """
-
-    def prepare(self, contestant: Contestant) -> None: ...
-    def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples: ...
-    def release(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,11 +170,11 @@ class Tally:
     @property
     def peak_memory_bytes(self) -> tuple[int, ...]:
         """Of each rank."""
-        return tuple(max(counts) for counts in zip(*(run.peak_memory_bytes for run in self._runs), strict=True))
+        return peak_memory_bytes(self._runs)
 
     @property
     def spent_seconds(self) -> float:
-        return sum(map(_length, self._runs))
+        return sum(map(run_seconds, self._runs))
 
     def measurement(
         self,
@@ -220,7 +188,8 @@ class Tally:
         """The measurement of all steps after the warm-up. What they cost is that of the runs after its beginning."""
         flagged = zip(self._runs, self._begins_warmup, strict=True)
         runs = [run for run, begins_warmup in flagged if not begins_warmup] or self._runs
-        share = _weighted_cpu_share(runs)
+        num_steps = sum(len(run.step_seconds[0]) for run in runs)
+        share = cpu_share(runs)
         busy: tuple[Flag, ...] = ("busy_cpu",) if share > policy.max_cpu_share else ()
         return Measurement(
             step_seconds=tuple(tuple(seconds[num_warmup_steps:]) for seconds in self._ranks),
@@ -230,8 +199,8 @@ class Tally:
             num_warmup_steps=num_warmup_steps,
             peak_memory_bytes=self.peak_memory_bytes,
             cpu_share=share,
-            bytes_sent=_each_step([run.bytes_sent for run in runs], runs),
-            bytes_received=_each_step([run.bytes_received for run in runs], runs),
+            bytes_sent=mean_bytes([run.bytes_sent for run in runs], num_steps),
+            bytes_received=mean_bytes([run.bytes_received for run in runs], num_steps),
             exposed_seconds=None if compute_seconds is None else exposed_seconds(interval.value, compute_seconds),
             flags=(*busy, *flags),
         )
@@ -316,23 +285,3 @@ def _runs(tally: Tally, policy: Policy) -> Iterator[int]:
         if is_enough(measured, policy) or num_steps == 0:
             return
         yield num_steps + 1
-
-
-def _weighted_cpu_share(runs: Sequence[Samples]) -> float:
-    """The share over all runs: each counts as long as it took."""
-    lengths = list(map(_length, runs))
-    return sum(run.cpu_share * length for run, length in zip(runs, lengths, strict=True)) / sum(lengths)
-
-
-def _length(run: Samples) -> float:
-    """The seconds that a run took: it is over when its last rank has taken its last step."""
-    return max(map(sum, run.step_seconds))
-
-
-def _each_step(counts: Sequence[Sequence[int] | None], runs: Sequence[Samples]) -> tuple[int, ...] | None:
-    """Bytes of each rank in a step on average."""
-    known = [of_run for of_run in counts if of_run is not None]
-    if len(known) < len(counts):
-        return None
-    num_steps = sum(len(run.step_seconds[0]) for run in runs)
-    return tuple(round(sum(of_rank) / num_steps) for of_rank in zip(*known, strict=True))
