@@ -25,6 +25,7 @@ from autosync.simulators.timeline.wire import (
     BEGUN,
     COMPUTED,
     GOES_ON,
+    LEAVES,
     LINK,
     LOOKS,
     MESSAGE_CAME,
@@ -37,6 +38,7 @@ from autosync.simulators.timeline.wire import (
     burn,
     pop,
     push,
+    request_leaves,
     serve,
     work,
 )
@@ -129,6 +131,8 @@ def _happen(scene: Scene, state: State, value: int) -> None:  # noqa: C901, PLR0
     elif kind in (SENDS, ASKED):
         state.channels[what].credit += kind == ASKED
         send(scene, state, what)
+    elif kind == LEAVES:
+        request_leaves(scene, state, what)
     elif kind == LINK:
         if state.links[what].due == state.heap.now[0]:
             serve(scene, state, what)

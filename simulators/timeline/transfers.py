@@ -13,18 +13,16 @@ from autosync.simulators.timeline.wire import (
     BEGUN,
     ENDS,
     GOES_ON,
+    LEAVES,
     LOOKS,
     NUM_KINDS,
     SENDS,
     TAKEN,
     burn,
-    comes_behind,
     join,
+    passes,
     push,
-    request_comes,
     stand,
-    way_of_request,
-    ways_of,
     work,
 )
 
@@ -74,12 +72,15 @@ def go(scene: Scene, state: State, part: int) -> None:
     """
     ours, rank = state.parts[part], scene.parts[part].rank
     row = scene.parts[part].first_take + part + ours.step
+    takes_turns = scene.parts[part].breadth == 0
     ours.is_busy = True
     while True:
-        if ours.asked < _window(scene, state, part):
+        num_asks, num_posts = _window(scene, state, part) - ours.asked, scene.first_post[row + 1] - ours.post
+        # gloo itself asks for a segment, posts one, and then asks for the next: that request is behind its own data.
+        if num_asks > 0 and not (takes_turns and num_asks < num_posts):
             native = _ask(scene, state, part)
             seconds = scene.times.ask[native]
-        elif ours.post < scene.first_post[row + 1]:
+        elif num_posts > 0:
             channel = scene.post_channel[ours.post]
             ours.post += 1
             state.channels[channel].posted += 1
@@ -95,6 +96,10 @@ def go(scene: Scene, state: State, part: int) -> None:
         if seconds > 0.0:
             until = work(state.heap, state.ranks, state.processor_free, rank, seconds, seconds)
             push(state.heap, until, part * NUM_KINDS + GOES_ON)
+            return
+        if takes_turns and num_asks > 0:
+            # What was posted is sent first.
+            push(state.heap, state.heap.now[0], part * NUM_KINDS + GOES_ON)
             return
     ours.is_busy = False
     push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)
@@ -151,8 +156,7 @@ def _ask(scene: Scene, state: State, part: int) -> int:
     state.parts[part].asked += 1
     back = scene.channels[channel].back
     if state.lines[back].first < 0:
-        seconds = way_of_request(ways_of(scene, state), back, comes_behind(scene, state, back))
-        request_comes(scene, state, channel, state.heap.now[0] + seconds)
+        push(state.heap, passes(scene, state, back), channel * NUM_KINDS + LEAVES)
     else:
         stand(state, back, channel, 0.0)
     return int(scene.channels[channel].is_native)

@@ -26,7 +26,8 @@ from autosync.simulators.timeline.problem import Floats
     WORKS,
     SENDS,
     ENDS,
-) = range(15)
+    LEAVES,
+) = range(16)
 NUM_KINDS = 16
 """What may happen: to a part, a link, a channel or a rank."""
 
@@ -95,19 +96,24 @@ def pop(heap: Heap) -> int:
 def work(  # noqa: PLR0917 - few arrays, see `_Ways`
     heap: Heap, ranks: Records, processor_free: Floats, rank: int, seconds: float, in_python: float
 ) -> float:
-    """When work is done that is wanted now: by the processor that is free first. Of a rank's Python one thing at a time
-    is done, `in_python` being so much of it, before torch does the rest; rank -1: it is no Python.
+    """When work is done that is wanted now, by one of the processors. Of a rank's Python one thing at a time is done,
+    `in_python` being so much of it, before torch does the rest; rank -1: it is no Python.
     """
     start = heap.now[0]
     if rank >= 0:
         start = max(start, ranks[rank].python_free)
     if len(processor_free) > 0:
-        first = 0
+        # Of those that are free by then the one that others can use least before; else the first that will be free.
+        chosen = 0
         for processor in range(1, len(processor_free)):
-            if processor_free[processor] < processor_free[first]:
-                first = processor
-        start = max(start, processor_free[first])
-        processor_free[first] = start + seconds
+            free, before = processor_free[processor], processor_free[chosen]
+            if free <= start:
+                if before > start or before < free:
+                    chosen = processor
+            elif free < before:
+                chosen = processor
+        start = max(start, processor_free[chosen])
+        processor_free[chosen] = start + seconds
     if rank >= 0:
         ranks[rank].python_free = start + in_python
     return float(start + seconds)
@@ -194,12 +200,15 @@ def _way(ways: _Ways, line: int, most_bytes: float) -> float:
 
 
 @inlined
-def way_of_request(ways: _Ways, line: int, arrives: float) -> float:
-    """The same for a request that finds its connection idle: it comes after what went before it, at `arrives`.
+def request_leaves(scene: Scene, state: State, channel: int) -> None:
+    """A request that found its connection idle has passed its own link: it comes after what went before it.
 
     Of others' bytes as many stand in a queue as their senders' windows let; the rest waits with the senders.
     """
-    return float(max(_way(ways, line, ways.bytes_queued), arrives - ways.now[0]))
+    line = scene.channels[channel].back
+    ways = ways_of(scene, state)
+    seconds = _way(ways, line, ways.bytes_queued)
+    request_comes(scene, state, channel, max(state.heap.now[0] + seconds, state.lines[line].arrives))
 
 
 @inlined
@@ -242,13 +251,12 @@ def _settle_link(scene: Scene, state: State, link: int) -> None:
 
 
 @inlined
-def comes_behind(scene: Scene, state: State, line: int) -> float:
-    """Before when nothing arrives that a connection without bytes in line now begins to send: what it sent before is
-    ahead of it, and so is what others have in the queue of its link. They share the link evenly, but it is one queue.
+def passes(scene: Scene, state: State, line: int) -> float:
+    """When a connection without bytes in line, that begins to send now, has passed what others have in the queue of its
+    link. They share the link evenly, but it is one queue.
     """
-    found = state.lines[line].arrives
     if scene.lines[line].queue < 0:
-        return float(found)
+        return float(state.heap.now[0])
     link = scene.lines[line].link
     ours, rate, num_bytes = state.links[link], scene.network.link_rate[link], 0.0
     served = ours.served + (state.heap.now[0] - ours.since) * rate / max(1, ours.num_active)
@@ -257,7 +265,7 @@ def comes_behind(scene: Scene, state: State, line: int) -> float:
         following = state.entries[other.first].next
         left = other.target - served + (state.entries[following].num_bytes if following >= 0 else 0.0)
         num_bytes += left
-    return float(max(found, state.heap.now[0] + min(num_bytes / rate, scene.times.queued_seconds)))
+    return float(state.heap.now[0] + min(num_bytes / rate, scene.times.queued_seconds))
 
 
 @inlined
@@ -267,7 +275,8 @@ def join(scene: Scene, state: State, line: int, num_bytes: float) -> None:
     _settle_link(scene, state, link)
     ours, rate = state.links[link], scene.network.link_rate[link]
     count, burst = ours.num_active, 0.0
-    state.lines[line].arrives = comes_behind(scene, state, line)
+    # Before that nothing of it arrives, nor before what it sent earlier.
+    state.lines[line].arrives = max(state.lines[line].arrives, passes(scene, state, line))
     if count == 0:
         burst = min(num_bytes, scene.network.link_burst[link], (state.heap.now[0] - ours.since) * rate)
         ours.since = state.heap.now[0]

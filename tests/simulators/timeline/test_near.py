@@ -25,9 +25,10 @@ from autosync.simulators.sizes import CONTENT_BYTES
 from autosync.simulators.timeline import messages as made
 from autosync.simulators.timeline.events import play
 from autosync.simulators.timeline.links import network_of
-from autosync.simulators.timeline.network import Scene
+from autosync.simulators.timeline.network import DUE, RANK_STATE, Heap, Scene
 from autosync.simulators.timeline.simulator import TimelineSimulator, steady_seconds
 from autosync.simulators.timeline.stock import is_stock
+from autosync.simulators.timeline.wire import work
 from autosync.specs.cluster import ClusterSpec, Rack
 from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
@@ -129,6 +130,53 @@ def test_requests_are_late_behind_what_others_send_on_their_link() -> None:
         for seconds in (0.0, 8e-3)
     )
     assert in_line > at_once + 6e-3
+
+
+def test_requests_wait_for_what_stands_before_the_receiver_when_they_get_there() -> None:
+    """A fast host fills the queue of a slow one. What the slow one's other neighbour asks for comes late, and a link
+    that has bytes to send stands idle for about a segment's time.
+    """
+    cluster = cluster_of(1, 1, 1, 1)
+    slow = tuple(replace(node, bandwidth_out=RATE / 2, bandwidth_in=RATE / 2) for node in cluster.nodes[2:])
+    unequal = replace(cluster, nodes=(*cluster.nodes[:2], *slow))
+    costs = replace(FREE, queued_seconds=8e-3)
+    passed, behind = (
+        seconds_of(one_message(AllReduce()), two_layers(), unequal, replace(costs, bytes_queued=num_bytes))
+        for num_bytes in (0.0, 5.8e6)
+    )
+    assert behind > passed + 5e-3
+    # Among equal hosts nothing stands before a receiver.
+    passed, behind = (
+        seconds_of(one_message(AllReduce()), two_layers(), cluster, replace(costs, bytes_queued=num_bytes))
+        for num_bytes in (0.0, 5.8e6)
+    )
+    assert behind == pytest.approx(passed, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("free", "python_free", "end", "left"),
+    [
+        # Its Python is free at 5: the processor that is free just then, and the other one stays with others.
+        ([5.0, 0.0], 5.0, 7.0, [7.0, 0.0]),
+        # Both are free by then: the later one, for the other can do something before.
+        ([1.0, 3.0], 5.0, 7.0, [1.0, 7.0]),
+        # None is: the first that will be.
+        ([9.0, 6.0], 5.0, 8.0, [9.0, 8.0]),
+        ([6.0, 9.0], 5.0, 8.0, [8.0, 9.0]),
+        # One is: that one, in whatever order.
+        ([6.0, 2.0], 5.0, 7.0, [6.0, 7.0]),
+        ([2.0, 6.0], 5.0, 7.0, [7.0, 6.0]),
+    ],
+)
+def test_work_takes_the_processor_that_others_can_use_least(
+    free: list[float], python_free: float, end: float, left: list[float]
+) -> None:
+    heap = Heap(np.zeros(1), np.empty(0, DUE), np.empty(0, np.int64), np.zeros(3, np.int64))
+    ranks, processor_free = np.zeros(1, RANK_STATE), np.array(free)
+    ranks["python_free"] = python_free
+    assert work.py_func(heap, ranks, processor_free, 0, 2.0, 1.0) == end
+    assert processor_free.tolist() == left
+    assert ranks["python_free"].tolist() == [end - 1.0]
 
 
 def test_work_on_shared_processors_takes_turns() -> None:
