@@ -33,9 +33,9 @@ class ProcessorCosts:
 
     ask: tuple[float, float] = (27e-6, 0.0)
     post: tuple[float, float] = (27e-6, 0.0)
-    asked: tuple[float, float] = (31e-6, 32e-6)
-    arrived: tuple[float, float] = (27e-6, 26e-6)
-    taken: tuple[float, float] = (35e-6, 32e-6)
+    asked: tuple[float, float] = (31e-6, 21e-6)
+    arrived: tuple[float, float] = (27e-6, 17e-6)
+    taken: tuple[float, float] = (35e-6, 21e-6)
     per_byte: tuple[float, float] = (1.9e-9, 0.3e-9)
     transfer: float = 60e-6
     stock_transfer: float = 20e-6
