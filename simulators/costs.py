@@ -73,7 +73,7 @@ class Costs:
 
     transfer_seconds: float = 120e-6
     round_seconds: float = 120e-6
-    native_round_seconds: float = 200e-6
+    native_round_seconds: float = 170e-6
     rate_added: float = 2.5e9
     local_seconds: float = 60e-6
     local_rates: Mapping[str, float] = field(default_factory=lambda: dict(_LOCAL_RATES))

@@ -112,6 +112,8 @@ class _Path:
     def _through(self, waited: tuple[int, int], rank: int, found: list[Critical]) -> tuple[float, int, int]:
         """Back through operations to the compute that they waited for: when, on which rank, where in its program."""
         index, iteration = waited
+        # A member that comes late may end after another one, on which what follows has begun by then.
+        until = np.inf
         while True:
             part = int(self._scene.part_of[index, rank])
             rank, part = self._last_to_come(index, rank, part, iteration)
@@ -124,9 +126,10 @@ class _Path:
                     rank=rank,
                     operation=index,
                     start_seconds=begun,
-                    end_seconds=ended,
+                    end_seconds=min(ended, until),
                 )
             )
+            until = begun
             before = self._before(index, rank, part, iteration)
             if before is None or begun <= self._begin:
                 return begun, rank, self._place_that_told(operation.after, rank, begun)

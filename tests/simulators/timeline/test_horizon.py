@@ -38,12 +38,15 @@ def _seconds(preset: str, overlap: Overlap = "backward", **options: int) -> floa
 @pytest.mark.parametrize("overlap", ["backward", "forward"])
 @pytest.mark.parametrize("staleness", [1, 2, 4, 40])
 def test_a_stale_step_is_no_faster_than_its_transfers(staleness: int, overlap: Overlap) -> None:
-    """However far steps may run ahead, each has its bytes to send: what lies ahead hides latency and no more."""
+    """However far steps may run ahead, each has its bytes to send: what lies ahead hides latency and no more.
+
+    Nor is it much slower: bytes of several steps stand before a receiver, and requests behind them.
+    """
     found, exact = _seconds("ssp", overlap, staleness=staleness), _seconds("ps_load_balanced")
     # Each of three hosts serves a part, at the least a third: it gets that of two others, and sends it to them.
     least = 2 * MODEL.num_bytes / 3 / SLOW.nodes[0].bandwidth_in
     assert least > 1.2 * MODEL.step_seconds
-    assert least <= found <= 1.02 * exact
+    assert least <= found <= 1.05 * exact
 
 
 @pytest.mark.parametrize("every", [2, 8, 64, 500, 10**9])

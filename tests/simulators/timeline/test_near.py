@@ -172,7 +172,8 @@ def test_work_takes_the_processor_that_others_can_use_least(
     free: list[float], python_free: float, end: float, left: list[float]
 ) -> None:
     heap = Heap(np.zeros(1), np.empty(0, DUE), np.empty(0, np.int64), np.zeros(3, np.int64))
-    ranks, processor_free = np.zeros(1, RANK_STATE), np.array(free)
+    # Compiled code reads fields as attributes, as records let Python do.
+    ranks, processor_free = np.zeros(1, RANK_STATE).view(np.recarray), np.array(free)
     ranks["python_free"] = python_free
     assert work.py_func(heap, ranks, processor_free, 0, 2.0, 1.0) == end
     assert processor_free.tolist() == left
