@@ -21,12 +21,12 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest test-launchers wheel-test mutations format gallery clean
+.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers wheel-test mutations format gallery clean
 
 help:
 	@echo 'make demo        tune a shipped example on this machine and print the result'
 	@echo 'make test        lint, type-check and test: what CI runs'
-	@echo 'make fulltest    the same with the slow tests'
+	@echo 'make fulltest    the same with the slow tests, PostgreSQL among them, which it installs'
 	@echo 'make test-launchers  install what the launchers need (sshd, Slurm, Ray) and test each with the real thing'
 	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
 	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
@@ -50,8 +50,16 @@ demo: $(STAMP)
 
 test: lint typing pytest
 
-fulltest: lint typing
+fulltest: lint typing postgresql
 	$(BIN)/python -m pytest -m '' -n $(JOBS) --quiet
+
+# For the test in which two tuners share a study there; it starts a server of its own.
+postgresql: $(STAMP)
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq \
+		&& RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; } \
+		|| echo 'PostgreSQL cannot be installed here: its test will be skipped'
+	@$(BIN)/python -c 'import psycopg' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[postgresql]' \
+		|| echo 'The driver of PostgreSQL cannot be installed here: its test will be skipped'
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(LINTED)

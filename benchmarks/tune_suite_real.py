@@ -13,10 +13,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from autosync import __version__
 from autosync.datasets.studies import STUDIES_FOLDER, read_study
 from autosync.errors import AutosyncError, InputError
 from autosync.search.effort import EFFORTS
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         targets[name] = _judged(searched, picked)
     settings = {name: getattr(options, name) for name in ("trials", "budget_seconds", "effort", "simulator", "seed")}
     return {
-        "settings": {**settings, "prior": options.prior, "autosync": version("autosync")},
+        "settings": {**settings, "prior": options.prior, "autosync": __version__},
         "targets": targets,
         "failures": failures,
         "overall": _overall(list(targets.values())),
