@@ -173,10 +173,11 @@ def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
         in_rows = len(flat) - len(flat) % _ROW
         norms = torch.linalg.vector_norm(flat[:in_rows].view(-1, _ROW), dim=1)
         rest = torch.linalg.vector_norm(flat[in_rows:], dtype=torch.float64)
-        found = norms.double().square().sum() + rest.square()
+        found: torch.Tensor = norms.double().square().sum() + rest.square()
         if torch.isfinite(found):
             return found
-    return torch.linalg.vector_norm(values, dtype=torch.float64).square()
+    norm: torch.Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return norm.square()
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:
