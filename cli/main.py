@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ COMMANDS: Mapping[str, Entry] = {
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),
     "dataset": Entry("autosync.cli.dataset:dataset", "Count, check and merge records."),
 }
+
+# How long what swallowed a Ctrl-C is given to be left behind before it is sent once more.
+_SECONDS_TO_LEAVE = 0.05
 
 
 class LazyGroup(click.Group):
@@ -94,7 +98,7 @@ def _noted_interrupts() -> Sequence[int]:
     """Grows with every Ctrl-C, which goes on to what it does anyway.
 
     What it reaches inside another package may leave that as an error of another kind: pydantic makes of it a schema
-    that cannot be built.
+    that cannot be built. Or it does not leave at all, and comes again.
     """
     interrupts: list[int] = []
 
@@ -104,7 +108,22 @@ def _noted_interrupts() -> Sequence[int]:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, note)
+        sys.unraisablehook = _interrupt_again
     return interrupts
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """What Python calls with an error that nobody could catch: an interruption among them is sent once more.
+
+    pydantic asks Python for names where it can raise nothing: a Ctrl-C there was dropped, and the command ran on. From
+    a thread and a moment later, since here too it would reach nobody.
+    """
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        again = threading.Timer(_SECONDS_TO_LEAVE, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def run(arguments: Sequence[str], interrupts: Sequence[int] = ()) -> int:

@@ -147,17 +147,28 @@ def test_an_interruption_is_exit_130(raising: Raise, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_an_interruption_that_a_package_made_an_error_of_is_one(tmp_path: Path) -> None:
-    (tmp_path / "package.py").write_text(
-        """
+_MAKES_AN_ERROR_OF_IT = """
 import signal
 try:
     signal.raise_signal(signal.SIGINT)
 except KeyboardInterrupt as interrupt:
     raise ValueError("the schema cannot be built") from interrupt
-""",
-        "utf-8",
-    )
+"""
+_SWALLOWS_IT = """
+import signal
+import time
+class Package:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+Package()
+time.sleep(30)
+raise ValueError("nothing came of the interruption")
+"""
+
+
+@pytest.mark.parametrize("package", [_MAKES_AN_ERROR_OF_IT, _SWALLOWS_IT], ids=["another error", "nothing"])
+def test_an_interruption_stays_one_whatever_a_package_makes_of_it(package: str, tmp_path: Path) -> None:
+    (tmp_path / "package.py").write_text(package, "utf-8")
     code = """
 import signal
 from autosync.cli import main
