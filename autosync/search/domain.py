@@ -11,7 +11,8 @@ import numpy as np
 from autosync.plan.lowering import lower
 from autosync.runtime.support import unsupported
 from autosync.search.memory import Room
-from autosync.search.proposers.likeness import Likeness, distances
+from autosync.search.proposers.likeness import Likeness
+from autosync.simulators.learned.residuals import distances
 from autosync.strategy import legality
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import Strategy

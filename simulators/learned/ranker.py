@@ -2,7 +2,8 @@
 
 What is predicted is by how much the best of the other simulators is off. Two ensembles have their say, one on top of
 the other: a *prior* that was trained on other models and clusters, if there is one, and one that is trained on the
-trials of the study itself, again whenever there are more of them.
+trials of the study itself, again whenever there are more of them. Trees see thresholds, and are held back where trials
+are few: what they leave is taken for smooth, so each strategy is corrected by what was left of those like it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from autosync.simulators.learned import files
 from autosync.simulators.learned.boosted import MIN_BLOCKS, UNTAUGHT, Boosted, Boosting, boost
 from autosync.simulators.learned.losses import Positions, Targets
 from autosync.simulators.learned.rehearsal import check_rehearsal, rehearsed
+from autosync.simulators.learned.smooth import Smoothed
 from autosync.simulators.learned.trees import dump_booster, load_booster
 from autosync.strategy.representation import Strategy
 
@@ -30,19 +32,25 @@ PRIOR = Boosting(seeds=2, rounds=120, depth=4, rate=0.08, smoothing=5.0)
 TARGET = Boosting(seeds=2, rounds=50, depth=3, rate=0.1, smoothing=2.0)
 
 _FEW = 25
+"""With fewer trials trees are flatter, and what they leave is left: after ten trials smoothing it made picks worse."""
+
 _BELIEF = 10.0
 """The prior's correction is scaled to fit the target's trials as if that many trials had said that it is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaughtRanker:
-    """The other simulators, corrected by a prior and then by what is left for the target."""
+    """The other simulators, corrected by a prior and then by what is left for the target.
+
+    How unsure it is comes from the trees, as if nothing were smoothed.
+    """
 
     reader: Reader
     groups: frozenset[Group]
     prior: Boosted
     prior_share: float
     target: Boosted
+    smoothed: Smoothed | None
 
     def predict(self, rows: Read) -> tuple[Floats, Floats]:
         """The log of the seconds of each row, and how unsure it is."""
@@ -52,6 +60,8 @@ class TaughtRanker:
         if not self.target.members:
             # Few trials, or none, do not say how unsure the rest is.
             unsure = np.maximum(unsure, unsure_before)
+        if self.smoothed is not None:
+            after = after + self.smoothed.correct(features.values)
         return np.log(features.seconds) + self.prior_share * before + after, unsure
 
 
@@ -83,17 +93,26 @@ class RankerStudent:
 
     def taught(self, rows: Read, targets: Targets) -> TaughtRanker:
         """The ranker after these trials."""
-        target, share = UNTAUGHT, 1.0
+        target, share, smoothed = UNTAUGHT, 1.0, None
         count = len(targets.log_seconds)
         if count:
             features = self._reader.features(rows, self._groups)
             correction, _ = self._prior.correct(features.values)
             begin = np.log(features.seconds)
             share = _believed(correction, targets.log_seconds - begin)
+            begin = begin + share * correction
             how = self._how if count >= _FEW else replace(self._how, depth=2)
-            target = boost(features.values, begin + share * correction, targets, _alike(features.values), how)
+            target = boost(features.values, begin, targets, _alike(features.values), how)
+            if count >= _FEW:
+                found, _ = target.correct(features.values)
+                smoothed = Smoothed.of(features.values, targets.log_seconds - begin - found)
         return TaughtRanker(
-            reader=self._reader, groups=self._groups, prior=self._prior, prior_share=share, target=target
+            reader=self._reader,
+            groups=self._groups,
+            prior=self._prior,
+            prior_share=share,
+            target=target,
+            smoothed=smoothed,
         )
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from autosync.search.proposers.history import Outcome, Sourced, samples
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.likeness import Floats, Likeness
-from autosync.search.proposers.residuals import Residuals, residuals_of
 from autosync.search.proposers.style import Styles
 from autosync.simulators.interface import Simulator
+from autosync.simulators.learned.residuals import Residuals, residuals_of
 from autosync.strategy.representation import Strategy
 
 TOURNAMENT = 2

@@ -126,12 +126,6 @@ class Likeness:
         return float(np.corrcoef(priorities, uses)[0, 1])
 
 
-def distances(first: Floats, second: Floats) -> Floats:
-    """From each row of one to each row of the other."""
-    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :] - 2 * first @ second.T
-    return np.asarray(np.sqrt(np.maximum(squares, 0.0)), dtype=np.float64)
-
-
 def _way(synchroniser: Synchroniser) -> tuple[object, ...]:
     if isinstance(synchroniser, ParameterServer):
         return synchroniser.kind, synchroniser.update, synchroniser.sparse

@@ -1,4 +1,4 @@
-"""What proposers are made of: vectors of strategies, corrections of predictions, styles, and the walk of mcmc."""
+"""What proposers are made of: vectors of strategies, styles, and the walk of mcmc."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from autosync.search.candidates import STOCK_DDP, candidate
 from autosync.search.domain import PoolDomain, SpaceDomain
 from autosync.search.proposers.history import Outcome
-from autosync.search.proposers.likeness import Likeness, distances
+from autosync.search.proposers.likeness import Likeness
 from autosync.search.proposers.mcmc import _walked
-from autosync.search.proposers.residuals import UNMEASURED_SPREAD, residuals_of
 from autosync.search.proposers.style import Styles
 from autosync.simulators.interface import Prediction
+from autosync.simulators.learned.residuals import distances
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
@@ -58,33 +58,6 @@ def test_slices_are_pieces(space: Space) -> None:
     likeness = Likeness(space.model, space.cluster)
     assert likeness.num_pieces(whole) == 1
     assert likeness.num_pieces(sliced) == -(-space.model.num_bytes // 1024)
-
-
-def test_corrections_are_those_measured_and_fade_with_distance() -> None:
-    vectors = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0], [5.0, 5.0], [20.0, 0.0], [0.0, 20.0]])
-    errors = np.array([0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
-    residuals = residuals_of(vectors, errors)
-    corrections, spreads = residuals.correct(np.array([[0.0, 0.0], [0.1, 0.0], [1000.0, 0.0]]))
-    assert corrections[0] == pytest.approx(0.3, abs=0.02)
-    assert corrections[0] >= corrections[1] > 0.2
-    assert corrections[2] == pytest.approx(0.1, abs=0.02)
-    assert spreads[0] < spreads[1] < spreads[2]
-
-
-def test_without_measurements_nothing_is_corrected() -> None:
-    corrections, spreads = residuals_of(np.zeros((0, 3)), np.zeros(0)).correct(np.ones((4, 3)))
-    assert corrections.tolist() == [0.0] * 4
-    assert spreads.tolist() == pytest.approx([UNMEASURED_SPREAD] * 4)
-
-
-def test_believing_changes_no_mean_and_lowers_the_spread_nearby() -> None:
-    residuals = residuals_of(np.array([[0.0], [4.0]]), np.array([0.1, 0.2]))
-    points = np.array([[1.0], [2.0], [50.0]])
-    before, spreads = residuals.correct(points)
-    after, lower = residuals.believing(points[1]).correct(points)
-    assert np.allclose(before, after, atol=1e-6)
-    assert lower[1] < 0.5 * spreads[1]
-    assert lower[2] == pytest.approx(spreads[2], rel=1e-6)
 
 
 def test_styles_make_legal_strategies_and_are_found_in_them(space: Space) -> None:

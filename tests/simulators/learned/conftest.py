@@ -19,6 +19,7 @@ from autosync.datasets.store import Store
 from autosync.simulators.timeline.simulator import open_timeline
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Space
 from autosync.testing.simulators import record_of
@@ -78,7 +79,12 @@ def make_trials() -> MakeTrials:
     def make(model: ModelSpec, cluster: ClusterSpec, count: int, *, seed: int = 0) -> list[Record]:
         rng = random.Random(seed)
         space = Space(model=model, cluster=cluster)
-        strategies = [space.sample(rng) for _ in range(count)]
+        # Each once: of a strategy that is drawn twice only one trial would teach anything.
+        drawn: dict[str, Strategy] = {}
+        while len(drawn) < count:
+            strategy = space.sample(rng)
+            drawn.setdefault(strategy_id(strategy, model, cluster), strategy)
+        strategies = list(drawn.values())
         truth = open_timeline(model, cluster).predict(strategies)
         return [
             record_of(strategy, model, cluster, seconds=one.seconds * _fault(strategy), trial=trial, noise=0.005)

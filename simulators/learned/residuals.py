@@ -1,7 +1,7 @@
 """What a simulator gets wrong, learned from what was measured: a Gaussian process over strategies.
 
 A simulator that is off by a tenth for one strategy is off by about as much for those like it. So the logarithms of
-measured over predicted seconds are taken for a smooth function of the strategies' vectors (`likeness`), which gives
+measured over predicted seconds are taken for a smooth function of vectors that stand for the strategies, which gives
 each new strategy a correction, and an uncertainty that grows with its distance from all that was measured.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from autosync.search.proposers.likeness import Floats, distances
+Floats = npt.NDArray[np.float64]
 
 NOISE = 0.015
 """Standard deviation of the logarithm of a measured median."""
@@ -75,6 +76,12 @@ def residuals_of(vectors: Floats, errors: Floats) -> Residuals:
         far = distances(vectors, vectors)
         length = max(LENGTHS, key=lambda one: _likelihood(_factor(far, spread, one), rest))
     return Residuals(vectors=vectors, errors=rest, offset=offset, spread=spread, length=length)
+
+
+def distances(first: Floats, second: Floats) -> Floats:
+    """From each row of one to each row of the other."""
+    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :] - 2 * first @ second.T
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)), dtype=np.float64)
 
 
 def _kernel(far: Floats, spread: float, length: float) -> Floats:
