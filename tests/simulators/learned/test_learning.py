@@ -16,13 +16,14 @@ from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.simulators.catalogue import open_simulator
 from autosync.simulators.evaluation import Accuracy, accuracy_of, measured_of
+from autosync.simulators.features.reader import Reader
 from autosync.simulators.interface import Simulator
 from autosync.simulators.learned.boosted import UNTAUGHT
 from autosync.simulators.learned.files import is_saved
 from autosync.simulators.learned.priors import lots_of, trained_on
-from autosync.simulators.learned.ranker import load_ranker, save_ranker
+from autosync.simulators.learned.ranker import RankerStudent, load_ranker, save_ranker
 from autosync.simulators.learned.simulators import ranker_of, shipped_folder
-from autosync.simulators.learned.trials import teaching
+from autosync.simulators.learned.trials import taken, targets_of, teaching
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.files import parse_strategy
@@ -84,6 +85,24 @@ def test_other_models_and_clusters_teach(
 
 def _strategies(records: Sequence[Record]) -> list[Strategy]:
     return [parse_strategy(without_file(dict(one.strategy or {}))) for one in records]
+
+
+def test_what_trees_leave_of_enough_trials_is_smoothed(
+    make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials
+) -> None:
+    model, cluster = make_model(0), make_cluster(0)
+    trials = make_trials(model, cluster, 40)
+    student = RankerStudent(Reader(model, cluster))
+    rows = student.read(_strategies(trials))
+    targets = targets_of([one.measurement for one in trials if one.measurement], student.complexity(rows))
+    few = np.arange(20, dtype=np.intp)
+    assert student.taught(taken(rows, few), targets.rows(few)).smoothed is None
+    taught = student.taught(rows, targets)
+    errors = [
+        float(np.abs(one.predict(rows)[0] - targets.log_seconds).mean())
+        for one in (taught, replace(taught, smoothed=None))
+    ]
+    assert errors[0] < 0.5 * errors[1]
 
 
 def test_it_knows_how_unsure_it_is(make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials) -> None:
