@@ -64,6 +64,7 @@ class Mover:
         self._rank = links.rank
         self._contributes = plan.ranks[links.rank].role == "worker"
         self._contents = Contents(plan, memory, rank=links.rank)
+        self._in_one_order = placement.in_one_order
         self._carrier: Carrier = (
             NativeCarrier(links, placement)
             if plan.backend == "nccl"
@@ -75,11 +76,11 @@ class Mover:
         self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
 
     def waits_its_turn(self, index: int) -> bool:
-        """Whether nothing can be asked for before its turn: of gloo's own, contents, what nobody sends, local work."""
-        transfer = self._plan.operations[index]
-        if not isinstance(transfer, Transfer):
-            # Where all of a rank goes in one order its lane has local work too.
+        """Whether nothing can be asked for before its turn: of gloo's own, contents, and what nobody sends."""
+        if self._in_one_order:
+            # The rank's thread goes from lane to lane and to local work between.
             return True
+        transfer = self._transfer(index)
         is_ours = not is_native(transfer) and not are_contents(self._plan, transfer)
         return not is_ours or len(self._group(transfer)) == 1
 

@@ -145,13 +145,16 @@ def _killed(num_kills: int, num_trials: int, *, later_seconds: float) -> dict[st
             kept = records
     _, status = os.waitpid(_fork(lambda: _tune_on(num_trials)), 0)
     searched, for_proof = _strategies(optuna.load_study(study_name="s", storage=open_journal(JOURNAL)))
+    contests = json.loads(Path(STUDY, "summary.json").read_bytes())["contests"] if status == 0 else []
+    contested = {one["strategy_id"]: one["role"] for one in contests if one["role"] != "default"}
     return {
         "num_died": num_died,
         "num_lost": num_lost,
         "num_processes_left": num_left,
         "ended_well": status == 0,
         "num_records": len(searched),
-        "num_for_proof": len(for_proof),
+        "num_rivals": sum(role in ("best bucket", "best preset") for role in contested.values()),
+        "num_unrecorded": len(set(contested) - {*searched, *for_proof}),
         "num_repeated": len(searched) + len(for_proof) - len({*searched, *for_proof}),
         "has_best": Path(STUDY, "best.yaml").exists(),
     }

@@ -35,16 +35,19 @@ def four_hosts() -> Iterator[ClusterSpec]:
 
 @pytest.mark.slow
 def test_transfers_end_in_the_order_that_is_simulated(tmp_path: Path, four_hosts: ClusterSpec) -> None:
-    """Where processors are free steps are about as long, too; within 5 % is for a machine that does nothing else."""
+    """Where processors are free steps are about as long, too; within 5 % is for a machine that does nothing else.
+
+    Three of those whose order is played as it is; docs/timeline.md says of the others why it is not.
+    """
     file = tmp_path / "cluster.yaml"
     file.write_text(json.dumps(dump_cluster(four_hosts)))
     command = [sys.executable, str(_BENCHMARK), "--cluster", str(file), "--steps", "6"]
-    command += ["--presets", "caramel", "ps_load_balanced", "fsdp"]
+    command += ["--presets", "caramel", "ps", "fsdp"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert done.stdout, done.stderr[-2000:]
     document = json.loads(done.stdout)
     assert len(document["strategies"]) == 3
     for one in document["strategies"]:
         assert one["num_pairs"] > 0
-        assert one["order_kept"] > 0.85
+        assert one["order_kept"] > 0.95
         assert one["cpu_share"] > 0.6 or 0.8 < one["ratio"] < 1.2
