@@ -49,8 +49,8 @@ COMMANDS: Mapping[str, Entry] = {
     "dataset": Entry("autosync.cli.dataset:dataset", "Count, check and merge records."),
 }
 
-# How long what swallowed a Ctrl-C is given to be left behind before it is sent once more.
 _SECONDS_TO_LEAVE = 0.05
+"""How long what swallowed a Ctrl-C is given to be left behind before it is sent once more."""
 
 
 class LazyGroup(click.Group):

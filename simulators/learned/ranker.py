@@ -101,9 +101,10 @@ class RankerStudent:
             begin = np.log(features.seconds)
             share = _believed(correction, targets.log_seconds - begin)
             begin = begin + share * correction
-            how = self._how if count >= _FEW else replace(self._how, depth=2)
+            are_few = count < _FEW
+            how = replace(self._how, depth=2) if are_few else self._how
             target = boost(features.values, begin, targets, _alike(features.values), how)
-            if count >= _FEW:
+            if not are_few:
                 found, _ = target.correct(features.values)
                 smoothed = Smoothed.of(features.values, targets.log_seconds - begin - found)
         return TaughtRanker(

@@ -37,7 +37,7 @@ def four_hosts() -> Iterator[ClusterSpec]:
 def test_transfers_end_in_the_order_that_is_simulated(tmp_path: Path, four_hosts: ClusterSpec) -> None:
     """Where processors are free steps are about as long, too; within 5 % is for a machine that does nothing else.
 
-    Three of those whose order is played as it is; docs/timeline.md says of the others why it is not.
+    Three of those whose order is played as it is; docs/timeline.md says what is known of the others.
     """
     file = tmp_path / "cluster.yaml"
     file.write_text(json.dumps(dump_cluster(four_hosts)))
