@@ -21,14 +21,16 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers wheel-test mutations format gallery clean
+.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite wheel-test mutations ddp-suite format gallery clean
 
 help:
 	@echo 'make demo        tune a shipped example on this machine and print the result'
 	@echo 'make test        lint, type-check and test: what CI runs'
 	@echo 'make fulltest    the same with the slow tests, PostgreSQL among them, which it installs'
 	@echo 'make test-launchers  install what the launchers need (sshd, Slurm, Ray) and test each with the real thing'
+	@echo 'make models-suite    install real models and train them under stock DDP and under strategies (15 minutes)'
 	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
+	@echo 'make ddp-suite   what DDP, ZeRO and Horovod are tested for, under four strategies, on two and three ranks (15 minutes)'
 	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
 
@@ -90,12 +92,22 @@ test-launchers: $(STAMP)
 		|| echo 'Ray or the Kubernetes client cannot be installed here: their tests will be skipped'
 	$(BIN)/python -m pytest -m '' -n 1 --quiet tests/launchers tests/cli/test_launch.py
 
+# The releases that constraints.txt names: they leave torch as it is.
+models-suite: $(STAMP)
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' \
+		peft timm torchvision transformers || $(PIP_INSTALL) --no-build-isolation --editable '.[models]'
+	$(BIN)/python -m pytest -m '' -n 1 --quiet tests/models
+
 wheel-test: $(STAMP)
 	$(BIN)/python -m pytest --quiet tests/repository/test_wheel.py
 
 # Measures: on a machine that has nothing else to do.
 gallery: $(STAMP)
 	$(BIN)/python tools/make_gallery.py
+
+# Behaviours of tests/ddp_suite beside stock DDP; build/ddp-suite.json has each result.
+ddp-suite: $(STAMP)
+	$(BIN)/python tests/ddp_suite/run.py
 
 mutations: $(STAMP)
 	$(BIN)/python tools/mutations.py

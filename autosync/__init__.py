@@ -8,19 +8,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autosync.runtime.checkpoints.calls import consolidate, load, save
-    from autosync.runtime.parallelize import parallelize
+    from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release
     from autosync.search.tune import tune
     from autosync.specs.task import Task
 
 __version__ = "0.1.0"
 
-__all__ = ["Task", "__version__", "consolidate", "load", "parallelize", "save", "tune"]
+__all__ = [
+    "Task",
+    "__version__",
+    "consolidate",
+    "describe",
+    "drain",
+    "load",
+    "no_sync",
+    "parallelize",
+    "release",
+    "save",
+    "tune",
+]
 
 _LAZY = {
     "Task": "autosync.specs.task",
     "consolidate": "autosync.runtime.checkpoints.calls",
+    "describe": "autosync.runtime.parallelize",
+    "drain": "autosync.runtime.parallelize",
     "load": "autosync.runtime.checkpoints.calls",
+    "no_sync": "autosync.runtime.parallelize",
     "parallelize": "autosync.runtime.parallelize",
+    "release": "autosync.runtime.parallelize",
     "save": "autosync.runtime.checkpoints.calls",
     "tune": "autosync.search.tune",
 }
@@ -30,7 +46,7 @@ def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_LAZY[name]), name)
-    # Kept, so that the next use is a plain attribute.
+    # Stored, so that the next use is a plain attribute.
     globals()[name] = value
     return value
 

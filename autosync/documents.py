@@ -1,9 +1,10 @@
-"""Documents: every file that autosync reads or writes as YAML or JSON, with a line for every value.
+"""Documents: the YAML and JSON files that autosync reads and writes, with a line for every value.
 
-Reading goes text -> plain values with a table of lines (`syntax`) -> dataclass (`validation`). So no file can run code
-or blow up, and each mistake comes out as a `Problem` with file and line. Whole numbers have 64 bits, keys are strings.
+Reading goes from text to plain values with a table of lines (`syntax`), then to a dataclass (`validation`). So no file
+can run code or exhaust memory, and each mistake becomes a `Problem` with file and line. Whole numbers have 64 bits;
+keys are strings.
 
-Every file we write carries `schema: autosync.KIND/VERSION`.
+Every file that we write has `schema: autosync.KIND/VERSION`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from autosync import jsonio, syntax
+from autosync import disk_errors, jsonio, syntax
 from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.errors import Path as ValuePath
 
@@ -29,15 +30,15 @@ STRICT: Any = {"extra": "forbid", "strict": True}
 """pydantic's configuration of every dataclass that is read from a file: no unknown keys, no silent conversions."""
 
 _VERSION = re.compile(r"[0-9]{1,9}")
-MAX_BYTES = 32 * 2**20
+MAX_BYTES = 16 * 2**20
 _MAX_LIST = 100
-# What is plain already; records have thousands of such values, so these are asked for first.
+# Plain already. Checked first, because records have thousands of such values.
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The plain values of a file, the line of each of them, and how numbers and words such as `null` were spelt."""
+    """The plain values of a file, the line of each, and the spelling of numbers and words such as `null`."""
 
     file: str
     value: Any
@@ -45,7 +46,7 @@ class Document:
     spellings: Mapping[ValuePath, str] = field(default_factory=dict)
 
     def line(self, path: ValuePath) -> int:
-        """The line of a value, or of the nearest thing around it that the file has."""
+        """The line of a value, or of the nearest value around it that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -56,12 +57,12 @@ class Document:
 
 
 def without_file(value: Any) -> Document:
-    """A document that came some other way than as a file."""
+    """A document that did not come from a file."""
     return Document(file="", value=value, lines={})
 
 
 def read_document(path: Path | str) -> Document:
-    """Read a YAML file, or a JSON file where its name ends so."""
+    """Read a YAML file, or a JSON file where its name ends in .json."""
     file = str(path)
     raw = _read_bytes(path, file)
     try:
@@ -69,15 +70,16 @@ def read_document(path: Path | str) -> Document:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _unreadable("the file is not UTF-8 text", "files are UTF-8", file, line) from error
+    del raw
     return parse_document(text, file=file)
 
 
 def _read_bytes(path: Path | str, file: str) -> bytes:
     try:
-        with Path(path).open("rb") as stream:
+        with disk_errors.open_input(Path(path)) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        # A ValueError is a name that no file can have, with a NUL in it.
+        # A ValueError means a file name with a NUL.
         reason = getattr(error, "strerror", None) or str(error)
         raise _unreadable(f"cannot be read: {reason}", "must be a readable file", file, 1) from error
     if len(raw) > MAX_BYTES:
@@ -90,27 +92,27 @@ def _unreadable(what: str, rule: str, file: str, line: int) -> DocumentError:
 
 
 def parse_document(text: str, *, file: str) -> Document:
-    """Plain values and lines of a text in YAML, or in JSON where the file's name ends so."""
-    # JSON is not quite a part of YAML: tabs, escaped surrogate pairs and long keys are fine in it.
+    """Plain values and lines of a YAML text, or of a JSON text where the file name ends in .json."""
+    # Not all JSON is YAML: tabs, escaped surrogate pairs and long keys are allowed in JSON.
     parse_text = syntax.parse_json if file.lower().endswith(".json") else syntax.parse_yaml
     parsed = parse_text(text, file=file)
     return Document(file=file, value=parsed.value, lines=parsed.lines, spellings=parsed.spellings)
 
 
 def load(path: Path | str, *, kind: str, version: int, into: type[T]) -> tuple[T, Document]:
-    """Read a file of one kind into its dataclass. All mistakes of the file are reported at once."""
+    """Read a file of one kind into its dataclass. All mistakes of the file are reported together."""
     document = read_document(path)
     return parse(document, kind=kind, version=version, into=into), document
 
 
 def parse(document: Document, *, kind: str, version: int, into: type[T]) -> T:
-    """The dataclass that a document holds."""
+    """The dataclass of a document."""
     fields = check_schema(document, kind=kind, version=version)
     return from_plain(fields, into=into, document=document)
 
 
 def check_schema(document: Document, *, kind: str, version: int) -> dict[str, Any]:
-    """The document's fields without its header, which must name this kind and a version that we know."""
+    """A document's fields without its header, which must name this kind and a known version."""
     if not isinstance(document.value, dict):
         raise DocumentError(
             [document.locate(Problem(what="the file holds no fields", rule=f"a {kind} file is a mapping"))]
@@ -141,7 +143,7 @@ def check_schema(document: Document, *, kind: str, version: int) -> dict[str, An
 
 
 def from_plain(value: Any, *, into: type[T], document: Document | None = None) -> T:
-    """Plain values as the dataclass `into`, every mistake as a `Problem` (with lines, if the document is known)."""
+    """Plain values as the dataclass `into`; every mistake is a `Problem`, with lines where the document is known."""
     from autosync import validation
 
     try:
@@ -153,7 +155,7 @@ def from_plain(value: Any, *, into: type[T], document: Document | None = None) -
 
 
 def to_plain(value: Any) -> Any:
-    """Plain values of a dataclass: fields at their default are left out (`kind` never is), units stand in words."""
+    """Plain values of a dataclass: without fields at their default (except `kind`), with units in words."""
     if type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -185,7 +187,7 @@ def dump(value: Any, *, kind: str, version: int) -> dict[str, Any]:
 
 
 def format_yaml(fields: Any) -> str:
-    """YAML as our files have it: block style outside, short lists and leaf mappings on one line."""
+    """YAML in our style: blocks outside, short lists and leaf mappings on one line."""
     dumper: Any = _Dumper
     return str(
         yaml.dump(fields, Dumper=dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
@@ -198,7 +200,7 @@ def format_json(fields: Any) -> str:
 
 
 def write(path: Path | str, fields: Any) -> None:
-    """Write fields as YAML, or as JSON where the file's name ends so."""
+    """Write fields as YAML, or as JSON where the file name ends in .json."""
     if Path(path).suffix.lower() == ".json":
         jsonio.write_json(Path(path), fields)
     else:
@@ -206,7 +208,7 @@ def write(path: Path | str, fields: Any) -> None:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes what our reader reads back: no anchors, and quotes where it or YAML 1.1 would not take text for text."""
+    """Writes YAML that our reader and YAML 1.1 readers read back: no anchors, and quotes around ambiguous text."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
@@ -219,7 +221,7 @@ def _represent_float(dumper: Any, number: float) -> Any:
 
 
 def _represent_list(dumper: Any, items: list[Any]) -> Any:
-    # Names that do not fit on one line are read, and compared by other tools, one a line; numbers may wrap.
+    # Names that do not fit on one line go one to a line, which is easier to read and compare; numbers may wrap.
     is_long = all(isinstance(item, str) for item in items) and sum(len(item) + 2 for item in items) > _MAX_LIST
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=False if is_long else None)
 

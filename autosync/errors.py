@@ -1,16 +1,16 @@
-"""The errors autosync raises, and the mistakes they carry.
+"""The errors that autosync raises, and the problems that they carry.
 
-    AutosyncError                 everything below; the command line turns it into an exit code, never a traceback
-    ├── InputError                what the user handed in is wrong (exit 2); carries one `Problem` a mistake
+    AutosyncError                 base of all; the command line turns it into an exit code, never a traceback
+    ├── InputError                the input is wrong (exit 2); one `Problem` for each mistake
     │   ├── DocumentError         a file that cannot be read, parsed or understood
-    │   ├── TaskError             a task file that does not hold a usable task, or whose code raised
-    │   ├── UnknownNameError      a preset, node, variable … that nobody knows; lists the known ones
-    │   └── DoesNotApplyError     a preset or a strategy that is no answer for this model on this cluster
-    └── OperationError            it could not be done (exit 1)
-        └── DeadlockError         a plan in which nothing can go on
+    │   ├── TaskError             a task file without a usable task, or whose code raised
+    │   ├── UnknownNameError      an unknown preset, node, variable …; lists the known ones
+    │   └── DoesNotApplyError     a preset or strategy that is not possible for this model on this cluster
+    └── OperationError            an operation failed (exit 1)
+        └── DeadlockError         a plan in which no operation can continue
 
-A `Problem` names its place twice: `path` is the place inside the document (`messages[2].synchroniser.server`),
-`file` and `line` are where the user finds it. Code that checks values knows the path; `documents` adds the rest.
+A `Problem` has its place twice: `path` is the place in the document (`messages[2].synchroniser.server`); `file` and
+`line` are where the user finds it. Code that checks values knows the path; `documents` adds the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Path = tuple[str | int, ...]
 MAX_PROBLEMS = 50
 _LONGEST_NAME = 100
 
-# Where a name is thousands of characters long, its beginning is enough to find it.
+# The beginning of a very long name is enough to find it.
 _MAX_STEP = 80
 _MAX_WHAT = 400
 _MAX_RULE = 1000
@@ -32,7 +32,7 @@ _MAX_RULE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake: what is wrong, where, which rule it breaks and what would be right."""
+    """One mistake: what is wrong, where, which rule it breaks, and what would be right."""
 
     what: str
     rule: str
@@ -42,7 +42,7 @@ class Problem:
     line: int = 0
 
     def __str__(self) -> str:
-        """`FILE:LINE: PLACE: WHAT (RULE); HINT`, leaving out what is not known."""
+        """`FILE:LINE: PLACE: WHAT (RULE); HINT`, without unknown parts."""
         line = f"{self.line}:" if self.line else ""
         file_and_line = f"{self.file}:{line} " if self.file else ""
         place = f"{format_path(self.path)}: " if self.path else ""
@@ -51,7 +51,7 @@ class Problem:
 
 
 def format_path(path: Sequence[str | int]) -> str:
-    """`("nodes", 1, "gbps")` -> `nodes[1].gbps`; a key without end is cut."""
+    """`("nodes", 1, "gbps")` -> `nodes[1].gbps`; long keys are cut."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -62,7 +62,7 @@ def format_path(path: Sequence[str | int]) -> str:
 
 
 def first_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """The first `MAX_PROBLEMS`, and one more that says how many are left out."""
+    """The first `MAX_PROBLEMS`, and a last one with the number of the others."""
     shown = list(problems[:MAX_PROBLEMS])
     num_left_out = len(problems) - len(shown)
     if num_left_out:
@@ -77,17 +77,21 @@ def _cut(text: str, length: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text on one line, and without characters that a terminal would obey."""
-    words = " ".join(text.split())
-    return words if words.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    """The text on one line, without control characters."""
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """The text with control characters as Python writes them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class AutosyncError(Exception):
-    """Base of every error that autosync raises on purpose."""
+    """Base of all errors that autosync raises on purpose."""
 
 
 class InputError(AutosyncError):
-    """What the user handed in is wrong: one or more problems, all of them reported at once."""
+    """The input is wrong: one or more problems, reported together."""
 
     def __init__(self, problems: Iterable[Problem] | str, *, rule: str = "", hint: str = "") -> None:
         if isinstance(problems, str):
@@ -96,14 +100,14 @@ class InputError(AutosyncError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def located(self, file: str, line: int) -> InputError:
-        """The same error with file and line filled in where a problem does not know them yet."""
+        """The same error with file and line, for problems that do not know them yet."""
         placed = [p if p.file else replace(p, file=file, line=line) for p in self.problems]
         error = type(self).__new__(type(self))
         InputError.__init__(error, placed)
         return error
 
     def within(self, *path: str | int) -> InputError:
-        """The same error where what it is about lies within something else."""
+        """The same error with a longer path: its value is part of another one."""
         error = type(self).__new__(type(self))
         InputError.__init__(error, [replace(p, path=(*path, *p.path)) for p in self.problems])
         return error
@@ -114,15 +118,15 @@ class DocumentError(InputError):
 
 
 class TaskError(InputError):
-    """A task file that does not hold a usable task, or whose code raised."""
+    """A task file without a usable task, or whose code raised."""
 
 
 class DoesNotApplyError(InputError):
-    """A preset or strategy that is no answer for this model on this cluster; the problem says why."""
+    """A preset or strategy that is not possible for this model on this cluster; the problem says why."""
 
 
 class UnknownNameError(InputError):
-    """A name nobody knows. The message lists the known ones and the nearest."""
+    """An unknown name. The message lists the known ones and the nearest."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], *, path: Path = ()) -> None:
         names = sorted(known)
@@ -139,15 +143,15 @@ class UnknownNameError(InputError):
 
 
 class OperationError(AutosyncError):
-    """It could not be done, through no fault of the input's form (exit 1)."""
+    """An operation failed, although the input is well-formed (exit 1)."""
 
 
 class DeadlockError(OperationError):
-    """Nothing in a plan can go on although it is not finished."""
+    """No operation of a plan can continue although the plan is not finished."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'gbps'?` where a known name is near, else the empty string."""
+    """`did you mean 'gbps'?` where a known name is near, else empty."""
     if len(name) > _LONGEST_NAME:
         return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -1,7 +1,8 @@
-"""JSON as autosync writes it: canonical for hashes, whole files replaced at once, logs appended line by line."""
+"""Reads and writes JSON: canonical text for hashes, files that are replaced as a whole, logs of JSON lines."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -13,20 +14,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn
 
+from autosync import disk_errors
 from autosync.errors import DocumentError, Problem
 
-# Legal in JSON, but YAML readers refuse these raw, or take them for the end of a line.
+# Legal in JSON, but YAML readers refuse them, or take them for line ends.
 _ESCAPED = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 _TAIL_BYTES = 2**16
+MAX_LINE_BYTES = 8 * 2**20
+"""The longest line of JSON. The record of a strategy with thousands of messages has a tenth of it."""
+MAX_LINE_VALUES = 100_000
+"""The most values and keys of a line, fewer than in whole documents: checking many takes long."""
+MAX_EMPTY_LINES = 10_000
+LINE_RULE = f"at most {MAX_LINE_BYTES} bytes a line, {MAX_EMPTY_LINES} empty lines"
+
+# An unclosed quote makes one string up to the end: it is scanned once, and the parser refuses it.
+_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 def canonical_json(value: Any) -> str:
-    """One text per value: keys sorted, no spaces, NaN refused."""
+    """One text for each value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def indented_json(value: Any) -> str:
-    """One JSON document for people, which a YAML reader can read too."""
+    """One JSON document for people, which is also YAML."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -38,26 +49,30 @@ def content_hash(value: Any, *, length: int = 16) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes its name when all is written: a reader, or a crash, sees the old or the new one.
+    """A file to write that gets its name when it is complete: readers and crashes see the old or the new file.
 
-    Something else than a file (a pipe, /dev/stdout) is written to: replacing it would take it away from who listens.
+    A target that is no file (a pipe, /dev/stdout) is written directly: replacing it would cut its reader off.
     """
     if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+        with disk_errors.naming_file(path), path.open("wb") as file:
             yield file
         return
-    # Through a link to the file itself: the link stays.
+    # A link stays; the file that it leads to is replaced.
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".autosync-{secrets.token_hex(8)}"
     try:
-        with temporary.open("xb") as file:
+        with disk_errors.naming_file(path), temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            # Errors must name the final file, not the temporary one.
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -73,16 +88,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_json_line(path: Path, value: Any) -> None:
-    """Append one line and wait until the disk has it. What a crash left of a line before it is taken away."""
+    """Append one line and wait until it is on disk. A torn line of a crash before it is removed."""
     append_json_lines(path, [value])
 
 
 def append_json_lines(path: Path, values: Iterable[Any]) -> None:
-    """Append lines and wait once until the disk has them all; a crash before that leaves the first of them."""
+    """Append lines and wait once until they are on disk; a crash leaves the first of them."""
     lines = [canonical_json(value).encode() + b"\n" for value in values]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        # Two processes that append at once must not see each other's half line as one that a crash left.
+        # Lock: a process must not take another's half-written line for a torn one.
         fcntl.flock(file, fcntl.LOCK_EX)
         _mend(file)
         file.writelines(lines)
@@ -91,7 +106,7 @@ def append_json_lines(path: Path, values: Iterable[Any]) -> None:
 
 
 def _mend(file: IO[bytes]) -> None:
-    """End the last line of a file if it is whole, cut it off if it is torn."""
+    """Add a line end to a last line that is whole; remove a torn one."""
     end = file.seek(0, os.SEEK_END)
     tail, start = b"", end
     while start > 0 and b"\n" not in tail:
@@ -102,22 +117,35 @@ def _mend(file: IO[bytes]) -> None:
     if not last:
         return
     try:
-        _parse(last)
+        parse(last)
     except ValueError:
         file.truncate(end - len(last))
     else:
         file.write(b"\n")
 
 
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file with their ends; ValueError where one is too long, or too many are empty."""
+    num_empty = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
+        num_empty += line.isspace()
+        if num_empty > MAX_EMPTY_LINES:
+            raise ValueError(f"more than {MAX_EMPTY_LINES} empty lines")
+        yield line
+
+
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """The values of a file of JSON lines. A torn last line (a crash while appending) is left out; no other may be."""
+    """The values of a file of JSON lines. Only the last line may be torn, and is then left out."""
+    number = 0
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with disk_errors.open_input(path) as file:
+            for number, line in enumerate(lines_of(file), start=1):
                 if not line.strip():
                     continue
                 try:
-                    value = _parse(line)
+                    value = parse(line)
                 except ValueError as error:
                     if not line.endswith(b"\n"):
                         return
@@ -125,12 +153,25 @@ def read_json_lines(path: Path) -> Iterator[Any]:
                 yield value
     except OSError as error:
         raise _unreadable(f"cannot be read: {error.strerror}", "must be a readable file", path, 1) from error
+    except ValueError as error:
+        raise _unreadable(str(error), LINE_RULE, path, number + 1) from error
 
 
-def _parse(line: bytes) -> Any:
-    """The value of one line; ValueError, in words for the user, for whatever it is instead."""
+def num_values(text: str) -> int:
+    """An upper limit on the values and keys of a text: each but the first follows one of these characters."""
+    return 1 + text.count(",") + text.count(":") + text.count("[") + text.count("{")
+
+
+def parse(text: bytes | str, *, most: int = MAX_LINE_VALUES) -> Any:
+    """The value of a text; ValueError with words for the user where it is not JSON.
+
+    A text with more than `most` values and keys is refused before it is parsed.
+    """
     try:
-        return json.loads(line.decode(), parse_constant=_no_constant)
+        text = text if isinstance(text, str) else text.decode()
+        if num_values(text) > most and num_values(_QUOTED.sub("", text)) > most:
+            raise ValueError(f"more than {most:,} values and keys")
+        return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise ValueError(error.msg) from error
     except UnicodeDecodeError as error:

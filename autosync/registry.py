@@ -1,14 +1,14 @@
-"""Names for variants: presets, launchers, simulators, proposers.
+"""Registries: variants by name, such as presets, launchers, simulators and proposers.
 
-A registry is a plain table from a name to `module:attribute`, imported when the name is asked for, so that listing
-costs nothing and a variant's dependencies load only when it is used. Other packages add entries through the entry-point
-group `autosync.<what>s`; an entry that would replace a built-in one is an error, never a silent override.
+A registry is a table from names to `module:attribute`. A variant is imported when it is asked for, so listing names is
+cheap and dependencies of a variant load only when it is used. Other packages add entries through the entry-point group
+`autosync.<what>s`. An entry that would replace a built-in variant is an error.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import metadata
 from typing import Any
@@ -22,21 +22,41 @@ class Registry:
     def __init__(self, what: str, builtin: Mapping[str, str]) -> None:
         self.what = what
         self._builtin = dict(builtin)
+        self._given: dict[str, Callable[..., Any]] = {}
 
     def names(self) -> tuple[str, ...]:
-        """All known names, sorted."""
+        """The names that files and commands may use, sorted."""
         return tuple(sorted(self._table))
+
+    def __contains__(self, name: str) -> bool:
+        """Whether `get` finds a variant by this name: one of `names`, or one that `name_of` gave."""
+        return name in self._table or name in self._given
+
+    def name_of(self, variant: str | Callable[..., Any]) -> str:
+        """The name of a variant. An object gets one, under which this process finds it from now on."""
+        if isinstance(variant, str):
+            return variant
+        name = f"{variant.__module__}.{variant.__qualname__}"
+        self._given[name] = variant
+        return name
+
+    def variants(self) -> Mapping[str, Any]:
+        """All variants by name, imported now: the built-in ones in the order of their table, then the others."""
+        added = sorted(set(self._table).difference(self._builtin))
+        return {name: self.get(name) for name in (*self._builtin, *added)}
 
     def get(self, name: str) -> Any:
         """The variant called `name`, imported now; an unknown name lists the known ones."""
+        if name in self._given:
+            return self._given[name]
         if name not in self._table:
-            raise UnknownNameError(self.what, name, self._table)
+            raise UnknownNameError(self.what, name, self.names())
         module, _, attribute = self._table[name].partition(":")
         return getattr(importlib.import_module(module), attribute)
 
     @cached_property
     def _table(self) -> dict[str, str]:
-        # Read once: it takes milliseconds, and presets are asked for thousands of times.
+        # Read once: it takes milliseconds, and presets are looked up thousands of times.
         table = dict(self._builtin)
         for entry in metadata.entry_points(group=f"autosync.{self.what}s"):
             if entry.name in table and table[entry.name] != entry.value:

@@ -1,9 +1,9 @@
-"""From the text of a YAML or JSON file to plain values, with the line and the spelling of each.
+"""Parses YAML and JSON texts into plain values, with the line and the spelling of each.
 
-Reading goes text -> events (libyaml's, or tokens of JSON) -> values. The builder over the events is ours: it knows the
-line of each key, refuses what our files never hold (tags, anchors, several documents, keys given twice, nesting without
-end) and reads plain scalars as JSON would (`yes`, `12:30` and `007` are strings). It keeps a stack of its own, so no
-file can overflow ours, and nothing in a file is ever run.
+Reading goes from text to events (of libyaml, or tokens of JSON), then to values. Our builder of values knows the line
+of each key. It refuses what our files never hold (tags, anchors, several documents, repeated keys, endless nesting) and
+reads plain scalars as JSON does (`yes`, `12:30` and `007` are strings). It has a stack of its own, so no file can
+overflow Python's, and nothing in a file is ever run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,39 @@ from typing import Any, NoReturn
 
 import yaml
 
-from autosync.errors import DocumentError, Path, Problem, first_problems
+from autosync.document_lines import LineEntry, LineTree, ValueLines, ValueSpellings, line_at
+from autosync.errors import MAX_PROBLEMS, DocumentError, Path, Problem, first_problems
 
 MAX_DEPTH = 40
+MAX_VALUES = 250_000
+"""The most values and keys; a model of 400 variables has 11,000. So any file is read or refused within seconds."""
+
+MAX_LENGTH = 2**20
+"""The most characters of a value, and between two values."""
+
+_MOST_VALUES = f"at most {MAX_VALUES:,} values and keys"
+MAX_TOKENS = 3 * MAX_VALUES
+"""Each value of a JSON text has at most three tokens: two brackets and a comma."""
+
+MAX_TOKEN = 6 * MAX_LENGTH
+"""A character may be written as \\u0000."""
+
+_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 MAX_INTEGER = 2**63 - 1
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 FLOAT = re.compile(r"[-+]?(([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)")
+_LONGEST_NUMBER = 400
 _WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 _NO_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LINE_ENDS = ("\n", "\r", "\x85", "\u2028", "\u2029")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-# A string that is never closed is one token up to the end: looked at once, and refused by the parser.
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+# An unclosed string makes one token up to the end: it is scanned once, and the parser refuses it.
+# Text between tokens is a token too, so every character is scanned once.
+_JSON_TOKEN = re.compile(r'\s++|"(?:[^"\\]++|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 
-# libyaml's words for the commonest mistakes, and what a person would call them, with the rule.
+# Messages of libyaml for frequent mistakes, in plain words, with the rule.
 _YAML_WORDS = {
     "mapping values are not allowed in this context": ("a ':' where no key can stand", "text with ': ' needs quotes"),
     "did not find expected key": ("no key where one must stand", "look at the indentation and the quotes"),
@@ -56,7 +74,7 @@ _JSON_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Values of a text; the line of each, and how numbers and words such as `null` were spelt."""
+    """Values of a text, the line of each, and the spelling of values that JSON would spell otherwise."""
 
     value: Any
     lines: Mapping[Path, int]
@@ -64,14 +82,12 @@ class Parsed:
 
 
 def parse_yaml(text: str, *, file: str) -> Parsed:
-    """Values and lines of a YAML text (of which JSON is, nearly, a part)."""
-    odd = _NO_TEXT.search(text)
-    if odd:
-        line = text.count("\n", 0, odd.start()) + 1
-        _refuse(f"the character U+{ord(odd[0]):04X} is no text", "files hold text, tabs and line breaks", file, line)
-    builder = _Builder(file)
+    """Values and lines of a YAML text (JSON is nearly a subset)."""
+    builder = _TreeBuilder(file)
     try:
-        for event in yaml.parse(text, Loader=_Loader):
+        # libyaml passes exceptions of the reader on.
+        reader: Any = _PieceReader(text, builder)
+        for event in yaml.parse(reader, Loader=_Loader):
             _take_event(builder, event)
     except yaml.MarkedYAMLError as error:
         raise DocumentError([_yaml_problem(error, text, file)]) from error
@@ -82,31 +98,28 @@ def parse_yaml(text: str, *, file: str) -> Parsed:
 
 def parse_json(text: str, *, file: str) -> Parsed:
     """Values and lines of a JSON text."""
-    tokens = list(_json_tokens(text))
-    # Depth comes first: the standard library's parser recurses.
-    depth = 0
-    for token, line in tokens:
-        depth += (token in {"{", "["}) - (token in {"}", "]"})
-        if depth > MAX_DEPTH:
-            _refuse("nested too deeply", f"at most {MAX_DEPTH} levels", file, line)
+    # Before json.loads, which recurses and builds everything.
+    _check_json_size(text, file)
     try:
         json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         what, rule = _JSON_WORDS.get(error.msg, (error.msg, "JSON, RFC 8259"))
         _refuse(f"no JSON: {what}", rule, file, min(error.lineno, _num_lines(text)))
     except _ConstantError as error:
-        line = next((line for token, line in tokens if token == str(error)), 1)
+        line = next((line for token, line in _json_tokens(text) if token == str(error)), 1)
         _refuse(f"no JSON: {error}", "JSON has finite numbers only", file, line)
-    builder = _Builder(file)
-    for token, line in tokens:
+    builder = _TreeBuilder(file)
+    for token, line in _json_tokens(text):
         _take_token(builder, token, line)
     return builder.result()
 
 
 def plain(text: str) -> Any:
-    """The value of a scalar without quotes. What no finite number can hold stays the text that it is."""
+    """The value of a scalar without quotes. A number that is not finite stays text."""
     if text in _WORDS:
         return _WORDS[text]
+    if len(text) > _LONGEST_NUMBER:
+        return text
     if _INTEGER.fullmatch(text) and len(text) <= 20:
         number = int(text)
         return number if -MAX_INTEGER <= number <= MAX_INTEGER else float(number)
@@ -115,42 +128,83 @@ def plain(text: str) -> Any:
     return text
 
 
+class _PieceReader:
+    """Gives libyaml a text in pieces, and refuses characters that are no text when it reaches them.
+
+    So a document that is too large is refused as soon as it exceeds the limit.
+    """
+
+    def __init__(self, text: str, builder: _TreeBuilder) -> None:
+        self._text = text
+        self._place = 0
+        self._builder = builder
+
+    def read(self, size: int) -> str:
+        """The next piece."""
+        start, end = self._place, self._place + size
+        piece = self._text[start:end]
+        odd = _NO_TEXT.search(piece)
+        if odd:
+            what = f"the character U+{ord(odd[0]):04X} is no text"
+            line = self._text.count("\n", 0, start + odd.start()) + 1
+            _refuse(what, "files hold text, tabs and line breaks", self._builder.file, line)
+        if self._builder.is_silent_since(start):
+            line = self._text.count("\n", 0, start) + 1
+            _refuse("a value or a comment without end", f"at most {MAX_LENGTH:,} characters", self._builder.file, line)
+        self._place = end
+        return piece
+
+
 @dataclass(slots=True)
-class _Builder:
+class _TreeBuilder:
     """Builds values from events, in the order of the text."""
 
     file: str
     root: Any = None
-    lines: dict[Path, int] = field(default_factory=dict)
-    spellings: dict[Path, str] = field(default_factory=dict)
+    place: LineEntry | None = None
     problems: list[Problem] = field(default_factory=list)
-    # The open collections from the outside in, each with its path and (for a mapping) the key that awaits its value.
-    stack: list[tuple[dict[str, Any] | list[Any], Path]] = field(default_factory=list)
+    # The open collections from the outside in, each with its places and its step in the path; the step of the outermost
+    # means nothing. Of mappings also the key that awaits its value.
+    stack: list[tuple[dict[str, Any] | list[Any], LineTree, str | int]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    num_values: int = 0
+    _heard_at: tuple[int, int] = (0, 0)
 
     def result(self) -> Parsed:
         if self.problems:
             raise DocumentError(first_problems(self.problems))
-        return Parsed(self.root, self.lines, self.spellings)
+        place = 1 if self.place is None else self.place
+        return Parsed(self.root, ValueLines(place), ValueSpellings(place))
+
+    def is_silent_since(self, place: int) -> bool:
+        """Whether the text up to `place` has brought no value for too long."""
+        num_values, since = self._heard_at
+        if num_values != self.num_values:
+            self._heard_at = (self.num_values, place)
+            return False
+        return place - since > MAX_LENGTH
 
     def awaits_key(self) -> bool:
-        return bool(self.stack) and isinstance(self.stack[-1][0], dict) and self.keys[-1] is None
+        return bool(self.keys) and self.keys[-1] is None and isinstance(self.stack[-1][0], dict)
 
     def scalar(self, text: str, *, quoted: bool, line: int) -> None:
+        if len(text) > MAX_LENGTH:
+            self.stop("a value without end", f"at most {MAX_LENGTH:,} characters", line)
         if self.awaits_key():
             self._key(text, line)
             return
         value = text if quoted else plain(text)
-        path = self._add(value, line)
-        if not isinstance(value, str):
-            self.spellings[path] = text
+        is_told = value is text or _json_spelling(value) == text
+        self._add(value, line if is_told else (line, text))
 
     def open(self, value: dict[str, Any] | list[Any], line: int) -> None:
         if len(self.stack) >= MAX_DEPTH:
             self.stop("nested too deeply", f"at most {MAX_DEPTH} levels", line)
         if self.awaits_key():
             self.stop("a list or mapping as a key", "keys are words", line)
-        self.stack.append((value, self._add(value, line)))
+        places = LineTree(line, [] if isinstance(value, list) else {})
+        step = self._add(value, places)
+        self.stack.append((value, places, step))
         self.keys.append(None)
 
     def close(self) -> None:
@@ -162,58 +216,87 @@ class _Builder:
         raise DocumentError(first_problems([*self.problems, problem]))
 
     def _key(self, key: str, line: int) -> None:
-        mapping, around = self.stack[-1]
-        path = (*around, key)
+        self._count(line)
+        mapping, places, _ = self.stack[-1]
+        assert isinstance(places.inside, dict), "only mappings have keys"
         if key in mapping:
-            first = f"a key stands once; the first is in line {self.lines[path]}"
+            first = f"a key stands once; the first is in line {line_at(places.inside[key])}"
             what = "this key is given twice"
+            path = (*(step for _, _, step in self.stack[1:]), key)
             self.problems.append(Problem(what=what, rule=first, path=path, file=self.file, line=line))
+            if len(self.problems) >= MAX_PROBLEMS:
+                raise DocumentError(first_problems(self.problems))
         self.keys[-1] = key
-        self.lines[path] = line
+        places.inside[key] = line
 
-    def _add(self, value: Any, line: int) -> Path:
+    def _count(self, line: int) -> None:
+        self.num_values += 1
+        if self.num_values > MAX_VALUES:
+            self.stop("too many values", _MOST_VALUES, line)
+
+    def _add(self, value: Any, place: LineEntry) -> str | int:
+        """Add a value at the current place; the last step of its path."""
+        self._count(line_at(place))
         if not self.stack:
-            self.root = value
-            self.lines[()] = line
-            return ()
-        parent, path = self.stack[-1]
+            self.root, self.place = value, place
+            return ""
+        parent, places, _ = self.stack[-1]
         if isinstance(parent, list):
+            assert isinstance(places.inside, list), "as the values, so the places"
+            places.inside.append(place)
             parent.append(value)
-            path = (*path, len(parent) - 1)
-        else:
-            key = self.keys[-1]
-            assert key is not None, "a mapping's value comes after its key"
-            parent[key] = value
-            self.keys[-1] = None
-            path = (*path, key)
-        self.lines.setdefault(path, line)
-        return path
+            return len(parent) - 1
+        key = self.keys[-1]
+        assert key is not None, "a mapping's value comes after its key"
+        assert isinstance(places.inside, dict), "as the values, so the places"
+        parent[key] = value
+        self.keys[-1] = None
+        # The line of a value is that of its key.
+        line = line_at(places.inside[key])
+        if isinstance(place, LineTree):
+            place.line = line
+            places.inside[key] = place
+        elif isinstance(place, tuple):
+            places.inside[key] = (line, place[1])
+        return key
 
 
-def _take_event(builder: _Builder, event: Any) -> None:
-    """Hand one event of libyaml to the builder."""
+def _take_event(builder: _TreeBuilder, event: Any) -> None:
+    """Pass one event of libyaml to the builder."""
     line = event.start_mark.line + 1
-    match event:
-        case yaml.DocumentStartEvent() if builder.lines:
-            builder.stop("more than one document", "one document a file", line)
-        case yaml.AliasEvent():
-            builder.stop("aliases are not read", "write each value out", line)
-        case yaml.NodeEvent() if event.anchor:
-            builder.stop("anchors are not read", "write each value out", line)
-        case yaml.ScalarEvent() | yaml.CollectionStartEvent() if event.tag not in {None, "!"}:
-            builder.stop(f"the tag {event.tag!r} is not read", "plain values only: no file can run code", line)
-        case yaml.ScalarEvent():
-            builder.scalar(event.value, quoted=not event.implicit[0], line=line)
-        case yaml.MappingStartEvent():
-            builder.open({}, line)
-        case yaml.SequenceStartEvent():
-            builder.open([], line)
-        case yaml.CollectionEndEvent():
-            builder.close()
+    kind = type(event)
+    if kind is yaml.AliasEvent:
+        builder.stop("aliases are not read", "write each value out", line)
+    if isinstance(event, yaml.NodeEvent):
+        _check_node(builder, event, line)
+    if kind is yaml.ScalarEvent:
+        builder.scalar(event.value, quoted=not event.implicit[0], line=line)
+    elif kind is yaml.MappingStartEvent:
+        builder.open({}, line)
+    elif kind is yaml.SequenceStartEvent:
+        builder.open([], line)
+    elif isinstance(event, yaml.CollectionEndEvent):
+        builder.close()
+    elif kind is yaml.DocumentStartEvent and builder.num_values:
+        builder.stop("more than one document", "one document a file", line)
 
 
-def _take_token(builder: _Builder, token: str, line: int) -> None:
-    """Hand one token of a text that is known to be JSON to the builder."""
+def _check_node(builder: _TreeBuilder, event: Any, line: int) -> None:
+    if event.anchor:
+        builder.stop("anchors are not read", "write each value out", line)
+    if event.tag not in {None, "!"}:
+        builder.stop(f"the tag {event.tag!r} is not read", "plain values only: no file can run code", line)
+
+
+def _json_spelling(value: Any) -> str:
+    """The JSON spelling of a number, a truth value or null."""
+    if value is None:
+        return "null"
+    return json.dumps(value) if isinstance(value, bool) else repr(value)
+
+
+def _take_token(builder: _TreeBuilder, token: str, line: int) -> None:
+    """Pass one token of a valid JSON text to the builder."""
     match token[0]:
         case "{":
             builder.open({}, line)
@@ -233,15 +316,37 @@ def _take_token(builder: _Builder, token: str, line: int) -> None:
 
 
 def _json_tokens(text: str) -> Iterator[tuple[str, int]]:
-    line, end = 1, 0
+    return ((text[start:end], line) for start, end, line in _json_places(text))
+
+
+def _json_places(text: str) -> Iterator[tuple[int, int, int]]:
+    """Beginning, end and line of each token."""
+    line = 1
     for match in _JSON_TOKEN.finditer(text):
-        line += text.count("\n", end, match.start())
-        end = match.start()
-        yield match[0], line
+        start, end = match.span()
+        if text[start].isspace():
+            line += text.count("\n", start, end)
+        else:
+            yield start, end, line
+            if text[start] == '"':
+                line += text.count("\n", start, end)
+
+
+def _check_json_size(text: str, file: str) -> None:
+    """Refuse texts that are nested without end or larger than any document of ours, before they are parsed."""
+    depth = 0
+    for num_before, (start, end, line) in enumerate(_json_places(text)):
+        depth += _STEPS.get(text[start], 0)
+        if depth > MAX_DEPTH:
+            _refuse("nested too deeply", f"at most {MAX_DEPTH} levels", file, line)
+        if num_before >= MAX_TOKENS:
+            _refuse("too many values", _MOST_VALUES, file, line)
+        if end - start > MAX_TOKEN:
+            _refuse("a value without end", f"at most {MAX_LENGTH:,} characters", file, line)
 
 
 class _ConstantError(ValueError):
-    """NaN or Infinity, which Python's JSON parser would let through."""
+    """NaN or Infinity, which Python's JSON parser accepts."""
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -250,13 +355,12 @@ def _no_constant(word: str) -> NoReturn:
 
 def _yaml_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     mark = error.problem_mark or error.context_mark
-    # The end of a file is behind its last line, where an editor shows nothing.
+    # libyaml reports the end of a file as a line after the last one.
     line = min(mark.line + 1, _num_lines(text)) if mark else 1
     what, rule = str(error.problem or error.context), "YAML 1.2"
     what, rule = _YAML_WORDS.get(what, (what, rule))
     if what == "found character that cannot start any token" and mark:
-        lines = text.splitlines()
-        character = lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
+        character = text[mark.index : mark.index + 1]
         what, rule = f"a value that begins with {character!r}", "such a value needs quotes"
         if character == "\t":
             what, rule = "a tab where spaces must stand", "YAML is indented with spaces"
@@ -266,7 +370,9 @@ def _yaml_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
 
 
 def _num_lines(text: str) -> int:
-    return len(text.splitlines()) or 1
+    """The number of lines that an editor shows."""
+    num_ends = sum(map(text.count, _LINE_ENDS)) - text.count("\r\n")
+    return max(1, num_ends + (not text.endswith(_LINE_ENDS)))
 
 
 def _refuse(what: str, rule: str, file: str, line: int) -> NoReturn:

@@ -1,8 +1,8 @@
 """Sizes, rates and times in words: `4 MB`, `500 Mbit/s`, `2.5 ms`.
 
-Inside the program a size is a number of bytes, a rate a number of bytes per second and a time a number of seconds; only
-files and output speak in words. Decimal prefixes are powers of 1000 (`MB`), binary ones of 1024 (`MiB`). A rate may be
-in bits (`Mbit/s`, `Mbps`) or bytes (`MB/s`); a bare number is refused for a rate: nobody can tell bits from bytes.
+Inside the program, a size is a number of bytes, a rate is bytes per second, and a time is seconds; only files and
+output have words. Decimal prefixes are powers of 1000 (`MB`), binary ones of 1024 (`MiB`). A rate may be in bits
+(`Mbit/s`, `Mbps`) or bytes (`MB/s`). A bare number is refused as a rate: it could be bits or bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TIMES = {
     "min": Fraction(60),
     "h": Fraction(3600),
 }
-# Three digits of exponent hold every float; a number without end would take as long to work out.
+# Three digits of exponent hold every float; a huge number would take long to compute.
 _WORD = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)\s*", re.ASCII)
 _SIZE_UNIT = re.compile(r"(|[kKMGT]i?)(B|bytes?)")
 _RATE_UNIT = re.compile(r"(|[kKMGT]i?)(bit|b|B|bytes?)(?:/s|ps)")
@@ -99,7 +99,7 @@ def exact_size(num_bytes: int) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """`500 Mbit/s`: network rates are spoken of in bits."""
+    """`500 Mbit/s`: network rates are usually given in bits."""
     return _format(bytes_per_second * 8, "bit/s", (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)))
 
 
@@ -109,7 +109,7 @@ def exact_rate(bytes_per_second: float) -> str:
     if not math.isfinite(bytes_per_second * 8):
         return plain
     text = format_rate(bytes_per_second)
-    # A rate may be too small for a word of four digits to be above zero.
+    # Four digits of a tiny rate may be zero.
     return text if _reads_as(text, bytes_per_second) else plain
 
 

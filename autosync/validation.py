@@ -1,8 +1,8 @@
-"""Values into dataclasses: pydantic's findings in the words of our errors.
+"""Turns plain values into dataclasses, and findings of pydantic into our errors.
 
-pydantic checks the plain values of a file against a dataclass in strict mode and finds every mistake at once. This room
-turns each finding into a `Problem`: the path as the user wrote it (without the tags of unions), the rule, and for an
-unknown key or word the known one that is nearest.
+pydantic checks the plain values of a file against a dataclass in strict mode and finds every mistake. This module turns
+each finding into a `Problem`: the path as the user wrote it (without tags of unions), the rule, and for an unknown key
+or word the nearest known one.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,27 +52,73 @@ _EXPECTED = {
 }
 _TRUTH = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
 _MAX_SHOWN = 60
+_MOST_FINDINGS = 5_000
+_NUM_FIRST = 20
+_OF_THE_WHOLE = frozenset({"missing", "missing_argument", "too_short", "value_error", "assertion_error"})
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Marks a field whose type comes from a table that other packages extend: it is built when a file is first read."""
+
+    make: Callable[[], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return handler.generate_schema(self.make())
 
 
 def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None = None) -> T:
     """The value as `into`, or an InputError with every mistake.
 
-    `spellings` are the words in which numbers, truth values and nothings were written, by their paths.
+    `spellings` are the original texts of numbers, truth values and nulls, by their paths.
     """
     from pydantic import ValidationError
 
     hashable: Any = into
     try:
-        # By way of JSON, whose strict mode lets a list be a tuple and nothing else be anything else.
+        # Through JSON: its strict mode accepts a list as a tuple, and no other conversion.
         text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError([Problem(what=f"no plain value: {error}", rule="plain values only")]) from None
     try:
         return typing.cast("T", _adapter(hashable).validate_json(text, strict=True))
     except ValidationError as error:
-        findings = [_found(finding, into) for finding in error.errors(include_url=False)]
+        num_findings = error.error_count()
+        told = _first_told(value, hashable) if num_findings > _MOST_FINDINGS else error.errors(include_url=False)
+    findings = [_found(finding, into) for finding in told]
     reader = _Reader(spellings or {})
-    raise InputError(dict.fromkeys(reader.problem(group) for group in _groups(findings)))
+    problems = list(dict.fromkeys(reader.problem(group) for group in _groups(findings)))
+    if num_findings > _MOST_FINDINGS:
+        problems.insert(0, Problem(what=f"{num_findings:,} mistakes", rule="only the first are looked at"))
+    raise InputError(problems)
+
+
+def _first_told(value: Any, into: Any) -> list[Any]:
+    """Findings in the first values of each list and mapping: pydantic cannot stop early, and may find millions.
+
+    A missing value in this excerpt means nothing for the whole.
+    """
+    from pydantic import ValidationError
+
+    try:
+        _adapter(into).validate_json(json.dumps(_first_of(value), ensure_ascii=False).encode(), strict=True)
+    except ValidationError as error:
+        return [one for one in error.errors(include_url=False) if not _is_of_the_rest(one)]
+    return []
+
+
+def _is_of_the_rest(finding: Any) -> bool:
+    """Whether a finding may come from the left-out values."""
+    around = finding["input"]
+    return finding["type"] in _OF_THE_WHOLE and isinstance(around, dict | list) and len(around) >= _NUM_FIRST
+
+
+def _first_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _first_of(item) for key, item in itertools.islice(value.items(), _NUM_FIRST)}
+    if isinstance(value, list):
+        return [_first_of(item) for item in value[:_NUM_FIRST]]
+    return value
 
 
 @functools.cache
@@ -83,10 +130,10 @@ def _adapter(into: type[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Finding:
-    """One finding of pydantic at its place among the user's values.
+    """One finding of pydantic, placed among the user's values.
 
-    `owner` is the dataclass whose field the last step of the path is, `hint` the type at the path, and `choice` the
-    path at which a value may be of several types: each type it is not makes a finding there.
+    `owner` is the dataclass with the field at the end of the path, and `hint` is the type at the path. `choice` is the
+    path of a value that may have several types: each type that does not match makes a finding there.
     """
 
     kind: str
@@ -106,7 +153,7 @@ class _Reader:
         self._spellings = spellings
 
     def problem(self, group: Sequence[_Finding]) -> Problem:
-        """The problem that a finding is; of several, that a value is of none of the types that it may have."""
+        """The problem of a finding, or of several for a value that matches none of its types."""
         each = [self._problem(finding) for finding in group]
         if len(each) == 1:
             return each[0]
@@ -117,6 +164,9 @@ class _Reader:
     def _problem(self, finding: _Finding) -> Problem:
         path = finding.path
         match finding.kind:
+            case "json_invalid":
+                # Nested deeper than pydantic's parser allows; the text itself is ours and valid.
+                return Problem(what="it is nested too deeply", rule="fewer levels")
             case "unexpected_keyword_argument" | "extra_forbidden":
                 known = [f.name for f in dataclasses.fields(finding.owner)] if finding.owner else []
                 rule = f"known: {', '.join(known)}" if known else "no unknown keys"
@@ -167,7 +217,7 @@ class _Reader:
         return self._spell(finding.path, finding.input)
 
     def _spell(self, path: Path, value: Any) -> str:
-        """The value as the user wrote it; of lists and mappings only that they are such."""
+        """The value as the user wrote it; for lists and mappings only the type."""
         if isinstance(value, str):
             text = repr(value)
         elif isinstance(value, list):
@@ -180,7 +230,7 @@ class _Reader:
 
 
 def _split_rule(message: str) -> tuple[str, str]:
-    """`WHAT (RULE)` in its two parts; the rule is the last bracket, which may hold others."""
+    """`WHAT (RULE)` as two parts; the rule is the last bracket, which may contain others."""
     depth = 0
     for position in range(len(message) - 1, -1, -1) if message.endswith(")") else ():
         depth += {")": 1, "(": -1}.get(message[position], 0)
@@ -190,7 +240,7 @@ def _split_rule(message: str) -> tuple[str, str]:
 
 
 def _from_message(message: str) -> str:
-    """pydantic's own words where it has a finding that we know nothing of."""
+    """pydantic's own message, for findings of an unknown kind."""
     return message.replace("Input should be", "must be").replace("Input should", "must")
 
 
@@ -203,8 +253,8 @@ def _discriminator(finding: _Finding) -> str:
 
 
 def _groups(findings: Sequence[_Finding]) -> list[list[_Finding]]:
-    """The findings one by one, and those of a value that is like no type of its choice together, in order."""
-    # A value with mistakes inside it, or with a kind, was meant as that type: that it is no other is no mistake.
+    """Findings in order: single ones, and together those of a value that matches none of several types."""
+    # A value with mistakes inside, or with a kind, was meant as that type. Findings about other types are dropped.
     meant = {f.path[:length] for f in findings for length in range(len(f.path))}
     meant |= {f.path for f in findings if f.kind.startswith("union_tag")}
     groups: dict[Any, list[_Finding]] = {}
@@ -217,8 +267,7 @@ def _groups(findings: Sequence[_Finding]) -> list[list[_Finding]]:
 
 
 def _found(finding: Any, into: Any) -> _Finding:
-    """The finding with its place: pydantic's location holds the tags and names of a union's members too; the types say
-    which of its steps these are."""
+    """The finding with its place. pydantic's location contains tags and names of unions: the types tell them apart."""
     here = into
     path: list[str | int] = []
     owner: type[Any] | None = None
@@ -227,7 +276,7 @@ def _found(finding: Any, into: Any) -> _Finding:
     for step in finding["loc"]:
         members, tagged = _members(here)
         if step == "[key]":
-            # The step before was the key itself, of this mapping.
+            # The previous step was the key of this mapping.
             here = (*typing.get_args(around), None)[0]
         elif len(members) > 1 and tagged:
             here = next((member for member in members if step in _kinds(member)), None)
@@ -258,10 +307,11 @@ def _hints(owner: Any) -> dict[str, Any]:
 
 
 def _members(hint: Any) -> tuple[list[Any], bool]:
-    """The types that a value may have, None left out, and whether a field such as `kind` tells which."""
+    """The possible types of a value without None, and whether a field such as `kind` tells them apart."""
     tagged = False
     while typing.get_origin(hint) is typing.Annotated:
         hint, *notes = typing.get_args(hint)
+        hint = next((note.make() for note in notes if isinstance(note, Later)), hint)
         tagged = tagged or any(getattr(note, "discriminator", None) for note in notes)
     if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
         return ([] if hint is None else [hint]), tagged
@@ -277,7 +327,7 @@ def _kinds(member: Any) -> tuple[Any, ...]:
 
 
 def _is_called(member: Any, label: Any) -> bool:
-    """Whether pydantic means this member of a union by `label`: `Node`, `tuple[int, ...]` or `tagged-union[A,B]`."""
+    """Whether pydantic means this member of a union by `label`: `Node`, `tuple[int, ...]`, `tagged-union[A,B]`."""
     word = str(label).partition("[")[0]
     if word == "literal":
         return typing.get_origin(member) is typing.Literal
@@ -288,7 +338,7 @@ def _is_called(member: Any, label: Any) -> bool:
 
 
 def _item(hint: Any, step: Any) -> Any:
-    """What a tuple, list or mapping holds at a step."""
+    """The type of a tuple, list or mapping at a step."""
     arguments = typing.get_args(hint)
     if not arguments:
         return None

@@ -11,7 +11,7 @@ import click
 from autosync import units
 from autosync.cli.cluster_check import check
 from autosync.cli.options import positive_seconds
-from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 
 if TYPE_CHECKING:
     from autosync.specs.calibration import Calibration, Curve, Estimate
@@ -48,7 +48,7 @@ def show(cluster_file: str, *, as_json: bool) -> None:
     if as_json:
         print_json(dump_cluster(spec))
     else:
-        print(describe(spec))
+        print_text(describe(spec))
 
 
 @cluster.command(
@@ -90,7 +90,7 @@ def probe(cluster_file: str, *, output: Path | None, timeout: float | None, forc
         warnings = [{"kind": f.kind, "subject": f.subject, "message": f.message} for f in probed.findings]
         print_json({"cluster": dump_cluster(probed.cluster), "warnings": warnings, "seconds": round(probed.seconds, 1)})
     else:
-        print(describe_probe(probed))
+        print_text(describe_probe(probed))
 
 
 def describe_probe(probed: Probed) -> str:

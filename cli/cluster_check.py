@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from autosync.cli.output import json_option, note, print_json
+from autosync.cli.output import json_option, note, print_json, print_text
 
 
 @click.command(
@@ -30,7 +30,7 @@ def check(cluster_file: str, *, files: tuple[Path, ...], as_json: bool) -> None:
 
     The node that is unlike the others is named. The exit code is 1 where no trial could succeed.
     """
-    from autosync.launchers.check import check_nodes
+    from autosync.launchers.node_check import check_nodes
     from autosync.specs.cluster_file import load_cluster
 
     spec = load_cluster(cluster_file)
@@ -40,7 +40,7 @@ def check(cluster_file: str, *, files: tuple[Path, ...], as_json: bool) -> None:
         found = [{"node": f.node, "severity": f.severity, "words": f.words} for f in checked.findings]
         print_json({"nodes": checked.nodes, "findings": found})
     else:
-        print(checked.table())
+        print_text(checked.table())
         for finding in checked.findings:
             note(f"{finding.severity}: {finding}")
     if checked.errors:

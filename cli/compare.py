@@ -12,8 +12,10 @@ import click
 
 from autosync import units
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
+from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
 from autosync.cli.options import positive_seconds, seed_option
-from autosync.cli.output import json_option, note, print_json
+from autosync.cli.output import json_option, note, print_json, print_text
+from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ Examples:
 )
 @click.argument("model_target", metavar="MODEL")
 @click.argument("names", metavar="A B ...", nargs=-1, required=True)
-@click.option("--cluster", "cluster_target", required=True, help="A cluster file, or the name of a shipped cluster.")
+@click.option("--cluster", "cluster_target", required=True, help=CLUSTER_HELP)
 @click.option(
     "--steps", default=60, show_default=True, type=click.IntRange(1, 100_000), help="Steps to measure of each."
 )
@@ -75,22 +77,16 @@ def compare(
     A, B: strategy files, bundles, names of presets, or torch-ddp (stock torch DDP itself, which one alone is compared
     with). MODEL is a task, or a model spec whose compute is replayed.
     """
-    from autosync.specs.cluster_file import load_cluster
-    from autosync.specs.model_file import model_of
     from autosync.specs.task_file import is_task
     from autosync.trials.compare import Design
     from autosync.trials.compare import compare as run_comparison
-    from autosync.trials.entrants import TORCH_DDP, check_names, entrants
+    from autosync.trials.contestant_names import TORCH_DDP, check_names, contestants_by_name
     from autosync.trials.service import TrialService
 
     wanted = names if len(names) > 1 else (TORCH_DDP, *names)
     check_names(wanted)
-    # The cluster first: a mistake in it is told before a task is profiled.
-    cluster = load_cluster(cluster_target)
-    if is_task(model_target):
-        note(f"profiling {model_target}")
-    model = model_of(model_target)
-    contestants = entrants(wanted, model, cluster, is_replayed=not is_task(model_target))
+    model, cluster = model_and_cluster(model_target, cluster_target)
+    contestants = contestants_by_name(wanted, model, cluster, is_replayed=not is_task(model_target))
     if dry_run:
         _dry_run(contestants, model, cluster, as_json=as_json)
         return
@@ -111,11 +107,12 @@ def compare(
     if as_json:
         print_json(fields(comparison, model, cluster))
     else:
-        print(describe(comparison))
+        print_text(describe(comparison, model))
 
 
 def _dry_run(contestants: Sequence[Contestant], model: ModelSpec, cluster: ClusterSpec, *, as_json: bool) -> None:
     """Show what would be started and compared."""
+    from autosync.specs.profile.quality import profile_fields
     from autosync.strategy.bundle import Bundle
     from autosync.strategy.describe import in_words
     from autosync.trials.ranks import plan_launch
@@ -126,12 +123,14 @@ def _dry_run(contestants: Sequence[Contestant], model: ModelSpec, cluster: Clust
         for one in contestants
     }
     if as_json:
-        plan = {"schema": "autosync.comparison-plan/1", "model": model.name, "cluster": cluster.name}
+        head = {"schema": "autosync.comparison-plan/1", "model": model.name, "cluster": cluster.name}
+        plan = {**head, "profile": profile_fields(model)}
         contests = [{"name": name, "in_words": words} for name, words in told.items()]
         print_json({**plan, "launch": launch_fields(cluster, request), "contestants": contests})
     else:
         lines = [*describe_launch(cluster, request), "", "would be measured in turn:"]
-        print("\n".join([*lines, *(f"  {name}: {words}" for name, words in told.items())]))
+        lines += [f"  {name}: {words}" for name, words in told.items()]
+        print_text("\n".join([*lines, *profile_warning_lines(model)]))
 
 
 @contextlib.contextmanager
@@ -150,11 +149,13 @@ def _logs() -> Iterator[Path]:
 def fields(comparison: Comparison, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
     """The comparison for programs."""
     from autosync.documents import to_plain
+    from autosync.specs.profile.quality import profile_fields
 
     return {
         "schema": "autosync.comparison/1",
         "model": model.name,
         "cluster": cluster.name,
+        "profile": profile_fields(model),
         "num_rounds": comparison.num_rounds,
         "steps_per_round": comparison.steps_per_round,
         "contestants": [
@@ -181,7 +182,7 @@ def _interval_fields(interval: Interval) -> dict[str, float]:
     return {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
-def describe(comparison: Comparison) -> str:
+def describe(comparison: Comparison, model: ModelSpec) -> str:
     """The comparison for people: a table, and a line for each verdict."""
     speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
     plural = "" if comparison.steps_per_round == 1 else "s"
@@ -193,6 +194,7 @@ def describe(comparison: Comparison) -> str:
     elif len(comparison.measurements) > 2:
         lines.append("None is faster than each of the others.")
     lines += [f"{name} was left out: {one.kind}: {one.message}" for name, one in comparison.failures.items()]
+    lines += profile_warning_lines(model)
     return "\n".join(lines)
 
 

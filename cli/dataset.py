@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.cli.consent_prompt import consent_of
+from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.errors import InputError, Problem, first_problems
 from autosync.strategy.wording import format_table
 
 if TYPE_CHECKING:
+    from autosync.datasets.dataset import Dataset
     from autosync.datasets.facts import Spec
     from autosync.datasets.schema import Record
-    from autosync.datasets.sources import Source
     from autosync.datasets.stats import CombinationStats, Stats
 
 _SOURCE = (
@@ -66,7 +67,7 @@ def stats(*, path: Path | None, picture: Path | None, force: bool, as_json: bool
     if as_json:
         print_json({**asdict(found), "left_out": [str(problem) for problem in problems]})
     else:
-        print(_told(found))
+        print_text(_told(found))
 
 
 @dataset.command(
@@ -93,7 +94,7 @@ def validate(*, path: Path | None, as_json: bool) -> None:
     if problems:
         raise InputError(first_problems(problems))
     if not as_json:
-        print(f"{source.path}: {num_records:,} records, nothing wrong with them")
+        print_text(f"{source.path}: {num_records:,} records, nothing wrong with them")
 
 
 @dataset.command(
@@ -151,12 +152,14 @@ def split(
     as_json: bool,
 ) -> None:
     """One dataset as several."""
+    from autosync.datasets.files import refuse_folder
     from autosync.datasets.split import split_by, split_by_share
 
     if (by is None) == (share is None):
         raise click.UsageError("either --by or --share says what the parts are")
     if by is not None and seed is not None:
         raise click.UsageError("--seed goes with --share: by model or cluster nothing is drawn")
+    refuse_folder(output)
     source = _source(path)
     records, problems = _read([source], skip_unreadable=skip_unreadable)
     parts = split_by(records, by) if by is not None else split_by_share(records, share or 0.0, seed or 0)
@@ -167,15 +170,19 @@ def split(
         print_json({"output": str(output), "num_records": counts, "left_out": left_out})
 
 
-def _source(path: Path | None) -> Source:
-    from autosync.datasets.sources import SHIPPED, Source
+def _source(path: Path | None) -> Dataset:
+    from autosync.datasets.dataset import SHIPPED, Dataset
+    from autosync.datasets.studies import storage_named
+    from autosync.specs.consent import require
 
     if path is None and not SHIPPED.is_dir():
         raise InputError("no records ship with this copy of autosync", rule="PATH names a dataset")
-    return Source(SHIPPED if path is None else path)
+    if path is not None:
+        require(storage_named(path), consent_of(trust=None))
+    return Dataset(SHIPPED if path is None else path)
 
 
-def _read(sources: list[Source], *, skip_unreadable: bool) -> tuple[list[Record], list[Problem]]:
+def _read(sources: list[Dataset], *, skip_unreadable: bool) -> tuple[list[Record], list[Problem]]:
     """All records, and what is left out; nothing may be, unless the user says so."""
     problems: list[Problem] = []
     records = [record for source in sources for record in source.records(problems.append)]
@@ -188,13 +195,16 @@ def _read(sources: list[Source], *, skip_unreadable: bool) -> tuple[list[Record]
 
 
 def _merge(paths: tuple[Path, ...], output: Path, *, skip_unreadable: bool, force: bool, as_json: bool) -> None:
-    from autosync.datasets.aside import LEFT_OUT_FILE, keep_aside
-    from autosync.datasets.packed import pack
+    from autosync.datasets.left_out import LEFT_OUT_FILE, write_left_out
+    from autosync.datasets.parquet_folder import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, agreeing, pack
 
+    # Before all is read: what is there stays, unless the user says otherwise.
+    for name in (RECORDS_FILE, DISTURBED_FILE, SPECS_FILE, LEFT_OUT_FILE):
+        refuse_overwrite(output / name, force=force)
     sources = [_source(path) for path in paths]
     records, problems = _read(sources, skip_unreadable=skip_unreadable)
-    num_records = pack(records, [spec for source in sources for spec in source.specs()], output, force=force)
-    num_left_out = keep_aside(problems, output)
+    num_records = pack(agreeing(records), [spec for source in sources for spec in source.specs()], output, force=force)
+    num_left_out = write_left_out(problems, output)
     doubles = len(records) - num_records
     note(f"wrote {output}: {num_records:,} records" + (f"; {doubles:,} were there twice" if doubles else ""))
     if num_left_out:
@@ -207,13 +217,13 @@ def _merge(paths: tuple[Path, ...], output: Path, *, skip_unreadable: bool, forc
 def _write_parts(
     parts: Mapping[str, list[Record]], specs: list[Spec], output: Path, problems: list[Problem]
 ) -> dict[str, int]:
-    from autosync.datasets.aside import keep_aside
     from autosync.datasets.files import folder_name, new_folder
-    from autosync.datasets.packed import pack
+    from autosync.datasets.left_out import write_left_out
+    from autosync.datasets.parquet_folder import pack
 
     with new_folder(output) as made:
         counts = {name: pack(records, specs, made / folder_name(name)) for name, records in parts.items()}
-        keep_aside(problems, made)
+        write_left_out(problems, made)
     return counts
 
 

@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autosync.cli.operands import context_options, strategy_operand
 from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
-from autosync.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from autosync.specs.cluster import ClusterSpec
-    from autosync.specs.model import ModelSpec
-    from autosync.strategy.representation import Strategy
 
 _output_option = click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="PICTURE.svg", help="Write the picture here."
@@ -38,10 +34,7 @@ Examples:
   autosync draw plan hierarchical --model resnet18 --cluster 4-hosts-2-ranks -o plan.svg"""
 )
 @click.argument("name", metavar="S")
-@click.option(
-    "--model", "model_target", metavar="MODEL", help="A model spec, a shipped one's name, or a task (FILE.py)."
-)
-@click.option("--cluster", "cluster_target", metavar="CLUSTER", help="A cluster file, or the name of a shipped one.")
+@context_options
 @_title_option
 @_output_option
 @force_option
@@ -65,7 +58,8 @@ def plan(
     from autosync.plan.lowering import lower
 
     refuse_overwrite(output, force=force)
-    strategy, model, cluster = _strategy(name, model_target, cluster_target)
+    operand = strategy_operand(name, model_target, cluster_target)
+    strategy, model, cluster = operand.in_context("a plan is drawn for a model on a cluster")
     lowered = lower(strategy, model, cluster)
     called = title or strategy.name or Path(name).stem
     text = plan_picture(lowered, cluster, title=called, subtitle=f"{model.name} on {cluster.name}")
@@ -127,29 +121,3 @@ def _deliver(text: str, facts: Mapping[str, object], output: Path | None, *, as_
         print_json({"schema": "autosync.picture/1", "output": None if output is None else str(output), **facts})
     elif output is None:
         print(text, end="")
-
-
-def _strategy(
-    name: str, model_target: str | None, cluster_target: str | None
-) -> tuple[Strategy, ModelSpec, ClusterSpec]:
-    """A file's strategy or a preset's, and what it is for: what the user names, else what the bundle says."""
-    from autosync import documents
-    from autosync.specs.cluster_file import load_cluster
-    from autosync.specs.model_file import model_of
-    from autosync.strategy.bundle import load_bundle
-    from autosync.strategy.files import is_bundle, load_strategy_for
-    from autosync.strategy.presets import build_preset, preset_names
-
-    is_preset = name in preset_names() and not Path(name).is_file()
-    if model_target is not None and cluster_target is not None:
-        # The cluster first: a mistake in it is told before a task is profiled.
-        cluster = load_cluster(cluster_target)
-        model = model_of(model_target)
-        strategy = build_preset(name, model, cluster) if is_preset else load_strategy_for(name, model, cluster)
-        return strategy, model, cluster
-    if model_target is None and cluster_target is None and not is_preset and is_bundle(documents.read_document(name)):
-        bundle = load_bundle(name)
-        return bundle.strategy, bundle.model, bundle.cluster
-    missing = [option for option, one in (("--model", model_target), ("--cluster", cluster_target)) if one is None]
-    rule = "a plan is drawn for a model on a cluster; a bundle knows its own"
-    raise InputError(f"{' and '.join(missing)} missing for {name}", rule=rule)

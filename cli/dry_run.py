@@ -1,4 +1,4 @@
-"""What `--dry-run` shows: the processes that would be started, with their environment but for the secret in it."""
+"""What `--dry-run` shows: the processes that would be started, with their environment but for the secrets in it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be started and tried; start nothing.")
 
-HIDDEN = "HIDDEN"
-"""Stands for the token that the ranks of a launch prove themselves with, which is drawn when they start."""
-
 
 def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> dict[str, Any]:
-    """The launch for programs."""
+    """The launch for programs. With a `token` its ranks prove themselves with one, which is drawn when they start."""
     processes = [
         {
             "rank": process.rank,
@@ -28,7 +25,7 @@ def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool =
             "log": str(process.log),
             **({"reach": list(process.reach)} if process.reach else {}),
         }
-        for process in (_with_token_hidden(request) if token else request).processes
+        for process in (_with_token(request) if token else request).shown
     ]
     files = {"files": {name: str(path) for name, path in request.files.items()}} if request.files else {}
     script = {"batch_script": request.batch_script} if request.batch_script else {}
@@ -38,10 +35,11 @@ def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool =
 def describe_launch(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> list[str]:
     """The launch for people: a shell line a process."""
     what = f"would be started on {cluster.name} (launcher {cluster.launcher}):"
-    return [what, *(f"  {line}" for line in str(_with_token_hidden(request) if token else request).splitlines())]
+    return [what, *(f"  {line}" for line in str(_with_token(request) if token else request).splitlines())]
 
 
-def _with_token_hidden(request: LaunchRequest) -> LaunchRequest:
+def _with_token(request: LaunchRequest) -> LaunchRequest:
+    from autosync.launchers.redaction import HIDDEN
     from autosync.trials.control import TOKEN_VARIABLE
 
     shown = (

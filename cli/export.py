@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from autosync.cli.consent_prompt import consent_of, trust_option
 from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
 from autosync.errors import InputError, Problem, first_problems
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autosync.datasets.dataset import Dataset
     from autosync.datasets.schema import Record
-    from autosync.datasets.sources import Source
 
 _FORMATS = ("parquet", "csv", "jsonl", "autodist")
 
@@ -39,6 +40,7 @@ Examples:
     "--skip-unreadable", is_flag=True, help="Leave out trials whose records cannot be read, and say which they are."
 )
 @force_option
+@trust_option
 @json_option
 def export(
     *,
@@ -47,6 +49,7 @@ def export(
     output: Path,
     skip_unreadable: bool,
     force: bool,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Write the records of studies or datasets: a row for each trial, measured or failed.
@@ -55,19 +58,24 @@ def export(
     any, all studies there are taken. The format autodist is a folder with those of AutoDist's release: model, cluster,
     and in that resource_spec, runtime and strategies.
     """
+    from autosync.datasets.autodist_folder import write_autodist_folder
+    from autosync.datasets.dataset import Dataset
     from autosync.datasets.export import export as export_records
     from autosync.datasets.export import format_of
-    from autosync.datasets.layout import write_layout
-    from autosync.datasets.sources import Source
+    from autosync.datasets.files import refuse_folder
+    from autosync.datasets.studies import storage_named
+    from autosync.specs.consent import require
 
     if file_format == "autodist":
         if force:
             raise click.UsageError("--force replaces a file; a folder is never replaced")
-        _refuse_any(output)
+        refuse_folder(output)
     else:
         refuse_overwrite(output, force=force)
     shown_format = file_format if file_format == "autodist" else format_of(output, file_format)
-    sources = [Source(path) for path in _paths(names)]
+    paths = _paths(names)
+    require([one for path in paths for one in storage_named(path)], consent_of(trust=trust))
+    sources = [Dataset(path) for path in paths]
     problems: list[Problem] = []
     records = [record for source in sources for record in source.records(problems.append)]
     if problems and not skip_unreadable:
@@ -76,7 +84,7 @@ def export(
     for problem in problems:
         note(f"left out: {problem}")
     if file_format == "autodist":
-        write_layout(records, [spec for source in sources for spec in source.specs()], output)
+        write_autodist_folder(records, [spec for source in sources for spec in source.specs()], output)
     else:
         export_records(records, output, file_format, force=force)
     note(f"wrote {output}: {_counts(records, sources)}")
@@ -94,12 +102,6 @@ def export(
         )
 
 
-def _refuse_any(folder: Path) -> None:
-    """Stop before any work whose result could not be written."""
-    if folder.exists():
-        raise InputError(f"{folder} exists", rule="a folder is never replaced", hint="name another one")
-
-
 def _paths(names: Sequence[str]) -> list[Path]:
     from autosync.datasets.studies import STUDIES_FOLDER, find_studies, find_study
 
@@ -111,7 +113,7 @@ def _paths(names: Sequence[str]) -> list[Path]:
     return folders
 
 
-def _counts(records: Sequence[Record], sources: Sequence[Source]) -> str:
+def _counts(records: Sequence[Record], sources: Sequence[Dataset]) -> str:
     num_failed = sum(record.failure is not None for record in records)
     what = "study" if all(source.kind == "study" for source in sources) else "dataset"
     named = {"study": "studies", "dataset": "datasets"}[what]

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autosync.cli.consent_prompt import TOLD, consent_of, fields_of, lines_of, trust_option
 from autosync.cli.dry_run import describe_launch, launch_fields
-from autosync.cli.output import json_option, note, print_json
+from autosync.cli.output import json_option, note, print_json, print_text
 
 if TYPE_CHECKING:
-    from autosync.launchers.request import LaunchRequest, Script
-    from autosync.launchers.script import Ended, Training
+    from autosync.launchers.request import LaunchRequest, TrainingScript
+    from autosync.launchers.script_run import ScriptOutcome, ScriptRun
     from autosync.specs.cluster import ClusterSpec
+    from autosync.specs.consent import FileAction
     from autosync.strategy.bundle import Bundle
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -48,6 +50,7 @@ Examples:
 @click.option(
     "--logs", type=click.Path(path_type=Path), help="Keep what ranks write here.  [default: only if it fails]"
 )
+@trust_option
 @click.option("--dry-run", is_flag=True, help="Print what would be started; start nothing.")
 @json_option
 def launch(
@@ -58,6 +61,7 @@ def launch(
     settings: tuple[str, ...],
     master_port: int | None,
     logs: Path | None,
+    trust: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -66,13 +70,20 @@ def launch(
     In the script, autosync.parallelize(model, optimizer) finds the bundle. Ranks have the environment that torchrun
     gives; nodes that only serve run `autosync serve`. What ranks write is shown line by line with node and rank. The
     exit code is that of the first rank that fails; signals are passed on; nothing is restarted.
+
+    Programs, images and machines that BUNDLE names are asked for, unless this user's own tuning wrote them into it;
+    without a terminal they take --trust. A cluster named by --cluster is run as it is.
     """
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run: without it the output is the script's")
+    from autosync.specs.consent import cluster_actions, require
+
     spec, script = _script(bundle, command, cluster, settings, master_port)
+    named = cluster_actions(spec, file=str(bundle)) if cluster is None else []
     if dry_run:
-        _dry_run(spec, script, logs or Path("LOGS"), as_json=as_json)
+        _dry_run(spec, script, logs or Path("LOGS"), named, as_json=as_json)
         return
+    require(named, consent_of(trust=trust))
     ended = _run(spec, script, logs)
     if ended.code:
         # Not an error of ours: the words are said already, and the code is the script's.
@@ -81,8 +92,8 @@ def launch(
 
 def _script(
     path: Path, command: Sequence[str], cluster: str | None, settings: Sequence[str], port: int | None
-) -> tuple[ClusterSpec, Script]:
-    from autosync.launchers.script import passed_on_settings, script_of
+) -> tuple[ClusterSpec, TrainingScript]:
+    from autosync.launchers.script_run import passed_on_settings, script_of
     from autosync.specs.cluster_file import load_cluster
     from autosync.strategy.bundle import load_bundle
 
@@ -112,23 +123,30 @@ def _has_servers(bundle: Bundle) -> bool:
     return bool(lower(bundle.strategy, bundle.model, bundle.cluster).needed_servers)
 
 
-def _dry_run(spec: ClusterSpec, script: Script, logs: Path, *, as_json: bool) -> None:
-    from autosync.launchers.script import plan_script
+def _dry_run(
+    spec: ClusterSpec, script: TrainingScript, logs: Path, named: Sequence[FileAction], *, as_json: bool
+) -> None:
+    from autosync.launchers.script_run import plan_script
+    from autosync.specs.consent import unconfirmed
 
     _, request = plan_script(spec, script, logs)
+    asked = unconfirmed(named)
     if as_json:
-        print_json(launch_fields(spec, request, token=False))
-    else:
-        print("\n".join(describe_launch(spec, request, token=False)))
+        print_json({**launch_fields(spec, request, token=False), **({"named": fields_of(asked)} if asked else {})})
+        return
+    lines = describe_launch(spec, request, token=False)
+    if asked:
+        lines += ["", TOLD, *(f"  {line}" for line in lines_of(asked))]
+    print_text("\n".join(lines))
 
 
-def _run(spec: ClusterSpec, script: Script, logs: Path | None) -> Ended:
-    from autosync.launchers.script import Training
+def _run(spec: ClusterSpec, script: TrainingScript, logs: Path | None) -> ScriptOutcome:
+    from autosync.launchers.script_run import ScriptRun
 
     folder = Path(tempfile.mkdtemp(prefix="autosync-launch-")) if logs is None else logs
     if logs is not None:
         _refuse_old_logs(logs)
-    training = Training(spec, script, folder, show=_show)
+    training = ScriptRun(spec, script, folder, show=_show)
 
     def started(request: LaunchRequest) -> None:
         num_nodes = len({process.node for process in request.processes})
@@ -162,7 +180,7 @@ def _show(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _signals_passed_on(training: Training) -> Iterator[None]:
+def _signals_passed_on(training: ScriptRun) -> Iterator[None]:
     """While the ranks run, signals to this process are theirs."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -7,6 +7,7 @@ interruption.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
@@ -21,8 +22,8 @@ from types import FrameType
 
 import click
 
-from autosync import __version__, disks
-from autosync.errors import AutosyncError, InputError, Problem, UnknownNameError
+from autosync import __version__, disk_errors
+from autosync.errors import AutosyncError, InputError, Problem, UnknownNameError, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal cannot show is no reason to fail.
         reconfigure = getattr(stream, "reconfigure", None)
@@ -133,7 +135,7 @@ def run(arguments: Sequence[str], interrupts: Sequence[int] = ()) -> int:
         try:
             return _invoke(arguments)
         finally:
-            sys.stdout.flush()
+            _flush()
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - the last stop: whatever comes here is told in a line
         if isinstance(error, BrokenPipeError) and not _stdout_is_open():
             return 1
@@ -141,8 +143,40 @@ def run(arguments: Sequence[str], interrupts: Sequence[int] = ()) -> int:
             traceback.print_exception(error)
         code, lines = _explained(error, debug=debug, is_interrupted=bool(interrupts))
         for line in lines:
-            print(line, file=sys.stderr)
+            print("\n".join(map(printable, line.split("\n"))), file=sys.stderr)
         return code
+
+
+def _open_streams() -> None:
+    """Open what the caller has closed: else a file of ours would take its number, and what is printed go into it.
+
+    What is printed to a closed stdout fails, as it does elsewhere; what is said on a closed stderr is lost.
+    """
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
+
+
+def _flush() -> None:
+    """Bring what was printed on its way; where that fails it is named, and given up."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        with contextlib.suppress(io.UnsupportedOperation):
+            # Else the interpreter would try again at its end, and complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tuple[int, list[str]]:
@@ -158,9 +192,9 @@ def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tu
             return 1, [f"error: {error}"]
         case OSError(filename=str() | os.PathLike() as filename):
             # The world said no to a file: a full disk, a folder that may not be written.
-            return 1, [f"error: {filename}: {error.strerror}"]
-        case OSError() if disks.is_full_error(error):
-            return 1, [f"error: {error.strerror}{disks.told(error)}"]
+            return 1, [f"error: {printable(str(filename))}: {error.strerror}"]
+        case OSError() if disk_errors.is_full_error(error):
+            return 1, [f"error: {error.strerror}{disk_errors.full_disk_cause(error)}"]
         case _ if is_interrupted or isinstance(error, KeyboardInterrupt):
             return 130, ["interrupted"]
         case _:

@@ -10,6 +10,7 @@ import click
 
 from autosync import documents
 from autosync.datasets import files
+from autosync.errors import printable
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 force_option = click.option("--force", is_flag=True, help="Replace a file that is there already.")
@@ -20,9 +21,14 @@ def print_json(value: Any) -> None:
     print(documents.format_json(documents.to_plain(value)))
 
 
+def print_text(text: str, *, end: str = "\n") -> None:
+    """The result of a command for people, in lines: what a terminal would obey in a name of a file's is escaped."""
+    print("\n".join(map(printable, text.split("\n"))), end=end)
+
+
 def note(text: str) -> None:
     """A line for the user that is no part of the result."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
 
 
 def refuse_overwrite(path: Path | None, *, force: bool) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from autosync import units
-from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 
 if TYPE_CHECKING:
-    from autosync.specs.model import ModelSpec, Segment
+    from autosync.specs.model import ModelSpec, OptimizerSpec, Segment
 
 
 @click.command(
@@ -25,7 +25,11 @@ Examples:
 @click.argument("target", metavar="MODEL.py[:NAME]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the model spec here (.yaml or .json).")
 @click.option("--device", default="cpu", show_default=True, help="The device to measure on: cpu, cuda, cuda:1 …")
-@click.option("--steps", default=5, show_default=True, type=click.IntRange(1, 100_000), help="Steps after warm-up.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 100_000),
+    help="Steps after warm-up.  [default: until the time of a step is steady, 5 s at most]",
+)
 @click.option(
     "--times",
     type=click.Choice(["measured", "computed"]),
@@ -41,7 +45,7 @@ def profile(
     *,
     output: Path | None,
     device: str,
-    steps: int,
+    steps: int | None,
     times: Literal["measured", "computed"],
     rate: str | None,
     force: bool,
@@ -53,7 +57,7 @@ def profile(
     With --output the model spec is written to a file, which other commands take in place of the task.
     """
     from autosync.specs.model_file import dump_model, save_model
-    from autosync.specs.profile_rates import DEFAULT_RATE, device_rate
+    from autosync.specs.profile.device_rates import DEFAULT_RATE, device_rate
     from autosync.specs.task_file import load_task
 
     if rate is not None and times == "measured":
@@ -62,7 +66,7 @@ def profile(
     device_for_times = device_rate(rate or DEFAULT_RATE)
     task = load_task(target)
     # Loads torch, so it waits until all else is known to be right.
-    from autosync.specs.profile import profile as run_profile
+    from autosync.specs.profile.run import profile as run_profile
 
     model = run_profile(task, device=device, steps=steps, times=times, rate=device_for_times, progress=note)
     if output is not None:
@@ -71,7 +75,7 @@ def profile(
     if as_json:
         print_json(dump_model(model))
     else:
-        click.echo(describe(model))
+        print_text(describe(model))
 
 
 def describe(model: ModelSpec) -> str:
@@ -82,12 +86,21 @@ def describe(model: ModelSpec) -> str:
     )
     lines = [head, "", *_table([("kind", "variables", "bytes", ""), *_kind_rows(model)]), ""]
     lines.append(f"{model.timeline.source} times of one step on {model.timeline.device}")
-    lines += [*_table([("", "time", "slowest module"), *_time_rows(model)]), ""]
+    lines += _table([("", "time", "slowest module"), *_time_rows(model)])
+    lines += [*_trust_lines(model), ""]
     lines.append(f"optimizer: {_optimizer_words(model)}")
     if model.timeline.note:
         lines.append(f"times: {model.timeline.note}")
     lines += [f"note: {text}" for text in model.notes]
     return "\n".join(lines)
+
+
+def _trust_lines(model: ModelSpec) -> list[str]:
+    """How far measured times can be trusted."""
+    from autosync.specs.profile.quality import interval_in_words, profile_warning
+
+    words = interval_in_words(model)
+    return [line for line in (None if words is None else f"the whole step: {words}", profile_warning(model)) if line]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -112,7 +125,7 @@ def _kind_rows(model: ModelSpec) -> list[tuple[str, str, str, str]]:
             more = f"{touched:,.0f} of {sum(v.shape[0] for v in variables):,} rows touched a step"
         num_bytes = sum(variable.num_bytes for variable in variables)
         rows.append((kind, str(len(variables)), units.format_size(num_bytes), more))
-    for reason in ("frozen", "unused"):
+    for reason in ("frozen", "unused", "empty"):
         count = sum(parameter.reason == reason for parameter in model.untrained)
         if count:
             rows.append((reason, str(count), "", "not synchronised"))
@@ -133,12 +146,19 @@ def _slowest(segments: Sequence[Segment]) -> str:
     return f"{slowest.module} ({units.format_time(slowest.seconds)})"
 
 
+def _update_words(optimizer: OptimizerSpec) -> str:
+    if optimizer.elementwise:
+        return "elementwise"
+    whole = "each updated whole" if optimizer.updates_apart else "all updated together, after backward"
+    return f"not elementwise (its variables are {whole})"
+
+
 def _optimizer_words(model: ModelSpec) -> str:
     optimizer = model.optimizer
     return ", ".join(
         [
             optimizer.name,
-            "elementwise" if optimizer.elementwise else "not elementwise (its variables are updated whole)",
+            _update_words(optimizer),
             "takes sparse gradients" if optimizer.sparse else "dense gradients only",
             f"{optimizer.state_slots} state tensors a parameter",
         ]

@@ -10,6 +10,8 @@ import shutil
 import sys
 from typing import Self, TextIO
 
+from autosync.errors import printable
+
 _CLEAR = "\r\x1b[K"
 
 
@@ -28,7 +30,7 @@ class Reporter:
 
     def note(self, text: str) -> None:
         self._clear()
-        print(text, file=self._stream, flush=True)
+        print(printable(text), file=self._stream, flush=True)
 
     def now(self, text: str) -> None:
         if not self._redraws:
@@ -37,7 +39,7 @@ class Reporter:
         # A line that wraps could not be taken back.
         width = shutil.get_terminal_size().columns - 1
         shown = text if len(text) <= width else text[: width - 1] + "…"
-        self._stream.write(f"{_CLEAR}{shown}")
+        self._stream.write(f"{_CLEAR}{printable(shown)}")
         self._stream.flush()
 
     def _clear(self) -> None:

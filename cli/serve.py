@@ -28,6 +28,9 @@ Examples:
     metavar="URL",
     help="Where workers meet: env:// (MASTER_ADDR and MASTER_PORT), tcp://HOST:PORT or file:///PATH.",
 )
+@click.option(
+    "--open", "is_open", is_flag=True, help="Serve any process that writes there, where AUTOSYNC_SECRET is not set."
+)
 @click.option("--once", is_flag=True, help="End after one training.")
 @click.option(
     "--timeout",
@@ -38,23 +41,42 @@ Examples:
     metavar="SECONDS",
     help="How long another rank may be late within a step.",
 )
-def serve(bundle: Path, *, node: str, rendezvous: str, once: bool, timeout_seconds: float) -> None:
+def serve(bundle: Path, *, node: str, rendezvous: str, is_open: bool, once: bool, timeout_seconds: float) -> None:
     """Serve one training after another that workers do under BUNDLE, until the store where they meet is gone.
 
-    Workers call autosync.parallelize with the same bundle. Servers may be started before them or after. BUNDLE and
-    --node default to the environment's AUTOSYNC_BUNDLE and AUTOSYNC_NODE.
+    Workers call autosync.parallelize with the same bundle, and have the same AUTOSYNC_SECRET in their environment: a
+    server joins no training whose first worker does not know it. `autosync launch` sees to that. Servers may be started
+    before workers or after. BUNDLE and --node default to the environment's AUTOSYNC_BUNDLE and AUTOSYNC_NODE.
     """
     from autosync.strategy.bundle import load_bundle
 
     loaded = load_bundle(bundle)
     # Loads torch, so it waits until the file is known to be right.
-    from autosync.runtime.rendezvous import open_store, resolve
-    from autosync.runtime.serve import Server, serve_all
+    from autosync.runtime.serving.rendezvous import open_store, resolve
+    from autosync.runtime.serving.sealed_letters import shared_secret
+    from autosync.runtime.serving.serve import Server, serve_all
 
+    _check_secret(shared_secret(), is_open=is_open)
     server = Server(loaded, node=node, timeout_seconds=timeout_seconds)
     place = resolve(rendezvous)
     note(f"node {node} serves under {bundle} (strategy {loaded.strategy_id}): waiting for workers at {place}")
     _interruptible(lambda: serve_all(server, open_store(place), once=once, told=note))
+
+
+def _check_secret(secret: str, *, is_open: bool) -> None:
+    """Serve workers that are known, unless the user says that any will do."""
+    from autosync.errors import InputError
+    from autosync.signatures import SECRET_VARIABLE
+
+    if secret and is_open:
+        raise InputError(f"--open is given, and {SECRET_VARIABLE} is set", rule="one of the two")
+    if not secret and not is_open:
+        raise InputError(
+            f"{SECRET_VARIABLE} is not set",
+            rule="a server joins the training of workers that know its secret",
+            hint=f"export {SECRET_VARIABLE}=$(openssl rand -hex 32) once, and have the same on workers and servers; "
+            "or say --open, and any process that reaches the workers' store may call this server",
+        )
 
 
 def _interruptible(work: Callable[[], None]) -> None:

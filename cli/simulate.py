@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.cli.operands import context_of, context_options, strategy_for, strategy_operand
+from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
+from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.errors import InputError, Problem
 from autosync.units import format_time
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from autosync.strategy.representation import Strategy
 
 DEFAULT_SIMULATOR = "timeline"
+CONTEXT_RULE = "the time of a step depends on its model and cluster, which a bundle alone knows"
 _NUM_REASONS = 4
 
 
@@ -52,8 +55,7 @@ Examples:
   autosync simulate best.yaml --trace step.json"""
 )
 @click.argument("names", metavar="S ...", nargs=-1, required=True)
-@click.option("--model", "model_target", metavar="MODEL", help="A model spec, a shipped one, or a task (FILE.py).")
-@click.option("--cluster", "cluster_target", metavar="CLUSTER", help="A cluster file, or the name of a shipped one.")
+@context_options
 @click.option("--simulator", default=DEFAULT_SIMULATOR, show_default=True, metavar="NAME", help="Which one predicts.")
 @click.option(
     "--prior",
@@ -87,7 +89,7 @@ def simulate(
     """
     from autosync.plan.bound import bound, rates_of
     from autosync.simulators.catalogue import SIMULATORS, open_simulator
-    from autosync.simulators.compilation import compiling_is_told
+    from autosync.simulators.compile_notice import compiling_is_told
 
     refuse_overwrite(trace, force=force)
     if trace is not None and len(names) > 1:
@@ -102,38 +104,37 @@ def simulate(
             explanation = _explanation(next(iter(strategies.values())), model, cluster, trace)
     limit = bound(model, cluster, rates=rates_of(cluster))
     found = Simulation(
-        model=model, cluster=cluster, simulator=simulator, strategies=strategies, predictions=predictions, limit=limit
+        model=model,
+        cluster=cluster,
+        simulator=predictor.name,
+        strategies=strategies,
+        predictions=predictions,
+        limit=limit,
     )
     if as_json:
         print_json(fields(found, explanation))
     else:
-        print(describe(found, explanation))
+        print_text(describe(found, explanation))
 
 
 def _strategies(
     names: Sequence[str], model_target: str | None, cluster_target: str | None
 ) -> tuple[dict[str, Strategy], ModelSpec, ClusterSpec]:
     """The strategies by name, what they are for, and all mistakes in them at once."""
-    from autosync import documents
-    from autosync.strategy.bundle import load_bundle
-    from autosync.strategy.files import is_bundle
-
     _check_names(names)
-    if model_target is None and cluster_target is None:
-        if len(names) == 1 and _is_file(names[0]) and is_bundle(documents.read_document(names[0])):
-            bundle = load_bundle(names[0])
-            return {names[0]: bundle.strategy}, bundle.model, bundle.cluster
-        rule = "what a strategy comes to depends on its model and cluster, which a bundle alone knows"
-        raise InputError("no model and no cluster are named", rule=rule, hint="give --model and --cluster")
-    if model_target is None or cluster_target is None:
-        missing = "--cluster" if cluster_target is None else "--model"
-        raise InputError(f"{missing} is missing", rule="--model and --cluster go together")
-    model, cluster = _context(model_target, cluster_target)
+    context = context_of(model_target, cluster_target)
+    if context is None:
+        if len(names) == 1:
+            operand = strategy_operand(names[0], None, None)
+            strategy, model, cluster = operand.in_context(CONTEXT_RULE)
+            return {names[0]: strategy}, model, cluster
+        raise InputError("no model and no cluster are named", rule=CONTEXT_RULE, hint="give --model and --cluster")
+    model, cluster = context
     found: dict[str, Strategy] = {}
     problems: list[Problem] = []
     for name in names:
         try:
-            found[name] = _strategy(name, model, cluster)
+            found[name] = strategy_for(name, model, cluster)
         except InputError as error:
             problems.extend(error.problems)
     if problems:
@@ -144,53 +145,30 @@ def _strategies(
 def _check_names(names: Sequence[str]) -> None:
     """Refuse what is neither a file nor a preset, before anything else costs time."""
     from autosync.errors import UnknownNameError
+    from autosync.strategy.files import looks_like_file
     from autosync.strategy.presets import preset_names
 
     problems: list[Problem] = []
     for position, name in enumerate(names):
         if name in names[:position]:
             problems.append(Problem(what=f"{name} is named twice", rule="a strategy once"))
-        elif not _is_file(name) and name not in preset_names():
+        elif not looks_like_file(name) and name not in preset_names():
             problems.extend(UnknownNameError("preset", name, preset_names()).problems)
     if problems:
         raise InputError(problems)
 
 
-def _is_file(name: str) -> bool:
-    """What looks like a file is one: it is told with its name if it is missing."""
-    return "/" in name or Path(name).suffix.lower() in (".yaml", ".yml", ".json")
-
-
-def _context(model_target: str, cluster_target: str) -> tuple[ModelSpec, ClusterSpec]:
-    from autosync.specs.cluster_file import load_cluster
-    from autosync.specs.model_file import model_of
-    from autosync.specs.task_file import is_task
-
-    # The cluster first: a mistake in it is told before a task is profiled.
-    cluster = load_cluster(cluster_target)
-    if is_task(model_target):
-        note(f"profiling {model_target}")
-    return model_of(model_target), cluster
-
-
-def _strategy(name: str, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
-    from autosync.strategy.files import load_strategy_for
-    from autosync.strategy.presets import build_preset
-
-    return load_strategy_for(name, model, cluster) if _is_file(name) else build_preset(name, model, cluster)
-
-
 def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, trace: Path | None) -> Explanation | None:
     """What the timeline says that a step waits for; where asked for, all that it played as a trace."""
     from autosync import jsonio
-    from autosync.simulators.timeline.simulator import MOST_RANKS, open_timeline
+    from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
 
     if len(cluster.ranks) > MOST_RANKS:
         if trace is not None:
             rule = f"messages are played on clusters of up to {MOST_RANKS} ranks"
             raise InputError(f"no trace of {len(cluster.ranks)} ranks", rule=rule)
         return None
-    timeline = open_timeline(model, cluster)
+    timeline = TimelineSimulator(model, cluster)
     if trace is not None:
         jsonio.write_json(trace, {"traceEvents": timeline.trace(strategy)})
         note(f"wrote {trace}: chrome://tracing and ui.perfetto.dev open it")
@@ -200,6 +178,7 @@ def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, tra
 def fields(found: Simulation, explanation: Explanation | None = None) -> dict[str, Any]:
     """The predictions for programs."""
     from autosync.documents import to_plain
+    from autosync.specs.profile.quality import profile_fields
     from autosync.strategy.canonical import strategy_id
 
     model, cluster = found.model, found.cluster
@@ -210,6 +189,7 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
         "simulator": found.simulator,
         "probed": cluster.calibration is not None,
         "compute_seconds": model.step_seconds,
+        "profile": profile_fields(model),
         "bound": {"seconds": found.limit.seconds, "reason": str(found.limit.largest)},
         "predictions": [
             {
@@ -250,6 +230,7 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
     if explanation is not None:
         lines += [*_in_words(explanation), ""]
     lines.append(f"Compute alone takes {format_time(found.model.step_seconds)} a step.")
+    lines += profile_warning_lines(found.model)
     lines.append(f"No exact strategy can be faster than {found.limit.largest}.")
     if found.cluster.calibration is None:
         lines.append("The cluster was not probed: its links are taken to be as fast as its file says.")
@@ -258,14 +239,16 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
 
 def _in_words(explanation: Explanation) -> list[str]:
     """What the step waits for, longest first, and how busy links are."""
+    from autosync.specs.links import busy_in_words
+
     waits: dict[str, float] = defaultdict(float)
     for one in explanation.critical_path:
         waits[one.name] += one.seconds
     longest = sorted(waits.items(), key=lambda wait: -wait[1])[:_NUM_REASONS]
     lines = [f"{format_time(explanation.seconds)} from one step's end to the next one's, of which"]
     lines += [f"  {seconds / explanation.seconds:4.0%} {name}" for name, seconds in longest]
-    busiest = [f"{one.link} {one.busy_share:.0%}" for one in explanation.links[:_NUM_REASONS]]
-    return [*lines, *([f"Busiest links: {', '.join(busiest)} of the time."] if busiest else [])]
+    busiest = [busy_in_words(one.link, one.busy_share) for one in explanation.links[:_NUM_REASONS]]
+    return [*lines, *([f"Busiest links: {'; '.join(busiest)}."] if busiest else [])]
 
 
 def exposed_seconds(prediction: Prediction, model: ModelSpec) -> float:

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from autosync.cli.output import force_option, json_option, note, print_json, refuse_overwrite
+from autosync.cli.operands import CLUSTER_HELP, context_options, model_and_cluster, strategy_operand
+from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
+from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.errors import InputError
-
-if TYPE_CHECKING:
-    from autosync.specs.cluster import ClusterSpec
-    from autosync.specs.model import ModelSpec
-    from autosync.strategy.representation import Strategy
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_MODEL_HELP = "A model spec, the name of a shipped one, or a task (FILE.py)."
-_CLUSTER_HELP = "A cluster file, or the name of a shipped one."
-
-
-def _context_options(command: F) -> F:
-    """`--model` and `--cluster`: what a strategy is for."""
-    model = click.option("--model", "model_target", metavar="MODEL", help=_MODEL_HELP)
-    cluster = click.option("--cluster", "cluster_target", metavar="CLUSTER", help=_CLUSTER_HELP)
-    return model(cluster(command))
 
 
 @click.group()
 def strategy() -> None:
     """Build, show, check and compare strategies.
 
-    Wherever a strategy file S is asked for, a bundle written by `autosync tune` will do.
+    S is a strategy file or a bundle; `show` and `validate` also take the name of a preset.
     """
 
 
@@ -49,7 +34,7 @@ def presets(*, as_json: bool) -> None:
         print_json([{"name": name, "summary": text, "options": dict(options)} for name, text, options in found])
         return
     rows = [(name, " ".join(f"{key}={_written(value)}" for key, value in o.items()), text) for name, text, o in found]
-    print(format_table(rows, header=("preset", "options", "what it does")))
+    print_text(format_table(rows, header=("preset", "options", "what it does")))
 
 
 @strategy.command(
@@ -60,7 +45,7 @@ Examples:
 )
 @click.argument("preset")
 @click.argument("model_target", metavar="MODEL")
-@click.option("--cluster", "cluster_target", metavar="CLUSTER", required=True, help=_CLUSTER_HELP)
+@click.option("--cluster", "cluster_target", metavar="CLUSTER", required=True, help=CLUSTER_HELP)
 @click.option("--option", "assignments", metavar="NAME=VALUE", multiple=True, help="An option of the preset.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="S.yaml", help="Write the strategy here.")
 @force_option
@@ -87,8 +72,10 @@ def build(
     refuse_overwrite(output, force=force)
     options = _options(assignments)
     PRESETS.get(preset)  # a misspelt name is told before a task is profiled
-    model, cluster = _context(model_target, cluster_target)
+    model, cluster = model_and_cluster(model_target, cluster_target)
     built = build_preset(preset, model, cluster, **options)
+    for line in profile_warning_lines(model):
+        note(line)
     if output is not None:
         save_strategy(output, built)
         note(f"wrote {output}: {in_words(built, model)}")
@@ -105,7 +92,7 @@ Examples:
   autosync strategy show ddp.yaml --model resnet50 --cluster 4-hosts --full"""
 )
 @click.argument("path", metavar="S", type=click.Path(path_type=Path))
-@_context_options
+@context_options
 @click.option("--full", is_flag=True, help="Show every message, and the whole plan.")
 @json_option
 def show(*, path: Path, model_target: str | None, cluster_target: str | None, full: bool, as_json: bool) -> None:
@@ -117,27 +104,30 @@ def show(*, path: Path, model_target: str | None, cluster_target: str | None, fu
     from autosync.plan.describe import describe_plan
     from autosync.plan.identity import plan_id
     from autosync.plan.lowering import lower
+    from autosync.specs.profile.quality import profile_fields
     from autosync.strategy.canonical import strategy_id
     from autosync.strategy.describe import describe, summarise
     from autosync.strategy.files import dump_strategy
 
-    found, model, cluster = _strategy(path, model_target, cluster_target)
+    operand = strategy_operand(str(path), model_target, cluster_target)
+    found, model, cluster = operand.strategy, operand.model, operand.cluster
     if model is None or cluster is None:
         if as_json:
             print_json({"strategy": dump_strategy(found), "summary": to_plain(summarise(found))})
         else:
-            print(describe(found, full=full))
+            print_text(describe(found, full=full))
         return
     plan = lower(found, model, cluster)
     identities = {"strategy_id": strategy_id(found, model, cluster), "plan_id": plan_id(plan, cluster)}
     if as_json:
         summary = to_plain(summarise(found, model))
-        facts = {"strategy": dump_strategy(found), **identities, "summary": summary}
+        profile = profile_fields(model)
+        facts = {"strategy": dump_strategy(found), **identities, "summary": summary, "profile": profile}
         print_json({**facts, "plan": to_plain(plan)} if full else facts)
     else:
-        print(describe(found, model, full=full))
-        print("\n" + "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in identities.items()))
-        print("\n" + (describe_plan(plan, cluster, limit=None) if full else describe_plan(plan, cluster)))
+        print_text("\n".join([describe(found, model, full=full), *profile_warning_lines(model, after="\n")]))
+        print_text("\n" + "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in identities.items()))
+        print_text("\n" + (describe_plan(plan, cluster, limit=None) if full else describe_plan(plan, cluster)))
 
 
 @strategy.command(
@@ -147,7 +137,7 @@ Examples:
   autosync strategy validate best.yaml"""
 )
 @click.argument("path", metavar="S", type=click.Path(path_type=Path))
-@_context_options
+@context_options
 @json_option
 def validate(*, path: Path, model_target: str | None, cluster_target: str | None, as_json: bool) -> None:
     """Check a strategy against its model and cluster; each rule that it breaks is a line.
@@ -156,16 +146,16 @@ def validate(*, path: Path, model_target: str | None, cluster_target: str | None
     """
     from autosync.strategy.canonical import strategy_id
 
-    found, model, cluster = _strategy(path, model_target, cluster_target)
-    if model is None or cluster is None:
-        rule = "whether a strategy is legal depends on its model and cluster"
-        raise InputError(f"{path} names no model and no cluster", rule=rule, hint="give --model and --cluster")
+    operand = strategy_operand(str(path), model_target, cluster_target)
+    found, model, cluster = operand.in_context("whether a strategy is legal depends on its model and cluster")
     identity = strategy_id(found, model, cluster)
     if as_json:
         classes = sorted(found.classes)
         print_json({"legal": True, "model": model.name, "cluster": cluster.name, "classes": classes, "id": identity})
     else:
-        print(f"{path} is legal for {model.name} on {cluster.name}: {', '.join(sorted(found.classes))}; id {identity}")
+        print_text(
+            f"{path} is legal for {model.name} on {cluster.name}: {', '.join(sorted(found.classes))}; id {identity}"
+        )
 
 
 @strategy.command(epilog="\b\nExample:\n  autosync strategy diff ddp.yaml best.yaml")
@@ -182,36 +172,7 @@ def diff(*, first: Path, second: Path, as_json: bool) -> None:
     if as_json:
         print_json(differences)
     else:
-        print(format_diff(differences))
-
-
-def _context(model_target: str, cluster_target: str) -> tuple[ModelSpec, ClusterSpec]:
-    from autosync.specs.cluster_file import load_cluster
-    from autosync.specs.model_file import model_of
-
-    # The cluster first: a mistake in it is told before a task is profiled.
-    cluster = load_cluster(cluster_target)
-    return model_of(model_target), cluster
-
-
-def _strategy(
-    path: Path, model_target: str | None, cluster_target: str | None
-) -> tuple[Strategy, ModelSpec | None, ClusterSpec | None]:
-    """A strategy and what it is for: what the user names, else what the bundle says, else unknown."""
-    from autosync import documents
-    from autosync.strategy.bundle import load_bundle
-    from autosync.strategy.files import is_bundle, load_strategy, load_strategy_for
-
-    if model_target is not None and cluster_target is not None:
-        model, cluster = _context(model_target, cluster_target)
-        return load_strategy_for(path, model, cluster), model, cluster
-    if model_target is not None or cluster_target is not None:
-        missing = "--cluster" if cluster_target is None else "--model"
-        raise InputError(f"{missing} is missing", rule="--model and --cluster go together")
-    if is_bundle(documents.read_document(path)):
-        bundle = load_bundle(path)
-        return bundle.strategy, bundle.model, bundle.cluster
-    return load_strategy(path)[0], None, None
+        print_text(format_diff(differences))
 
 
 def _options(assignments: Sequence[str]) -> dict[str, Any]:

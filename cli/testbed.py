@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autosync.cli.output import json_option, note, print_json
+from autosync.cli.output import json_option, note, print_json, print_text
 from autosync.errors import InputError, OperationError
 from autosync.units import format_rate, format_size
 
 if TYPE_CHECKING:
     from autosync.specs.cluster import ClusterSpec
     from autosync.testbed import Testbed
-    from autosync.testbed.records import Record
+    from autosync.testbed.records import TestbedRecord
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Print the commands and run none.")
 _force_option = click.option("--force", is_flag=True, help="Even while a process uses it.")
@@ -44,11 +44,11 @@ def up(cluster_file: str, *, dry_run: bool, as_json: bool) -> None:
     from autosync.testbed import layout, live
 
     if dry_run:
-        steps = [str(step) for step in layout.build_steps(live.planned(cluster))]
+        steps = [str(step) for step in layout.build_calls(live.planned(cluster))]
         if as_json:
             print_json({"commands": [line for step in steps for line in step.splitlines()]})
         else:
-            click.echo("\n".join(steps))
+            print_text("\n".join(steps))
         return
     live.up(cluster, keep=True)
     _print_status([_only(cluster)], as_json=as_json)
@@ -77,7 +77,7 @@ def down(cluster_file: str | None, *, every: bool, force: bool, dry_run: bool) -
     if dry_run:
         for bed, _ in live.find_all():
             if cluster is None or bed.layout.name == cluster.name:
-                click.echo("\n".join(map(str, layout.remove_steps(bed.layout.switch, bed.layout.namespaces))))
+                print_text("\n".join(map(str, layout.removal_calls(bed.layout.switch, bed.layout.namespaces))))
         return
     removed = live.down(cluster, force=force)
     note(f"taken down: {', '.join(removed)}" if removed else "no such testbed is up")
@@ -129,24 +129,24 @@ def _load(cluster_file: str) -> ClusterSpec:
     return load_cluster(cluster_file)
 
 
-def _only(cluster: ClusterSpec) -> tuple[Testbed, Record]:
+def _only(cluster: ClusterSpec) -> tuple[Testbed, TestbedRecord]:
     from autosync.testbed import live
 
     key = live.find(cluster).layout.key
     return next((bed, record) for bed, record in live.find_all() if bed.layout.key == key)
 
 
-def _print_status(found: list[tuple[Testbed, Record]], *, as_json: bool) -> None:
+def _print_status(found: list[tuple[Testbed, TestbedRecord]], *, as_json: bool) -> None:
     states = [_status(bed, record) for bed, record in found]
     if as_json:
         print_json({"testbeds": states})
     elif states:
-        click.echo("\n\n".join(_describe(state) for state in states))
+        print_text("\n\n".join(_describe(state) for state in states))
     else:
         note("no testbed is up")
 
 
-def _status(bed: Testbed, record: Record) -> dict[str, Any]:
+def _status(bed: Testbed, record: TestbedRecord) -> dict[str, Any]:
     faults = list(bed.faults())
     try:
         counters = bed.counters()

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from autosync.cli.consent_prompt import TOLD, consent_of, fields_of, lines_of, trust_option
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
+from autosync.cli.operands import CLUSTER_HELP
 from autosync.cli.options import positive_seconds, seed_option, some_seconds
-from autosync.cli.output import force_option, json_option, print_json, refuse_overwrite
+from autosync.cli.output import force_option, json_option, print_json, print_text, refuse_overwrite
+from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
 from autosync.cli.verdict import describe
 
@@ -18,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autosync.search.candidates import Candidate
-    from autosync.search.plan import TuningPlan
     from autosync.search.target import Target
+    from autosync.search.tuning_plan import TuningPlan
+    from autosync.specs.consent import FileAction
     from autosync.strategy.space.limits import InexactClass
 
 NUM_SHOWN = 10
@@ -61,7 +65,7 @@ Examples:
   autosync tune resnet50 --cluster 4-hosts --dry-run"""
 )
 @click.argument("target", metavar="[MODEL]", required=False)
-@click.option("--cluster", help="A cluster file, or the name of a shipped cluster.")
+@click.option("--cluster", help=CLUSTER_HELP)
 @click.option("--trials", type=click.IntRange(0, 100_000), help="Strategies to try at most.  [default: 50]")
 @click.option("--budget", callback=some_seconds, metavar="TIME", help="Begin no trial after this time, such as 10min.")
 @click.option(
@@ -115,6 +119,7 @@ Examples:
 @click.option("--replay", metavar="RECORDS", help="Search what a study or a dataset has measured; no cluster runs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the winner's bundle here too.")
 @force_option
+@trust_option
 @dry_run_option
 @json_option
 def tune(
@@ -138,6 +143,7 @@ def tune(
     replay: str | None,
     output: Path | None,
     force: bool,
+    trust: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -146,6 +152,9 @@ def tune(
     MODEL is a file FILE.py[:NAME] with a function task() that returns an autosync.Task, or a model spec (a file, or
     the name of a shipped one, also SPEC@x4 for slow motion), whose compute is replayed. What was tried, the winner
     (best.yaml) and summary.json are left in autosync-studies/NAME.
+
+    What the folder of a study that is resumed names (its task, its cluster, its storage) is asked for, unless this
+    user began it; without a terminal it takes --trust.
     """
     refuse_overwrite(output, force=force)
     _check_sources(target, cluster, resume=resume, replay=replay)
@@ -156,6 +165,7 @@ def tune(
         "storage": storage,
         "resume": resume,
         "replay": replay,
+        "consent": consent_of(trust=trust),
     }
     how: dict[str, Any] = {
         "num_trials": trials,
@@ -171,7 +181,7 @@ def tune(
         _dry_run(of, how, as_json=as_json)
         return
     # Loads torch and optuna, so it waits until the command line is known to be right.
-    from autosync.search.effort import EFFORTS
+    from autosync.search.measurement_effort import EFFORTS
     from autosync.search.tune import tune as run_tune
 
     with Reporter() as progress:
@@ -187,7 +197,7 @@ def tune(
     if as_json:
         print_json(tuned.summary)
     else:
-        click.echo(describe(tuned, output))
+        print_text(describe(tuned, output))
 
 
 def _check_sources(target: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:
@@ -214,25 +224,29 @@ def _is_given(option: str) -> bool:
 
 def _dry_run(of: Mapping[str, Any], how: Mapping[str, Any], *, as_json: bool) -> None:
     """Show what would be started and tried first."""
-    from autosync.search.plan import plan_tuning
+    from autosync.search.planning import plan_tuning
 
     with Reporter() as progress:
-        plan = plan_tuning(**of, settings=how, progress=progress)
+        plan = plan_tuning(**of, settings=how, is_dry=True, progress=progress)
         first = plan.first(NUM_SHOWN)
     if as_json:
         print_json(_plan_fields(plan, first))
     else:
-        click.echo(_describe_plan(plan, first))
+        print_text(_describe_plan(plan, first))
 
 
 def _plan_fields(plan: TuningPlan, first: Sequence[Candidate]) -> dict[str, object]:
+    from autosync.specs.profile.quality import profile_fields
+
     return {
         "schema": "autosync.tuning-plan/1",
         "model": plan.model.name,
         "cluster": plan.cluster.name,
+        "profile": profile_fields(plan.model),
         "study": str(plan.folder.path),
         "launch": None if plan.request is None else launch_fields(plan.cluster, plan.request),
         "num_trials": plan.settings.num_trials,
+        **({"named": fields_of(asked)} if (asked := _asked(plan)) else {}),
         "first": [
             {
                 "name": candidate.name,
@@ -253,7 +267,16 @@ def _describe_plan(plan: TuningPlan, first: Sequence[Candidate]) -> str:
         lines.append("")
     elif not plan.is_new:
         lines += ["would be tried: what waits in the study, then what comes of the trials that it has", ""]
-    return "\n".join([*lines, f"study: {plan.folder.path}"])
+    if asked := _asked(plan):
+        lines += [TOLD, *(f"  {line}" for line in lines_of(asked)), ""]
+    return "\n".join([*lines, *profile_warning_lines(plan.model), f"study: {plan.folder.path}"])
+
+
+def _asked(plan: TuningPlan) -> list[FileAction]:
+    """What the user has not named, neither now nor before."""
+    from autosync.specs.consent import unconfirmed
+
+    return [] if plan.is_new else unconfirmed(plan.named)
 
 
 def _what_becomes_of_them(plan: TuningPlan, num_shown: int) -> str:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosync.cli.compare import table
-from autosync.trials.others import BUSY_SHARE
+from autosync.cli.profile_warnings import profile_warning_lines
+from autosync.specs.background_load import BUSY_SHARE
 
 if TYPE_CHECKING:
-    from autosync.search.tune import Tuned
+    from autosync.search.tuned import Tuned
 
 
 def describe(tuned: Tuned, output: Path | None) -> str:
@@ -31,7 +32,9 @@ def _tried(tuned: Tuned) -> str:
         text += f" ({', '.join(_of_origin(origin, number) for origin, number in origins.items())})"
     if failed:
         text += f", {failed} of them failed (the study says why)"
-    if len(tuned.verdict.contests) == 1:
+    if outages := tuned.summary["num_outages"]:
+        text += f"; {outages} more trial{'s' if outages != 1 else ''} ended by no fault of a strategy, and began again"
+    if len(tuned.verdict.results) == 1:
         return f"{text}. Stock DDP alone:"
     return f"{text}. Stock DDP and the fastest others, measured again in turn:"
 
@@ -43,26 +46,25 @@ def _of_origin(origin: str, number: int) -> str:
 
 
 def _contests(tuned: Tuned) -> str:
-    contests = tuned.verdict.contests
+    results = tuned.verdict.results
     return table(
-        {contest.name: contest.measurement for contest in contests},
-        {contest.name: contest.ratio.speedup for contest in contests if contest.ratio is not None},
+        {result.name: result.measurement for result in results},
+        {result.name: result.ratio.speedup for result in results if result.ratio is not None},
     )
 
 
 def _busy(tuned: Tuned) -> list[str]:
-    """A warning where something else ran on this machine too."""
-    share = tuned.verdict.other_cpu_share
-    if share is None or share <= BUSY_SHARE:
-        return []
-    return [
-        f"Other programs used {share:.0%} of this machine's processors meanwhile: the figures are of a busy machine."
-    ]
+    """Warnings where something else ran on this machine too, now or while the model was profiled."""
+    share, lines = tuned.verdict.other_cpu_share, profile_warning_lines(tuned.model)
+    if share is not None and share > BUSY_SHARE:
+        told = f"Other programs used {share:.0%} of this machine's processors meanwhile"
+        lines = [f"{told}: the figures are of a busy machine.", *lines]
+    return lines
 
 
 def _ratios(tuned: Tuned) -> list[str]:
     verdict = tuned.verdict
-    lines = [f"{contest.ratio}." for contest in verdict.contests if contest.ratio is not None]
+    lines = [f"{result.ratio}." for result in verdict.results if result.ratio is not None]
     fidelity = tuned.summary["fidelity"]
     assert isinstance(fidelity, dict), "the summary has a fidelity by name"
     lines += [f"{name}: {one['in_words']}." for name, one in fidelity.items()]
@@ -84,14 +86,25 @@ def _winner(tuned: Tuned) -> list[str]:
         f"  how it runs:  {fields['schedule']}",
         f"  stock DDP:    {_time(tuned, verdict.default.name)}",
         f"  the winner:   {_time(tuned, winner.name)}",
+        f"  what is left: {_left(tuned)}",
     ]
     if fields["training"]:
         lines.append(f"  training:     {fields['training']}")
     return lines + [f"  {ratio}" for ratio in verdict.against]
 
 
+def _left(tuned: Tuned) -> str:
+    """The winner's headroom, after what it has gained."""
+    winner, fields = tuned.verdict.winner, tuned.summary["winner"]
+    assert isinstance(fields, dict), "the summary's winner has fields"
+    assert winner.ratio is not None, "who wins was compared with stock DDP"
+    if fields["headroom"] is None:
+        return "not known: the bound is one of exact strategies, and the winner is not exact"
+    return f"{winner.ratio.speedup.value:.2f} times stock DDP, {fields['headroom']['in_words']}"
+
+
 def _keep(tuned: Tuned) -> list[str]:
-    if len(tuned.verdict.contests) == 1:
+    if len(tuned.verdict.results) == 1:
         first = "Nothing was there to compare with stock DDP: keep it."
     else:
         first = "Nothing tried is faster than stock DDP for certain: keep it."
@@ -103,10 +116,10 @@ def _keep(tuned: Tuned) -> list[str]:
 
 def _time(tuned: Tuned, name: str) -> str:
     """Where the time of a contestant's step went."""
-    from autosync.search.prospect import time_shares
+    from autosync.search.headroom import time_shares
 
-    measured = next(contest.measurement for contest in tuned.verdict.contests if contest.name == name)
-    return str(time_shares(measured, tuned.model, tuned.cluster))
+    result = next(result for result in tuned.verdict.results if result.name == name)
+    return str(time_shares(result.measurement, tuned.model, tuned.cluster, result.candidate.strategy))
 
 
 def _use(tuned: Tuned) -> list[str]:

@@ -10,22 +10,28 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args
 
+from autosync import jsonio
+from autosync.datasets.mistake_limit import MistakeLimit, Reject
 from autosync.datasets.schema import Record, record_from_signed, signed
-from autosync.datasets.table import COLUMNS, ColumnKind, record_of, row_of
-from autosync.errors import DocumentError, Problem
+from autosync.datasets.table import COLUMNS, NEEDED_COLUMNS, ColumnKind, record_of, row_of
+from autosync.disk_errors import open_input
+from autosync.errors import DocumentError, Problem, first_problems
+from autosync.jsonio import LINE_RULE, MAX_EMPTY_LINES, MAX_LINE_BYTES, MAX_LINE_VALUES, lines_of
 
 FileFormat = Literal["parquet", "csv", "jsonl"]
 FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 
-Reject = Callable[[DocumentError], None]
-"""What becomes of something that is no record; where it returns, the next one is read."""
-
 _ROWS_PER_GROUP = 1000
+
+_FORMULA = re.compile("'*[=+\\-@\t\r\n]")
+"""What a spreadsheet would run: in a cell it stands behind one quotation mark more, which reading takes away."""
 
 
 def write_jsonl(records: Iterable[Record], file: BinaryIO) -> None:
@@ -35,20 +41,35 @@ def write_jsonl(records: Iterable[Record], file: BinaryIO) -> None:
 
 def read_jsonl(path: Path, reject: Reject) -> Iterator[Record]:
     """The records of a file of JSON lines."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+    limit = MistakeLimit(path, reject)
+    with open_input(path) as file:
+        for number, line in enumerate(_bounded_lines(file, path), start=1):
             if not line.strip():
                 continue
             try:
-                plain = json.loads(line)
-            except (ValueError, RecursionError):
-                what = "no JSON" if line.endswith(b"\n") else "the last line breaks off"
-                reject(_unreadable(what, "one record a line", path, number))
+                plain = jsonio.parse(line)
+            except ValueError as error:
+                what = f"no JSON: {error}" if line.endswith(b"\n") else "the last line breaks off"
+                limit.reject(_unreadable(what, "one record a line", path, number))
                 continue
             try:
-                yield record_from_signed(plain, file=str(path), line=number)
+                record = record_from_signed(plain, file=str(path), line=number)
             except DocumentError as error:
-                reject(error)
+                limit.reject(error)
+            else:
+                limit.count_record()
+                yield record
+
+
+def _bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of a file; one that is too long ends the reading, and so do too many that are empty."""
+    number = 0
+    try:
+        for line in lines_of(file):
+            number += 1
+            yield line
+    except ValueError as error:
+        raise _unreadable(str(error), LINE_RULE, path, number + 1) from error
 
 
 def write_csv(records: Iterable[Record], file: BinaryIO) -> None:
@@ -66,31 +87,51 @@ def write_csv(records: Iterable[Record], file: BinaryIO) -> None:
 
 
 def read_csv(path: Path, reject: Reject) -> Iterator[Record]:
-    """The records of a CSV file, its columns in any order; what comes behind broken quotes cannot be read."""
+    """The records of a CSV file, its columns in any order; what comes behind broken quotes cannot be read.
+
+    A file without the columns of records is refused: there can be none in it.
+    """
+    limit = MistakeLimit(path, reject)
     # Spreadsheets put a mark before UTF-8 text.
-    with path.open(encoding="utf-8-sig", newline="") as file, _wide_cells():
-        line = 1
-        header: list[str] = []
-        try:
-            for number, cells in _csv_rows(file, path):
-                if not cells:
-                    pass  # an empty line
-                elif not header:
-                    header = _header(cells, path, line)
-                else:
-                    try:
-                        yield _csv_record(header, cells, path, line)
-                    except DocumentError as error:
-                        reject(error)
-                line = number + 1
-        except DocumentError as error:
-            reject(error)
+    with io.TextIOWrapper(open_input(path), encoding="utf-8-sig", newline="") as file, _wide_cells():
+        rows = _csv_rows(file, path)
+        line, header = next(rows, (1, []))
+        _check_columns(header, path, line)
+        for line, cells in _until_broken(rows, limit):
+            try:
+                record = _csv_record(header, cells, path, line)
+            except DocumentError as error:
+                limit.reject(error)
+            else:
+                limit.count_record()
+                yield record
 
 
-def _header(cells: list[str], path: Path, line: int) -> list[str]:
-    if len(set(cells)) != len(cells):
+def _until_broken(rows: Iterator[tuple[int, list[str]]], limit: MistakeLimit) -> Iterator[tuple[int, list[str]]]:
+    try:
+        yield from rows
+    except DocumentError as error:
+        limit.reject(error)
+
+
+def _check_columns(names: Sequence[str], path: Path, line: int) -> None:
+    """Refuse a table that can hold no records."""
+    if not names:
+        raise _unreadable("the file is empty", "the first line names the columns", path, line)
+    if len(set(names)) != len(names):
         raise _unreadable("two columns have the same name", "each column once", path, line)
-    return cells
+    problems = [
+        Problem(what="the column is missing", rule="each record has it", path=(name,))
+        for name in NEEDED_COLUMNS
+        if name not in names
+    ]
+    problems += [
+        Problem(what="unknown column", rule="the columns of docs/records.md", path=(name,))
+        for name in names
+        if name not in COLUMNS
+    ]
+    if problems:
+        raise DocumentError(first_problems([replace(problem, file=str(path), line=line) for problem in problems]))
 
 
 def _csv_record(header: list[str], cells: list[str], path: Path, line: int) -> Record:
@@ -101,19 +142,57 @@ def _csv_record(header: list[str], cells: list[str], path: Path, line: int) -> R
 
 
 def _csv_rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows, each with the line that it ends in."""
-    reader = csv.reader(file, strict=True)
+    """The rows that are not empty, each with the line that it begins in."""
+    lines = _RowLines(file)
+    reader = csv.reader(lines, strict=True)
+    line = 1
     try:
         for cells in reader:
-            yield reader.line_num, cells
+            lines.end_row(is_empty=not cells)
+            if cells:
+                yield line, cells
+            line = reader.line_num + 1
     except (csv.Error, UnicodeDecodeError) as error:
-        raise _unreadable(f"no CSV: {error}", "CSV in UTF-8", path, max(reader.line_num, 1)) from error
+        raise _unreadable(f"no CSV: {error}", "CSV in UTF-8", path, lines.number) from error
+
+
+class _RowLines:
+    """The lines of a text, of which those of one row are bounded together: a cell in quotes may have many."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.number = 0
+        self._num_empty = 0
+        self._length, self._num_values = 0, 0
+
+    def end_row(self, *, is_empty: bool) -> None:
+        """The next line belongs to the next row."""
+        self._length, self._num_values = 0, 0
+        self._num_empty += is_empty
+        if self._num_empty > MAX_EMPTY_LINES:
+            raise csv.Error(f"more than {MAX_EMPTY_LINES} empty lines")
+
+    def __iter__(self) -> _RowLines:
+        return self
+
+    def __next__(self) -> str:
+        self.number += 1
+        line = self._file.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            raise StopIteration
+        self._length += len(line)
+        self._num_values += jsonio.num_values(line)
+        if self._length > MAX_LINE_BYTES:
+            raise csv.Error(f"a row of more than {MAX_LINE_BYTES} characters")
+        if self._num_values > MAX_LINE_VALUES:
+            raise csv.Error(f"a row of more than {MAX_LINE_VALUES:,} values")
+        return line
 
 
 @contextmanager
 def _wide_cells() -> Iterator[None]:
     """A strategy may be longer than the longest cell that Python's reader takes unless told otherwise."""
-    limit = csv.field_size_limit(2**31 - 1)
+    limit = csv.field_size_limit(MAX_LINE_BYTES)
     try:
         yield
     finally:
@@ -124,7 +203,8 @@ def _cell(value: Any, kind: ColumnKind) -> str:
     if value is None:
         return ""
     if kind == "text":
-        return str(value)
+        text = str(value)
+        return f"'{text}" if _FORMULA.match(text) else text
     return one_line(value)
 
 
@@ -133,14 +213,14 @@ def _value(cell: str, name: str, path: Path, line: int) -> Any:
     if cell == "":
         return None
     if COLUMNS.get(name, "text") == "text":
-        return cell
+        return cell[1:] if cell[0] == "'" and _FORMULA.match(cell[1:]) else cell
     return _parsed_json(cell, name, path, line)
 
 
 def _parsed_json(text: str, name: str, path: Path, line: int) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return jsonio.parse(text)
+    except ValueError as error:
         rule = "numbers, and lists and mappings as in JSON"
         problem = Problem(what="cannot be understood", rule=rule, path=(name,), file=str(path), line=line)
         raise DocumentError([problem]) from error
@@ -177,20 +257,25 @@ def read_parquet(path: Path, reject: Reject) -> Iterator[Record]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with path.open("rb") as file:
+    limit = MistakeLimit(path, reject)
+    with open_input(path) as file:
         position = 0
         try:
             table = pq.ParquetFile(file, page_checksum_verification=True)
+            _check_columns(table.schema_arrow.names, path, 1)
             for batch in table.iter_batches(batch_size=_ROWS_PER_GROUP):
                 for row in batch.to_pylist():
                     position += 1
                     try:
-                        yield record_of(_parsed(row, path, position), file=str(path), line=position)
+                        record = record_of(_parsed(row, path, position), file=str(path), line=position)
                     except DocumentError as error:
-                        reject(error)
+                        limit.reject(error)
+                    else:
+                        limit.count_record()
+                        yield record
         except (pa.ArrowException, OSError, ValueError, OverflowError):
             what = "no records in Parquet, or broken off" if position == 0 else "the rows from here on are broken"
-            reject(_unreadable(what, "Parquet as autosync writes it", path, position + 1))
+            limit.reject(_unreadable(what, "Parquet as autosync writes it", path, position + 1))
 
 
 def _parsed(row: Mapping[str, Any], path: Path, line: int) -> dict[str, Any]:

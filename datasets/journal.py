@@ -7,7 +7,6 @@ where another one is broken. Importing this module imports Optuna.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,11 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial
 
-from autosync.datasets.storage import close_storage, open_storage, without_password
-from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
+from autosync import jsonio
+from autosync.datasets.schema import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
+from autosync.datasets.storage import REPLAY_ERRORS, close_storage, not_understood, open_storage, without_password
+from autosync.datasets.storage_files import SIZE_RULE, is_too_large
+from autosync.disk_errors import naming_file, open_input
 from autosync.errors import DocumentError, InputError, Problem
 
 
@@ -47,21 +49,12 @@ class Journal:
 
 def read_journal(path: Path, *, study: str | None = None) -> Journal:
     """All trials of all studies in a journal, or of one, as of now. Nothing is written, no lock is taken."""
-    backend = _Backend(path)
+    backend = _ReadOnlyBackend(path)
     try:
-        storage = JournalStorage(backend)
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        # Whatever Optuna's replay stumbles over: it has no error of its own for a line that is none of its own.
-        what, rule = "the line cannot be understood", "a journal holds one operation of Optuna a line"
-        raise DocumentError([Problem(what=what, rule=rule, file=str(path), line=backend.num_lines)]) from error
+        with naming_file(path):
+            storage = JournalStorage(backend)
+    except REPLAY_ERRORS as error:
+        raise not_understood(path, backend.num_lines) from error
     trials: list[JournalTrial] = []
     for name in get_all_study_names(storage) if study is None else [_known(study, storage, str(path))]:
         study_id = storage.get_study_id_from_name(name)
@@ -101,13 +94,14 @@ def _trial(study: str, trial: FrozenTrial, line: int) -> JournalTrial:
     )
 
 
-class _Backend(BaseJournalBackend):
+class _ReadOnlyBackend(BaseJournalBackend):
     """A journal file to read from, once: Optuna asks again at every call, and sees the study at one moment."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.num_lines = 0
         self.torn_line = 0
+        self._num_studies = 0
         self._record_lines: dict[int, int] = {}
         self._last_lines: dict[int, int] = {}
 
@@ -118,13 +112,19 @@ class _Backend(BaseJournalBackend):
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         if log_number_from:
             return
-        with self._path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_input(self._path) as file:
+            for number, line in enumerate(jsonio.lines_of(file), start=1):
                 if not line.endswith(b"\n"):
                     self.torn_line = number
                     return
                 self.num_lines = number
                 operation = _parse(line)
+                self._num_studies += operation.get("op_code") == 0
+                if is_too_large(number, self._num_studies):
+                    problem = Problem(
+                        what="the journal is too large", rule=SIZE_RULE, file=str(self._path), line=number
+                    )
+                    raise DocumentError([problem])
                 if "trial_id" in operation:
                     self._last_lines[operation["trial_id"]] = number
                     if RECORD_ATTRIBUTE in operation.get("user_attr", ()):
@@ -136,7 +136,7 @@ class _Backend(BaseJournalBackend):
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    operation = json.loads(line)
+    operation = jsonio.parse(line)
     if not isinstance(operation, dict):
         raise TypeError("no operation")
     return operation

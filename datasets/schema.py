@@ -23,8 +23,15 @@ from autosync.strategy.representation import StrategyClass
 SCHEMA_KIND = "record"
 SCHEMA_VERSION = 1
 
-FailureKind = Literal["refused", "raised", "timeout", "lost_rank", "launch"]
+RECORD_ATTRIBUTE = "record"
+"""The attribute of an Optuna trial that holds its record."""
+WITHDRAWN_ATTRIBUTE = "withdrawn"
+"""Says why a finished trial has no record: it was interrupted and begun anew, or another tuner had the same."""
+
+FailureKind = Literal["refused", "raised", "timeout", "lost_rank", "launch", "infrastructure"]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+INFRASTRUCTURE_KINDS: frozenset[FailureKind] = frozenset({"launch", "infrastructure"})
+"""Those in which the strategy has no part: nothing counts them against it."""
 
 Flag = Literal["busy_cpu", "not_steady", "drift", "noisy", "stopped_early", "busy_machine", "drifting_machine"]
 FLAGS: tuple[Flag, ...] = get_args(Flag)
@@ -144,7 +151,7 @@ class PlanFacts:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             number = getattr(self, name)
-            if not (math.isfinite(number) and 0 <= number <= _MAX_COUNT):
+            if not 0 <= number <= _MAX_COUNT:
                 raise ValueError(f"{name} is {number} (finite, 0 or more)")
 
 
@@ -154,7 +161,8 @@ class Failure:
 
     `refused`: the strategy cannot run on this model, cluster or backend. `raised`: a rank ended with an error.
     `timeout`: it did not end in the time it had. `lost_rank`: a rank is gone without a word. `launch`: the ranks could
-    not be started.
+    not be started. `infrastructure`: the machines failed under it, as by a full disk, or by a rank that was gone once
+    and was not when the strategy was tried again.
     """
 
     __pydantic_config__ = STRICT
@@ -165,6 +173,11 @@ class Failure:
     def __post_init__(self) -> None:
         # The last words of a rank may hold bytes that are no text. They are no reason to lose the trial.
         object.__setattr__(self, "message", self.message.encode("utf-8", "backslashreplace").decode())
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether the strategy has no part in it."""
+        return self.kind in INFRASTRUCTURE_KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from autosync import jsonio
-from autosync.datasets.drift import Combination, combination_of
+from autosync.datasets.machine_drift import Combination, combination_of
 from autosync.datasets.schema import Record
 from autosync.errors import InputError
 

@@ -1,25 +1,25 @@
-"""What a dataset holds, in numbers: how many of what, how noisy, and what the best strategies gain."""
+"""What a dataset holds, in numbers: how many records of which kind, how noisy, and what the best strategies gain."""
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autosync.datasets.drift import REFERENCE_ORIGIN
-from autosync.datasets.schema import Measurement, Record, seconds_of_steps
+import pandas as pd
 
-NOISE_LIMIT = 0.05
+from autosync.datasets.frame import to_frame
+from autosync.datasets.machine_drift import REFERENCE_ORIGIN
+from autosync.datasets.reliability import NOISE_LIMIT, variation
+from autosync.datasets.schema import Record
+
 STOCK_ORIGIN = "baseline:torch_ddp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinationStats:
-    """One model on one cluster. Seconds are of measured records without flags; None where there are none.
+    """One model on one cluster. Seconds are of measured records without flags, None if there are none.
 
-    `speedup` is how many times as fast as stock DDP the fastest is (where stock DDP has none but flagged records, as
-    those); None where either is not there.
+    `speedup` is stock DDP's time over the fastest time, None if either is missing.
     """
 
     model: str
@@ -36,9 +36,9 @@ class CombinationStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """A dataset. `noise` are the coefficients of variation of steps: the median and the 95th percentile of records.
+    """A dataset. The noise figures are of `variation`: the median and the 95th percentile over measured records.
 
-    `quiet_share` is the share of measured records whose coefficient is below 5 %.
+    `quiet_share` is the share of measured records whose variation is below `NOISE_LIMIT`.
     """
 
     num_records: int
@@ -58,35 +58,11 @@ class Stats:
     combinations: tuple[CombinationStats, ...]
 
 
-def dataset_stats(records: Iterable[Record]) -> Stats:
-    """The numbers of a dataset."""
-    everything = list(records)
-    measurements = [record.measurement for record in everything if record.measurement is not None]
-    noise = sorted(variation(one) for one in measurements)
-    return Stats(
-        num_records=len(everything),
-        num_measured=len(measurements),
-        num_failed=len(everything) - len(measurements),
-        num_references=sum(record.origin == REFERENCE_ORIGIN for record in everything),
-        num_flagged=sum(bool(one.flags) for one in measurements),
-        flags=_counted(flag for one in measurements for flag in one.flags),
-        failures=_counted(record.failure.kind for record in everything if record.failure is not None),
-        origins=_counted(record.origin for record in everything),
-        models=_counted(record.model_name for record in everything),
-        clusters=_counted(record.cluster_name for record in everything),
-        synchronisers=_counted(kind for record in everything for kind in synchronisers(record)),
-        noise_median=statistics.median(noise) if noise else None,
-        noise_percentile_95=noise[min(len(noise) - 1, int(0.95 * len(noise)))] if noise else None,
-        quiet_share=sum(one < NOISE_LIMIT for one in noise) / len(noise) if noise else None,
-        combinations=tuple(_combination(*names, found) for names, found in sorted(_by_names(everything).items())),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """The medians of one model on one cluster, of measured records without flags.
+    """The median step times of one model on one cluster, of measured records without flags.
 
-    `stock_seconds` is what stock DDP takes; where all its records are flagged, by those.
+    `stock_seconds` is the time of stock DDP: by its records without flags if it has any, else by all of them.
     """
 
     model: str
@@ -95,66 +71,102 @@ class StepTimes:
     stock_seconds: float | None
 
 
-def step_times(records: Iterable[Record]) -> tuple[StepTimes, ...]:
-    """The step times of each combination, by the names of models and clusters."""
-    by_names = _by_names(records)
-    return tuple(_step_times(*names, found) for names, found in sorted(by_names.items()))
-
-
-def _by_names(records: Iterable[Record]) -> Mapping[tuple[str, str], list[Record]]:
-    found: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        found[record.model_name, record.cluster_name].append(record)
-    return found
-
-
-def _step_times(model: str, cluster: str, records: Iterable[Record]) -> StepTimes:
-    measured = [(record.origin, record.measurement) for record in records if record.measurement is not None]
-    stock = [measurement for origin, measurement in measured if origin == STOCK_ORIGIN]
-    chosen = [measurement.median_seconds for measurement in [one for one in stock if not one.flags] or stock]
-    return StepTimes(
-        model=model,
-        cluster=cluster,
-        seconds=tuple(measurement.median_seconds for _, measurement in measured if not measurement.flags),
-        stock_seconds=statistics.median(chosen) if chosen else None,
+def dataset_stats(records: Iterable[Record]) -> Stats:
+    """The numbers of a dataset."""
+    frame = _frame(records)
+    noise = frame["noise"].dropna()
+    is_known = len(noise) > 0
+    return Stats(
+        num_records=len(frame),
+        num_measured=len(noise),
+        num_failed=len(frame) - len(noise),
+        num_references=int((frame["origin"] == REFERENCE_ORIGIN).sum()),
+        num_flagged=int(frame["is_flagged"].sum()),
+        flags=_counted(frame["flags"].explode()),
+        failures=_counted(frame["failure_kind"]),
+        origins=_counted(frame["origin"]),
+        models=_counted(frame["model_name"]),
+        clusters=_counted(frame["cluster_name"]),
+        synchronisers=_counted(frame["synchronisers"].explode()),
+        noise_median=float(noise.median()) if is_known else None,
+        noise_percentile_95=float(noise.quantile(0.95, interpolation="higher")) if is_known else None,
+        quiet_share=float((noise < NOISE_LIMIT).mean()) if is_known else None,
+        combinations=tuple(_combination(*names, rows) for names, rows in _by_names(frame)),
     )
 
 
-def variation(measurement: Measurement) -> float:
-    """The coefficient of variation of what a trial's steps took."""
-    seconds = seconds_of_steps(measurement.step_seconds)
-    return statistics.stdev(seconds) / statistics.fmean(seconds) if len(seconds) > 1 else 0.0
+def step_times(records: Iterable[Record]) -> tuple[StepTimes, ...]:
+    """The step times of each combination, by the names of models and clusters."""
+    return tuple(
+        StepTimes(
+            model=model,
+            cluster=cluster,
+            seconds=tuple(_unflagged(rows).tolist()),
+            stock_seconds=_stock_seconds(rows),
+        )
+        for (model, cluster), rows in _by_names(_frame(records))
+    )
 
 
 def synchronisers(record: Record) -> set[str]:
-    """The kinds of synchroniser that a record's strategy has in it."""
+    """The kinds of synchroniser in a record's strategy."""
     messages = (record.strategy or {}).get("messages", ())
     if not isinstance(messages, Sequence):
         return set()
-    found = (message.get("synchroniser") for message in messages if isinstance(message, Mapping))
-    # What a strategy file leaves out is all-reduce.
-    return {str(one.get("kind", "all_reduce")) if isinstance(one, Mapping) else "all_reduce" for one in found}
+    written = (message.get("synchroniser") for message in messages if isinstance(message, Mapping))
+    # A strategy file may leave all-reduce out.
+    return {str(one.get("kind", "all_reduce")) if isinstance(one, Mapping) else "all_reduce" for one in written}
 
 
-def _combination(model: str, cluster: str, records: Sequence[Record]) -> CombinationStats:
-    measured = [record for record in records if record.measurement is not None]
-    flagged = [record for record in measured if record.measurement is not None and record.measurement.flags]
-    times = _step_times(model, cluster, measured)
-    seconds = times.seconds
+def _frame(records: Iterable[Record]) -> pd.DataFrame:
+    """The table of the records, with the columns that are counted here."""
+    everything = list(records)
+    frame = to_frame(everything)
+    frame["is_flagged"] = [record.measurement is not None and bool(record.measurement.flags) for record in everything]
+    frame["noise"] = [None if one.measurement is None else variation(one.measurement) for one in everything]
+    frame["synchronisers"] = [sorted(synchronisers(record)) for record in everything]
+    for kind in ("model", "cluster"):
+        # The step times of two models of one name are not compared: their hashes are added to the name.
+        name, spec_id = frame[f"{kind}_name"], frame[f"{kind}_spec"].fillna(frame[f"{kind}_fingerprint"])
+        is_shared = spec_id.groupby(name).transform("nunique") > 1
+        frame[kind] = name.where(~is_shared, name + " (" + spec_id.str[:8] + ")")
+    return frame
+
+
+def _by_names(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+    """The rows of each combination, by the names of its model and cluster."""
+    for (model, cluster), rows in frame.groupby(["model", "cluster"]):
+        yield (str(model), str(cluster)), rows
+
+
+def _combination(model: str, cluster: str, rows: pd.DataFrame) -> CombinationStats:
+    seconds, stock_seconds = _unflagged(rows), _stock_seconds(rows)
+    is_known = len(seconds) > 0
     return CombinationStats(
         model=model,
         cluster=cluster,
-        num_records=len(records),
-        num_measured=len(measured),
-        num_flagged=len(flagged),
-        num_sampled=sum(record.origin == "sampled" for record in measured),
-        fastest_seconds=min(seconds, default=None),
-        median_seconds=statistics.median(seconds) if seconds else None,
-        slowest_seconds=max(seconds, default=None),
-        speedup=times.stock_seconds / min(seconds) if times.stock_seconds is not None and seconds else None,
+        num_records=len(rows),
+        num_measured=int(rows["median_seconds"].count()),
+        num_flagged=int(rows["is_flagged"].sum()),
+        num_sampled=int(rows["median_seconds"][rows["origin"] == "sampled"].count()),
+        fastest_seconds=float(seconds.min()) if is_known else None,
+        median_seconds=float(seconds.median()) if is_known else None,
+        slowest_seconds=float(seconds.max()) if is_known else None,
+        speedup=stock_seconds / float(seconds.min()) if stock_seconds is not None and is_known else None,
     )
 
 
-def _counted(values: Iterable[str]) -> Mapping[str, int]:
-    """How often each is there, the most frequent first."""
-    return dict(Counter(values).most_common())
+def _unflagged(rows: pd.DataFrame) -> pd.Series[float]:
+    return rows["median_seconds"][~rows["is_flagged"]].dropna()
+
+
+def _stock_seconds(rows: pd.DataFrame) -> float | None:
+    stock = rows[rows["origin"] == STOCK_ORIGIN]
+    seconds = _unflagged(stock)
+    seconds = seconds if len(seconds) else stock["median_seconds"].dropna()
+    return float(seconds.median()) if len(seconds) else None
+
+
+def _counted(values: pd.Series[str]) -> Mapping[str, int]:
+    """How often each value is there, the most frequent first."""
+    return {str(value): int(count) for value, count in values.value_counts().items()}

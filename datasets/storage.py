@@ -7,8 +7,10 @@ SQLAlchemy knows, or `journal:FILE` for a journal on a file system that they sha
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -18,14 +20,34 @@ import sqlalchemy
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-from autosync.disks import naming
-from autosync.errors import InputError, OperationError
+from autosync.datasets.storage_files import check_database, check_journal, may_be_cut
+from autosync.disk_errors import naming_file
+from autosync.errors import DocumentError, InputError, OperationError, Problem
 
 JOURNAL_SCHEME = "journal:"
 SQLITE_FILE = ":///"
+REPLAY_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""Whatever Optuna's replay stumbles over: it has no error of its own for a line that is none of its own."""
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""How a file is opened to be locked: a pipe of that name is not waited for, a link is not followed."""
+LOCK_MODE = 0o660
+"""Others than the owner and the group may not open it: whoever can read a file can lock it, for as long as it likes."""
 NUM_ATTEMPTS = 3
 RETRY_SECONDS = 0.3
 SQLITE_PATIENCE_SECONDS = 60
+
+
+def lock_of(journal: Path) -> Path:
+    """The file that is locked while a journal is written to; it stays behind, empty."""
+    return journal.with_name(f"{journal.name}.flock")
 
 
 class _KernelLock(JournalFileOpenLock):
@@ -33,11 +55,14 @@ class _KernelLock(JournalFileOpenLock):
 
     def __init__(self, journal: Path) -> None:
         super().__init__(str(journal))
-        self._path = journal.with_name(f"{journal.name}.flock")
+        self._path = lock_of(journal)
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> bool:
-        self._file = self._path.open("ab")
+        try:
+            self._file = os.fdopen(os.open(self._path, LOCK_FLAGS, LOCK_MODE), "rb")
+        except OSError as error:
+            raise OperationError(f"{self._path} cannot be locked: {error.strerror}") from error
         fcntl.flock(self._file, fcntl.LOCK_EX)
         return True
 
@@ -46,17 +71,25 @@ class _KernelLock(JournalFileOpenLock):
         self._file.close()
 
 
-class _Backend(JournalFileBackend):
+class _LockedBackend(JournalFileBackend):
     """A journal whose errors name it; what could be written only in part is taken away again."""
 
     def __init__(self, path: Path, lock: _KernelLock) -> None:
         super().__init__(str(path), lock_obj=lock)
         self._path = path
         self._kernel_lock = lock
+        self.num_lines = 0
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        """What Optuna reads, counted: where its replay stumbles that is the line."""
+        self.num_lines = log_number_from
+        for operation in super().read_logs(log_number_from):
+            self.num_lines += 1
+            yield operation
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         try:
-            with naming(self._path):
+            with naming_file(self._path):
                 super().append_logs(logs)
         except OSError:
             self._kernel_lock.acquire()
@@ -68,14 +101,28 @@ class _Backend(JournalFileBackend):
 
 
 def open_journal(path: Path) -> BaseStorage:
-    """A journal file. A last line that breaks off is taken away: who wrote it was killed before it counted."""
+    """A journal file, or a new one. A last line that breaks off is taken away: its writer was killed before it counted.
+
+    What is no journal is refused as it is.
+    """
+    check_journal(path)
     lock = _KernelLock(path)
     lock.acquire()
     try:
         _mend(path)
     finally:
         lock.release()
-    return JournalStorage(_Backend(path, lock))
+    backend = _LockedBackend(path, lock)
+    try:
+        return JournalStorage(backend)
+    except REPLAY_ERRORS as error:
+        raise not_understood(path, backend.num_lines) from error
+
+
+def not_understood(path: Path, line: int) -> DocumentError:
+    """What is said of a journal whose lines are operations of Optuna's, but none that could follow one another."""
+    what, rule = "the line cannot be understood", "a journal holds one operation of Optuna a line"
+    return DocumentError([Problem(what=what, rule=rule, file=str(path), line=line)])
 
 
 def _mend(path: Path) -> None:
@@ -84,8 +131,27 @@ def _mend(path: Path) -> None:
         return
     with path.open("rb+") as file:
         content = file.read()
-        if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
+        end = content.rfind(b"\n") + 1
+        if end < len(content) and may_be_cut(content[end:]):
+            file.truncate(end)
+
+
+def check_storage(url: str, *, is_new_allowed: bool = True) -> None:
+    """Refuse a storage in a file that is none or could not be written to. Nothing is made, nothing is written."""
+    journal = journal_of(url)
+    if journal is not None:
+        check_journal(journal, is_new_allowed=is_new_allowed)
+        return
+    if "://" not in url:
+        rule = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
+        raise InputError(f"{url!r} is no storage", rule=rule)
+    # Options of the driver behind a `?` change nothing about where the file is.
+    file = _database_file(url.partition("?")[0])
+    if file is None:
+        return
+    check_database(file, is_new_allowed=is_new_allowed)
+    if not is_new_allowed and not file.is_file():
+        raise InputError(f"{file} is not there", rule="a storage's file holds the trials of its studies")
 
 
 def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
@@ -93,13 +159,7 @@ def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
     journal = journal_of(url)
     if journal is not None:
         return open_journal(journal)
-    # Options of the driver behind a `?` change nothing about where the file is.
-    file = _database_file(url.partition("?")[0])
-    if not is_new_allowed and file is not None and not file.is_file():
-        raise InputError(f"{file} is not there", rule="a storage's file holds the trials of its studies")
-    if "://" not in url:
-        rule = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
-        raise InputError(f"{url!r} is no storage", rule=rule)
+    check_storage(url, is_new_allowed=is_new_allowed)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for attempt in range(NUM_ATTEMPTS):
         try:

@@ -7,6 +7,7 @@ once, under the hash that records call it by. One process at a time writes; whoe
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from autosync.datasets.export import Report, rejecting
 from autosync.datasets.facts import Spec, cluster_spec, model_spec
 from autosync.datasets.formats import read_jsonl
 from autosync.datasets.schema import Record, signed
-from autosync.disks import naming
+from autosync.disk_errors import naming_file
 from autosync.errors import DocumentError, InputError, OperationError, Problem, first_problems
 from autosync.specs.cluster_file import parse_cluster
 from autosync.specs.model import SCHEMA_KIND as MODEL_KIND
@@ -24,7 +25,7 @@ from autosync.specs.model import SCHEMA_VERSION as MODEL_VERSION
 from autosync.specs.model import ModelSpec
 
 
-class Store:
+class RecordStore:
     """Every file of a store."""
 
     def __init__(self, path: Path | str) -> None:
@@ -46,7 +47,8 @@ class Store:
     def held(self) -> Iterator[None]:
         """Keep other processes from writing; refused while one does."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("a") as file:
+        # Others than the owner and the group may not open it: whoever can read a file can lock it.
+        with os.fdopen(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660), "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -57,7 +59,7 @@ class Store:
         """Keep a spec, unless it is here already."""
         path = self.specs_folder / f"{spec.kind}-{spec.spec_id}.json"
         if not path.is_file():
-            with naming(path):
+            with naming_file(path):
                 jsonio.write_json(path, spec.fields)
 
     def append(self, record: Record) -> None:
@@ -67,7 +69,7 @@ class Store:
     def extend(self, records: Iterable[Record]) -> None:
         """Add records; when this returns they are on the disk."""
         try:
-            with naming(self.records_file):
+            with naming_file(self.records_file):
                 jsonio.append_json_lines(self.records_file, map(signed, records))
         except OSError:
             # What a full disk has torn is taken away, so that the rest can be read: to append nothing does that.
@@ -90,9 +92,9 @@ class Store:
         yield from (read_spec(path) for path in sorted(files, key=lambda path: not path.name.startswith("model-")))
 
 
-def find_store(path: Path | str) -> Store:
+def find_store(path: Path | str) -> RecordStore:
     """The store in a folder, which must be one."""
-    store = Store(path)
+    store = RecordStore(path)
     if not store.records_file.is_file():
         rule = "a store is a folder with records.jsonl in it"
         raise InputError(f"{path} is no store of records", rule=rule)

@@ -7,13 +7,16 @@ there. So a study can be read while it runs, and after a crash.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosync.datasets.schema import SCHEMA_KIND, SCHEMA_VERSION, Record, record_from_plain
+from autosync import jsonio
+from autosync.datasets.schema import RECORD_ATTRIBUTE, SCHEMA_KIND, SCHEMA_VERSION, Record, record_from_plain
+from autosync.disk_errors import open_input
+from autosync.documents import MAX_BYTES
 from autosync.errors import DocumentError, InputError, Problem, UnknownNameError, first_problems
+from autosync.specs.consent import FileAction, storage_actions
 
 if TYPE_CHECKING:
     from autosync.datasets.journal import Journal
@@ -23,9 +26,6 @@ STUDY_FILE = "study.json"
 JOURNAL_FILE = "journal.log"
 MODEL_FILE = "model.yaml"
 CLUSTER_FILE = "cluster.yaml"
-RECORD_ATTRIBUTE = "record"
-WITHDRAWN_ATTRIBUTE = "withdrawn"
-"""Says why a finished trial has no record: it was interrupted and begun anew, or another tuner had the same."""
 
 Report = Callable[[Problem], None]
 
@@ -51,13 +51,21 @@ def find_studies(inside: Path | str = STUDIES_FOLDER) -> list[Path]:
 def _shared(folder: Path) -> tuple[str, str] | None:
     """The storage (a URL without its password) that a study's trials live in and its name there; None for its own."""
     try:
-        settings = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        with open_input(folder / STUDY_FILE) as file:
+            settings = jsonio.parse(file.read(MAX_BYTES))
+    except (OSError, ValueError):
         return None
     if not isinstance(settings, dict):
         return None
     url, name = settings.get("storage"), settings.get("name", folder.absolute().name)
     return (url, name) if isinstance(url, str) and isinstance(name, str) else None
+
+
+def storage_named(folder: Path | str) -> list[FileAction]:
+    """What reading a folder's records would contact, if it is a study's and says that they are elsewhere."""
+    path = Path(folder)
+    shared = None if (path / JOURNAL_FILE).is_file() else _shared(path)
+    return [] if shared is None else storage_actions(shared[0], file=str(path / STUDY_FILE), is_written=False)
 
 
 def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:

@@ -8,6 +8,7 @@ strategy and the environment, JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import Any, Literal
 
 from autosync.datasets.schema import PlanFacts, Record, record_from_signed, signed
@@ -63,11 +64,22 @@ COLUMNS: Mapping[str, ColumnKind] = {
     "strategy": "json",
     "checksum": "text",
 }
+NEEDED_COLUMNS = tuple(
+    name
+    for name in COLUMNS
+    if name == "schema" or ((field := Record.__dataclass_fields__.get(name)) and field.default is MISSING)
+)
+"""Those that have a value in every row."""
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """The values of a record by column; None where it has none."""
-    fields = signed(record)
+    """The values of a record by column, None where it has none."""
+    return row_of_fields(signed(record))
+
+
+def row_of_fields(record_fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by column of a record that is given as plain fields."""
+    fields = dict(record_fields)
     measurement = fields.pop("measurement", None) or {}
     failure = fields.pop("failure", None) or {}
     plan = {f"plan_{name}": value for name, value in (fields.pop("plan", None) or {}).items()}

@@ -1,9 +1,9 @@
-"""Costs fitted to what was measured: from a probe alone at first, then from a study's own trials as they come.
+"""Costs fitted to measurements: first to a probe alone, later to the trials of a study.
 
-A simulator has a few figures that no probe finds exactly. They are moved, each by a factor, to where its predictions
-come nearest to the measurements: by logarithms of step times, robustly (a trial that nothing explains does not pull
-everything with it), and with a prior that holds each figure near what the probe said, the more so the better it is
-known. What was fitted is kept only if it predicts trials that it was not fitted to better than the probe alone does.
+A simulator has a few figures that no probe finds exactly. A fit multiplies each by a factor, so that predictions come
+as near to the measurements as possible. It compares logarithms of step times. It is robust: a trial that no factor
+explains has little weight. A prior holds each figure near the probe's, the nearer the better the figure is known. The
+fit is kept only if it predicts held-out trials better than the probe alone does.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ import numpy.typing as npt
 from autosync.datasets.schema import Measurement, Record
 from autosync.documents import without_file
 from autosync.errors import InputError
-from autosync.simulators.costs import Costs
+from autosync.simulators.shared.arrays import Floats
+from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Strategy
 
-Floats = npt.NDArray[np.float64]
-
 Predict = Callable[[Costs, Sequence[Strategy]], Floats]
 """The seconds of a step by each strategy, if these are the costs."""
 
 MIN_TRIALS = 8
-"""With fewer there is nothing to be held out."""
+"""Fewer trials are too few to hold some out."""
 
 MAX_TRIALS = 64
-"""With more the newest are enough: each is predicted again for every parameter."""
+"""Of more, only the newest count: each is predicted again for every parameter."""
 
 _NUM_FOLDS = 4
 _STEP = 0.1
@@ -144,7 +143,7 @@ def calibrate(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class TimeScale:
     """By which factor measured steps are longer than predicted ones, and the error of predictions that know it.
 
     `spread` and `num_trials` are as in `Calibrated`.
@@ -155,13 +154,13 @@ class Scale:
     num_trials: int = 0
 
 
-def scale(predicted: Floats, trials: Sequence[Trial]) -> Scale:
-    """The factor for who takes long to predict: all that is off in the same way, and nothing else, is put right.
+def scale(predicted: Floats, trials: Sequence[Trial]) -> TimeScale:
+    """The factor for simulators that are too slow for a fit: it corrects the common part of all errors.
 
     As with costs, it is kept only if it helps where it was not fitted.
     """
     if len(trials) < MIN_TRIALS:
-        return Scale()
+        return TimeScale()
     before = np.log(predicted) - np.log([trial.seconds for trial in trials])
     weight = 1.0 / np.hypot(_FLOOR, [trial.spread for trial in trials])
     folds = _folds(trials)
@@ -170,8 +169,8 @@ def scale(predicted: Floats, trials: Sequence[Trial]) -> Scale:
         known = folds != fold
         after[~known] = before[~known] - _middle(before[known], weight[known])
     if _off(after) > _GAIN * _off(before):
-        return Scale(spread=_deviation(before))
-    return Scale(factor=math.exp(-_middle(before, weight)), spread=_deviation(after), num_trials=len(trials))
+        return TimeScale(spread=_deviation(before))
+    return TimeScale(factor=math.exp(-_middle(before, weight)), spread=_deviation(after), num_trials=len(trials))
 
 
 def _folds(trials: Sequence[Trial]) -> npt.NDArray[np.intp]:

@@ -1,7 +1,7 @@
 """All simulators by name. Other packages add theirs through the entry-point group `autosync.simulators`.
 
-What stands behind a name is a builder, `(model, cluster, *, prior) -> Simulator`. `prior` is a folder with records of
-other models and clusters, or with what was learned of them, or None; who cannot learn from others leaves it alone.
+A name stands for a builder, `(model, cluster, *, prior) -> Simulator`. `prior` is None or a folder with records of
+other models and clusters, or with a simulator that learned from them. Simulators that cannot use it ignore it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIMULATORS = Registry(
         "learned": f"{_HERE}.learned.simulators:open_learned",
         "linear": f"{_HERE}.learned.simulators:open_linear",
         "sequence": f"{_HERE}.learned.simulators:open_sequence",
-        "timeline": f"{_HERE}.timeline.simulator:open_timeline",
+        "timeline": f"{_HERE}.large_clusters:open_timeline",
     },
 )
 

@@ -21,11 +21,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autosync.datasets.doubt import is_disturbed
-from autosync.datasets.drift import combination_of
+from autosync.datasets.machine_drift import combination_of
+from autosync.datasets.reliability import is_disturbed
 from autosync.datasets.schema import Measurement, Record
-
-Floats = npt.NDArray[np.float64]
+from autosync.simulators.shared.arrays import Floats
 
 
 class Measured(NamedTuple):

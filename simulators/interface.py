@@ -1,7 +1,7 @@
-"""What a simulator is: it says how long a step takes by a strategy that nobody has run.
+"""The interface of simulators: a simulator predicts the step time of a strategy without running it.
 
-A simulator is of one model on one cluster. Simulators are opened by name (`catalogue`), and whoever writes one holds it
-against `autosync.testing.simulators`.
+A simulator is made for one model on one cluster. `catalogue` opens simulators by name. The suite in
+`autosync.testing.simulators` checks new ones.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from autosync.strategy.representation import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """How long a step takes, and how unsure that is.
+    """A predicted step time and its uncertainty.
 
-    `spread` is a standard deviation of the logarithm of the seconds: 0.05 says that they are mostly within 5 %. It is 0
-    where a simulator cannot tell.
+    `spread` is a standard deviation of the logarithm of the seconds: 0.05 says that most are within 5 %. It is 0
+    if the simulator does not know.
     """
 
     seconds: float
@@ -29,23 +29,23 @@ class Prediction:
 class Simulator(Protocol):
     """Predicts the step times of one model on one cluster.
 
-    One thread at a time uses it. It changes nothing that it is given and writes no files.
+    One thread at a time uses it. It changes none of its arguments and writes no files.
     """
 
     @property
     def name(self) -> str:
-        """What it is called where simulators are listed."""
+        """Its name in lists of simulators."""
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
         """One prediction a strategy, in their order; each strategy is legal for the model on the cluster.
 
-        A prediction depends on its strategy and on what was learned, and on nothing else: not on the others, nor on
-        what was asked before. Lists may be long (tens of thousands): what can be shared among strategies should be.
+        A prediction depends only on its strategy and on what was learned, not on other strategies or earlier calls.
+        Lists may be long (tens of thousands), so strategies should share work.
         """
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Take in what was measured so far: all trials of this model on this cluster, in their order, failures too.
+        """Learn from all trials of this model on this cluster so far, in their order, failures included.
 
-        Each call stands for itself: what earlier calls were given is in `records` again, and the same records leave the
-        same simulator, whatever it learned before. A simulator that cannot learn does nothing.
+        Every call gets all records again. The same records lead to the same simulator, whatever it learned before. A
+        simulator that cannot learn does nothing.
         """

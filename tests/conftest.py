@@ -3,12 +3,16 @@
 import contextlib
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # Before anything imports numpy or torch: tests run side by side, and more threads than cores slow them all.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tests may import `benchmarks` and `tools`: neither is installed.
+sys.path.append(str(Path(__file__).parents[1]))
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +32,15 @@ settings.register_profile(
     max_examples=1000,
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What tuning runs of tests remember is no business of this user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("state")
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture

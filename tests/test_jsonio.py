@@ -153,7 +153,7 @@ class TestLines:
             (b'{"a"', "no JSON: Expecting ':' delimiter"),
             (b"\xff", "no JSON: not UTF-8 text"),
             (b"NaN", "no JSON: NaN is no finite number"),
-            (b"[" * 100_000, "no JSON: nested too deeply"),
+            (b"[" * 50_000, "no JSON: nested too deeply"),
         ],
     )
     def test_a_broken_line_in_the_middle_is_named(self, tmp_path: Path, line: bytes, what: str) -> None:
@@ -180,3 +180,30 @@ class TestLines:
         for writer in writers:
             writer.join()
         assert sorted(jsonio.read_json_lines(path)) == [[who, number] for who in range(4) for number in range(20)]
+
+
+def test_a_device_without_room_is_named() -> None:
+    with pytest.raises(OSError, match="No space left") as raised:
+        jsonio.write_text(Path("/dev/full"), "x")
+    assert raised.value.filename == "/dev/full"
+
+
+def test_errors_name_the_file_as_the_user_does(tmp_path: Path) -> None:
+    path = tmp_path / "out.yaml"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises(OSError, match="No space left") as raised, jsonio.replacing(path):
+        os.write(os.open("/dev/full", os.O_WRONLY), b"x")
+    assert raised.value.filename == str(path)
+    assert path.read_text(encoding="utf-8") == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["out.yaml"]
+    with pytest.raises(OSError, match="No such file") as raised:
+        jsonio.write_text(Path("/proc/out.yaml"), "x")
+    assert raised.value.filename == "/proc/out.yaml"
+
+
+def test_a_line_without_an_end_is_refused(tmp_path: Path) -> None:
+    # As large as it says, and nothing on the disk.
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(DocumentError, match=r"hole:1: a line of more than \d+ bytes"):
+        list(jsonio.read_json_lines(tmp_path / "hole"))

@@ -55,3 +55,18 @@ def test_changing_the_table_later_changes_nothing() -> None:
     registry = Registry("shape", table)
     table.clear()
     assert registry.names() == ("ring", "tree")
+
+
+def test_an_object_is_found_by_the_name_it_gets_and_is_not_listed() -> None:
+    from collections import Counter
+
+    registry = Registry("shape", _BUILTIN)
+    assert "collections.Counter" not in registry
+    assert registry.name_of(Counter) == "collections.Counter"
+    assert "collections.Counter" in registry
+    assert registry.get("collections.Counter") is Counter
+    assert registry.names() == ("ring", "tree")
+
+
+def test_a_name_keeps_itself() -> None:
+    assert Registry("shape", _BUILTIN).name_of("ring") == "ring"

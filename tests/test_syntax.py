@@ -170,7 +170,8 @@ def test_lines_of_json() -> None:
         ("a", 1, "b"): 5,
         ("c",): 5,
     }
-    assert parsed.spellings == {("a", 0): "1", ("c",): "1.50"}
+    # Of what JSON would spell in the same way nothing is kept.
+    assert parsed.spellings == {("c",): "1.50"}
 
 
 @pytest.mark.parametrize(
@@ -213,3 +214,114 @@ def test_a_string_that_is_never_closed_is_looked_at_once(text: str) -> None:
     """Looked at again from each of its quotes, a megabyte would take hours."""
     with pytest.raises(DocumentError):
         syntax.parse_json(text, file="a.json")
+
+
+_MANY = 500
+
+
+def _flow(text: str, count: int = _MANY) -> str:
+    return f"[{text * count}1]"
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents of the same kind as those that are too large, in a thousandth of the size."""
+    monkeypatch.setattr(syntax, "MAX_VALUES", 300)
+    monkeypatch.setattr(syntax, "MAX_LENGTH", 20_000)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("".join(f"k{i}: 1\n" for i in range(_MANY)), "f.yaml:150: too many values"),
+        ("- {name: a, rate: 1}\n" * _MANY, "f.yaml:60: too many values"),
+        (_flow("1,"), "f.yaml:1: too many values"),
+        (_flow("[],"), "f.yaml:1: too many values"),
+        (_flow("{},"), "f.yaml:1: too many values"),
+        (_flow("{a: [1]},"), "f.yaml:1: too many values"),
+        (_flow(","), "no YAML"),
+        (_flow('"",'), "f.yaml:1: too many values"),
+        ("-\n" * _MANY, "f.yaml:300: too many values"),
+        ("[" * _MANY, "f.yaml:1: nested too deeply"),
+        ("- " * _MANY, "f.yaml:1: nested too deeply"),
+        ("a: 1\n" * _MANY, "f.yaml:51: a: this key is given twice"),
+        ("a: " + "x" * 90_000, "f.yaml:1: a value or a comment without end"),
+        ("a: " + "1" * 90_000, "f.yaml:1: a value or a comment without end"),
+        ('a: "' + "x " * 45_000 + '"', "f.yaml:1: a value or a comment without end"),
+        ("a: |\n" + "  x\n" * 22_000, "a value or a comment without end"),
+        ("a: 1\n" + "# no end, [of: {comments}]\n" * 3000, "a value or a comment without end"),
+        ("a: 1\n" + "\n" * 90_000, "a value or a comment without end"),
+        ("a: 1" + " " * 90_000, "f.yaml:1: a value or a comment without end"),
+        ("&" + "a" * 90_000, "f.yaml:1: a value or a comment without end"),
+        ("!" + "a" * 90_000, "f.yaml:1: a value or a comment without end"),
+        ("%" + "a" * 90_000, "f.yaml:1: a value or a comment without end"),
+        ("x" * 90_000 + ": 1", "f.yaml:1: a value or a comment without end"),
+    ],
+)
+def test_yaml_without_end_is_refused_where_it_is_too_much(text: str, words: str) -> None:
+    with pytest.raises(DocumentError) as raised:
+        syntax.parse_yaml(text, file="f.yaml")
+    assert words in str(raised.value)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{" + "".join(f'"k{i}":1,' for i in range(_MANY)) + '"a":1}', "f.json:1: too many values"),
+        (_flow("1,"), "f.json:1: too many values"),
+        (_flow("[],"), "f.json:1: too many values"),
+        (_flow("\n{},"), "f.json:301: too many values"),
+        ('"' * 2001, "f.json:1: too many values"),
+        ("{}[]:," * _MANY, "f.json:1: too many values"),
+        ("a " * 2000, "f.json:1: too many values"),
+        ('{"a":' * _MANY, "f.json:1: nested too deeply"),
+        ('"' + "x" * 200_000 + '"', "f.json:1: a value without end"),
+        ('"' + "x" * 30_000 + '"', "f.json:1: a value without end"),
+        ('"' + "\\u0000" * 30_000 + '"', "f.json:1: a value without end"),
+        ("1" * 200_000, "f.json:1: a value without end"),
+        ("\\" * 200_000, "f.json:1: a value without end"),
+        (" " * 200_000, "f.json:1: no JSON: no value"),
+        ("\n" * 200_000, "f.json:200000: no JSON: no value"),
+    ],
+)
+def test_json_without_end_is_refused_before_anything_is_built(
+    text: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syntax, "MAX_TOKENS", 900)
+    monkeypatch.setattr(syntax, "MAX_TOKEN", 120_000)
+    with pytest.raises(DocumentError) as raised:
+        syntax.parse_json(text, file="f.json")
+    assert words in str(raised.value)
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_only_so_much_of_a_document_is_looked_at() -> None:
+    """What is behind the place where it is too much may be anything, and costs nothing."""
+    with pytest.raises(DocumentError, match="too many values"):
+        syntax.parse_yaml("- 1\n" * 20_000 + "\0", file="f.yaml")
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_documents_up_to_the_limits_are_read() -> None:
+    text = "[" + "1, " * 298 + "1]"
+    assert syntax.parse_yaml(text, file="f.yaml").value == [1] * 299
+    assert syntax.parse_json(text, file="f.json").value == [1] * 299
+    long = {f"k{number}": "x" * 19_000 for number in range(10)}
+    assert syntax.parse_yaml("".join(f"{key}: {value}\n" for key, value in long.items()), file="f.yaml").value == long
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: 1\r\nb: [\r\n", "a: [\n\n\n", "x: [\n", "a: 1\n\u2028b: [", "- a\n- 'b\n\n", "\u00e9: \u00e9\n\u00e9: ["],
+)
+def test_mistakes_at_the_end_are_in_the_last_line(text: str) -> None:
+    with pytest.raises(DocumentError) as raised:
+        syntax.parse_yaml(text, file="f.yaml")
+    assert raised.value.problems[0].line == len(text.splitlines())
+
+
+def test_a_number_that_no_machine_holds_is_text() -> None:
+    assert syntax.plain("1" * 5000) == "1" * 5000
+    assert syntax.plain("." + "1" * 5000) == "." + "1" * 5000

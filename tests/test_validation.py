@@ -252,3 +252,39 @@ def test_a_finding_that_nobody_foresaw_keeps_its_words() -> None:
     with pytest.raises(InputError) as caught:
         validation.validate("x", dt.date)
     assert str(caught.value) == f"'x'{_NONE}(must be a valid date in the format YYYY-MM-DD, input is too short)"
+
+
+def test_of_thousands_of_mistakes_the_first_are_told_and_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "_MOST_FINDINGS", 100)
+    with pytest.raises(InputError) as raised:
+        validation.validate({"name": "a", **{f"k{number}": 1 for number in range(500)}}, _Named)
+    told = [str(problem) for problem in raised.value.problems]
+    assert told[0] == "500 mistakes (only the first are looked at)"
+    assert told[1].startswith("k0: unknown key")
+    assert len(told) < 50
+    # That a name is missing may come of what is left out; here it is missing.
+    with pytest.raises(InputError) as raised:
+        validation.validate({"items": [{}] * 500}, _Listed)
+    assert "items[0].name: is missing (name is required)" in str(raised.value)
+
+
+@dataclass(frozen=True)
+class _Named:
+    __pydantic_config__ = STRICT
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Listed:
+    __pydantic_config__ = STRICT
+
+    items: tuple[_Named, ...]
+
+
+def test_what_is_nested_more_deeply_than_the_parser_goes_is_refused() -> None:
+    deep: object = 0
+    for _ in range(250):
+        deep = [deep]
+    with pytest.raises(InputError, match="it is nested too deeply"):
+        validation.validate({"name": deep}, dict[str, object])

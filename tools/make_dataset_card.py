@@ -4,7 +4,7 @@ datasets/README.md and the picture docs/pictures/dataset.svg.
 What stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the card is made from the records and from nothing
 else; the rest is written by hand. The results of simulators take minutes to compute: they are those of
 
-    python benchmarks/simulator_accuracy.py > accuracy.json
+    python benchmarks/simulator_accuracy/simulator_accuracy.py > accuracy.json
     python tools/make_dataset_card.py --accuracy accuracy.json
 
 and stay as they are without that option. `--check` writes nothing and ends with 1 where the card does not say what the
@@ -18,6 +18,7 @@ import json
 import re
 import statistics
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,16 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from autosync import jsonio
-from autosync.datasets.doubt import is_disturbed
-from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
-from autosync.datasets.packed import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, read_packed, read_specs
+from autosync.datasets.facts import Spec, model_of_spec
+from autosync.datasets.parquet_folder import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, read_packed, read_specs
+from autosync.datasets.reliability import NOISE_LIMIT, is_disturbed
 from autosync.datasets.schema import Record
-from autosync.datasets.stats import NOISE_LIMIT, Stats, dataset_stats, step_times
+from autosync.datasets.stats import Stats, dataset_stats, step_times
 from autosync.pictures.spread_picture import Spread, spread_picture
-from autosync.units import format_rate, format_size
+from autosync.units import format_size
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from accuracy_tables import held_out
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from benchmarks.simulator_accuracy.tables import held_out
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "datasets" / "records"
@@ -124,24 +125,24 @@ def _summary(dataset: Dataset) -> str:
     days = sorted(one.started[:10] for one in records)
     rows = [
         ("records", f"{stats.num_records:,}: {stats.num_measured:,} measured, {stats.num_failed:,} failed"),
-        ("references among them", f"{stats.num_references:,}, the same strategy again and again"),
-        ("different strategies", f"{len(strategies):,}, each on one model and one cluster"),
+        ("references", f"{stats.num_references:,}: one strategy, measured again and again"),
+        ("strategies", f"{len(strategies):,}, counted once for each model and cluster"),
         ("models, clusters", f"{len(stats.models)}, {len(stats.clusters)}"),
-        ("combinations", f"{len(stats.combinations)}, {enough} of them with {ENOUGH} measured records or more"),
-        ("disturbed ones, in a file of their own", _disturbed(dataset)),
+        ("combinations", f"{len(stats.combinations)}, of which {enough} have {ENOUGH} measured records or more"),
+        ("disturbed records, in a separate file", _disturbed(dataset)),
         ("flagged", f"{stats.num_flagged:,} ({stats.num_flagged / stats.num_measured:.1%}): {_listed(stats.flags)}"),
         (
             "noise of steps",
-            f"{stats.noise_median:.1%} in the median, {stats.noise_percentile_95:.1%} at the 95th percentile",
+            f"{stats.noise_median:.1%} at the median, {stats.noise_percentile_95:.1%} at the 95th percentile",
         ),
         ("below 5 % noise", f"{stats.quiet_share or 0.0:.1%} of the measured records"),
-        ("how sure a record's median is", _sureness(dataset)),
+        ("95 % interval of a record", _sureness(dataset)),
         ("synchronisers", _listed(stats.synchronisers)),
         ("origins", _listed(_by_kind(stats.origins))),
         ("measured", f"{days[0]} to {days[-1]}"),
         ("size", format_size(dataset.num_bytes)),
     ]
-    return _table(("what", "how much"), rows)
+    return _table(("figure", "value"), rows)
 
 
 def _sureness(dataset: Dataset) -> str:
@@ -149,7 +150,7 @@ def _sureness(dataset: Dataset) -> str:
     found = [record.measurement for record in dataset.records if record.measurement is not None]
     halves = sorted((one.high_seconds - one.low_seconds) / (2 * one.median_seconds) for one in found)
     below = sum(half < NOISE_LIMIT for half in halves) / len(halves)
-    return f"within {statistics.median(halves):.1%} (95 %) in the median record, within 5 % in {below:.1%} of them"
+    return f"within {statistics.median(halves):.1%} at the median, within 5 % for {below:.1%} of the records"
 
 
 def _disturbed(dataset: Dataset) -> str:
@@ -179,6 +180,7 @@ def _combinations(dataset: Dataset) -> str:
             "" if one.speedup is None else f"{one.speedup:.2f}",
         )
         for one in dataset.stats.combinations
+        if one.num_measured >= ENOUGH
     ]
     header = ("model", "cluster", "measured", "flagged", "sampled", "fastest", "median", "slowest", "gain")
     return _table(header, rows, num_left=2)
@@ -195,23 +197,10 @@ def _models(dataset: Dataset) -> str:
     return _table(("model", "variables", "gradients", "compute of a step", "records"), sorted(rows), num_left=1)
 
 
-def _clusters(dataset: Dataset) -> str:
-    counts = Counter(record.cluster_spec for record in dataset.records)
-    rows = []
-    for spec in (one for one in dataset.specs if one.kind == "cluster"):
-        cluster = cluster_of_spec(spec)
-        rates = sorted({min(node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes})
-        told = " to ".join(dict.fromkeys(format_rate(rate) for rate in (rates[0], rates[-1])))
-        servers = sum(node.role == "server" for node in cluster.nodes)
-        numbers = (str(len(cluster.nodes)), str(cluster.num_workers), str(servers), str(len(cluster.racks)), told)
-        rows.append((spec.name, *numbers, str(counts[spec.spec_id])))
-    header = ("cluster", "hosts", "workers", "servers", "racks", "links", "records")
-    return _table(header, sorted(rows), num_left=1)
-
-
 def _environments(dataset: Dataset) -> str:
     counts = Counter(tuple(sorted(record.environment.items())) for record in dataset.records)
-    return "\n".join(f"- {_named(found)}: {count:,} records" for found, count in counts.most_common())
+    lines = (f"- {_named(found)}: {count:,} records" for found, count in counts.most_common())
+    return "\n".join(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
 
 def _named(environment: Iterable[tuple[str, str]]) -> str:
@@ -236,7 +225,6 @@ PARTS: Mapping[str, Callable[[Dataset], str]] = {
     "summary": _summary,
     "combinations": _combinations,
     "models": _models,
-    "clusters": _clusters,
     "environments": _environments,
 }
 

@@ -1,7 +1,7 @@
 """Draw the gallery: `python tools/make_gallery.py` writes docs/gallery.md and the pictures in docs/gallery/.
 
 Each preset is built for a small model on a small cluster, its plan is drawn, and it trains some steps on that cluster's
-testbed, whose timeline is drawn too. What the page says of a preset stands in docs/presets.md and nowhere else.
+testbed, whose timeline is drawn too. Each section links to the preset's rule in docs/presets.md.
 
 `--only NAME` draws one preset (more than once: these), `--page` writes the page alone and measures nothing. Presets
 that could not be run are named on stderr, and the exit code is 1.
@@ -13,6 +13,7 @@ import argparse
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,7 +158,7 @@ def measured(shown: Sequence[Shown]) -> Iterator[tuple[str, str]]:
 
 def _measured_together(members: Sequence[Shown], cluster: ClusterSpec, folder: Path) -> Iterator[tuple[str, str]]:
     # Ranks need torch; whoever writes the page alone does not wait for it.
-    from autosync.runtime.trace import trace_path
+    from autosync.runtime.engine.trace import trace_path
     from autosync.trials.service import Contestant, TrialService
 
     model = members[0].bundle.model
@@ -184,65 +185,34 @@ def _measured_together(members: Sequence[Shown], cluster: ClusterSpec, folder: P
 
 def page() -> str:
     """The whole of docs/gallery.md."""
-    told = told_of_presets(PRESETS_PAGE.read_text(encoding="utf-8"))
-    names = preset_names()
-    listing = "\n".join(f"- [{name}](#{name}): {_uncapped(preset_summary(name))}" for name in names)
-    sections = [_section(show(name), told[name]) for name in names]
-    return "\n".join([(MATERIAL / "introduction.md").read_text(encoding="utf-8"), f"{listing}\n", *sections])
+    anchors = anchors_of(PRESETS_PAGE.read_text(encoding="utf-8"))
+    sections = [_section(show(name), anchors[name]) for name in preset_names()]
+    return "\n".join([(MATERIAL / "introduction.md").read_text(encoding="utf-8"), *sections])
 
 
-def _uncapped(summary: str) -> str:
-    """The first line of a docstring within a list."""
-    return summary.rstrip(".")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What docs/presets.md says of a preset, and under which heading."""
-
-    heading: str
-    wins: str
-    source: str
-
-    @property
-    def anchor(self) -> str:
-        """The heading as links have it."""
-        return re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
-
-
-def told_of_presets(text: str) -> Mapping[str, Told]:
-    """What the page of presets says, by preset; a section may be about several."""
-    found: dict[str, Told] = {}
-    for section in text.split("\n## ")[1:]:
-        heading, _, body = section.partition("\n")
-        paragraphs = {
-            match["name"]: " ".join(match["text"].split())
-            for match in re.finditer(
-                r"^\*\*(?P<name>\w+)\.?\*\*(?P<text>.*?)(?=\n\n|\n\*\*|\Z)", body, re.DOTALL | re.MULTILINE
-            )
-        }
-        if "Wins" in paragraphs and "Source" in paragraphs:
-            told = Told(heading=heading.strip(), wins=paragraphs["Wins"], source=paragraphs["Source"])
-            found.update(dict.fromkeys(re.findall(r"\w+", heading), told))
-    missing = sorted(set(preset_names()) - found.keys())
+def anchors_of(text: str) -> Mapping[str, str]:
+    """The anchor of each preset's section in docs/presets.md. A section may describe several presets."""
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    anchors = {
+        name: re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in headings
+        for name in re.findall(r"\w+", heading)
+    }
+    missing = sorted(set(preset_names()) - anchors.keys())
     if missing:
-        raise SystemExit(f"docs/presets.md has no section with **Source.** and **Wins** for {', '.join(missing)}")
-    return found
+        raise SystemExit(f"docs/presets.md has no section for {', '.join(missing)}")
+    return anchors
 
 
-def _section(shown: Shown, told: Told) -> str:
+def _section(shown: Shown, anchor: str) -> str:
     name, case = shown.preset, shown.case
     return f"""\
 ## {name}
-{preset_summary(name)}
+{textwrap.fill(f"{preset_summary(name)} [Its rule](presets.md#{anchor}).", 100, break_on_hyphens=False)}
 
-![The plan of {name} for {case.model} on {case.cluster}](gallery/{name}-plan.svg)
+![Plan: {case.model} on {case.cluster}](gallery/{name}-plan.svg)
 
-![A timeline of {name} on {case.cluster}](gallery/{name}-timeline.svg)
-
-**Wins** {told.wins}
-
-**From** {told.source} [Its rule](presets.md#{told.anchor}).
+![Timeline](gallery/{name}-timeline.svg)
 """
 
 

@@ -12,7 +12,7 @@ _EXPECTATIONS = "tests/runtime/test_expectations.py"
 _NO_COMPARISON = f"{_EXPECTATIONS}::test_what_is_no_comparison"
 _GROUPS = f"{_EXPECTATIONS}::test_groups_of_a_larger_world"
 _SERVED = "tests/runtime/test_served_scripts.py"
-_USES = "tests/runtime/test_uses.py"
+_AWAITED = "tests/runtime/test_awaited.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,15 @@ MUTATIONS = (
     Mutation(
         feature="accumulation",
         name="the engine synchronises under no_sync too",
-        file="runtime/session.py",
-        snippet="            if not self.syncs:\n                self._seals.refuse_lifted()",
-        replacement="            if False:\n                self._seals.refuse_lifted()",
+        file="runtime/session/backward.py",
+        snippet="        if not (self.syncs if self._forward_syncs is None else self._forward_syncs):",
+        replacement="        if False:",
         scripts=("accumulates",),
     ),
     Mutation(
         feature="accumulation",
         name="the reducer synchronises under no_sync too",
-        file="runtime/stock.py",
+        file="runtime/stock/reducer.py",
         snippet="        if self.syncs and torch.is_grad_enabled():",
         replacement="        if torch.is_grad_enabled():",
         scripts=("accumulates",),
@@ -48,23 +48,23 @@ MUTATIONS = (
     Mutation(
         feature="clipping",
         name="updates do not clip",
-        file="runtime/locals.py",
-        snippet="        return unscales_by * clip_coefficient(sum_of_squares, clip_norm)",
-        replacement="        return unscales_by",
+        file="runtime/local/operations.py",
+        snippet="        return scale.inverse * clip_coefficient(sum_of_squares, clip_norm)",
+        replacement="        return scale.inverse",
         scripts=("clips",),
     ),
     Mutation(
         feature="clipping",
         name="the norm is that of the last gradients alone",
-        file="runtime/locals.py",
-        snippet="self._memory.view(operation.outputs, iteration).add_(norm",
-        replacement="self._memory.view(operation.outputs, iteration).copy_(norm",
+        file="runtime/local/operations.py",
+        snippet="self._memory.view(operation.outputs, iteration).add_(sum_of",
+        replacement="self._memory.view(operation.outputs, iteration).copy_(sum_of",
         scripts=("clips",),
     ),
     Mutation(
         feature="clipping",
         name="clipping that is not declared is passed over",
-        file="runtime/sealed.py",
+        file="runtime/session/sealed_gradients.py",
         snippet="(declared.clips and name in _NORMS | _MULTIPLIES)",
         replacement="(name in _NORMS | _MULTIPLIES)",
         scripts=("clips",),
@@ -72,25 +72,15 @@ MUTATIONS = (
     Mutation(
         feature="clipping",
         name="the script's own norm is not compared with the task's",
-        file="runtime/declared.py",
+        file="runtime/session/clipping_and_scaling.py",
         snippet="not math.isclose(coefficient, expected, rel_tol=_TOLERANCE)",
         replacement="coefficient > 1.0",
         scripts=("clips_otherwise",),
     ),
     Mutation(
-        feature="autocast",
-        name="the pass that is watched is not under autocast",
-        file="runtime/uses.py",
-        snippet="        return function(*arguments, **options)",
-        replacement="""\
-        with torch.autocast("cpu", enabled=False):
-            return function(*arguments, **options)""",
-        scripts=("autocasts",),
-    ),
-    Mutation(
         feature="GradScaler",
         name="the scaler does not hear of an overflow",
-        file="runtime/declared.py",
+        file="runtime/session/clipping_and_scaling.py",
         snippet="        found_inf.fill_(1.0)",
         replacement="        found_inf.fill_(0.0)",
         scripts=("scales",),
@@ -98,7 +88,7 @@ MUTATIONS = (
     Mutation(
         feature="GradScaler",
         name="a step that is left out updates",
-        file="runtime/engine_optimizer.py",
+        file="runtime/local/engine_update.py",
         snippet="        if step.scale.is_skipped:",
         replacement="        if False:",
         scripts=("scales",),
@@ -106,15 +96,15 @@ MUTATIONS = (
     Mutation(
         feature="GradScaler",
         name="gradients stay scaled",
-        file="runtime/engine_optimizer.py",
-        snippet="self._source.options.of(iteration).scale.inverse",
-        replacement="1.0",
+        file="runtime/local/engine_update.py",
+        snippet="self._source.options.of(iteration).scale\n",
+        replacement="self._source.options.of(iteration).scale._replace(inverse=1.0)\n",
         scripts=("scales",),
     ),
     Mutation(
         feature="GradScaler",
         name="what a fused optimizer is given is not seen",
-        file="runtime/declared.py",
+        file="runtime/session/clipping_and_scaling.py",
         snippet='        scale = getattr(self._optimizer, "grad_scale", None)',
         replacement="        scale = None",
         scripts=("scales",),
@@ -122,7 +112,7 @@ MUTATIONS = (
     Mutation(
         feature="GradScaler",
         name="servers do not hear of the scale",
-        file="runtime/serve.py",
+        file="runtime/serving/serve.py",
         snippet="optimizer.options.put(engine.iteration, step.groups, step.scale)",
         replacement="optimizer.options.put(engine.iteration, step.groups)",
         tests=(_SERVED,),
@@ -130,15 +120,15 @@ MUTATIONS = (
     Mutation(
         feature="GradScaler",
         name="the norm that clips is that of scaled gradients",
-        file="runtime/locals.py",
-        snippet="(norm,), iteration)) * unscales_by**2",
+        file="runtime/local/operations.py",
+        snippet="(norm,), iteration)) * scale.inverse**2",
         replacement="(norm,), iteration))",
         scripts=("scales_and_clips",),
     ),
     Mutation(
         feature="parameter groups and schedulers",
         name="all parameters have the options of the first group",
-        file="runtime/engine_optimizer.py",
+        file="runtime/local/engine_update.py",
         snippet="            ours.update(options[group])",
         replacement="            ours.update(options[0])",
         scripts=("schedules",),
@@ -146,15 +136,15 @@ MUTATIONS = (
     Mutation(
         feature="parameter groups and schedulers",
         name="options stay those of the beginning",
-        file="runtime/engine_optimizer.py",
-        snippet="self.options.put(iteration, options_of(self.users), scale)",
+        file="runtime/local/engine_optimizer.py",
+        snippet="self.options.put(iteration, options_of(self.users) if groups is None else groups, scale)",
         replacement="self.options.put(iteration, self.groups, scale)",
         scripts=("schedules",),
     ),
     Mutation(
         feature="frozen and unused parameters",
         name="unused parameters are waited for",
-        file="runtime/agreement.py",
+        file="runtime/session/agreement.py",
         snippet="    return {variable.name: found[variable.name] for variable in bundle.model.variables}",
         replacement="    return {name: one for name, one in found.items() if one.requires_grad}",
         scripts=("plain",),
@@ -162,7 +152,7 @@ MUTATIONS = (
     Mutation(
         feature="frozen and unused parameters",
         name="a frozen parameter may thaw",
-        file="runtime/expected.py",
+        file="runtime/session/unchanged_training.py",
         snippet="            if parameter.requires_grad:",
         replacement="            if False:",
         scripts=("thaws",),
@@ -170,7 +160,7 @@ MUTATIONS = (
     Mutation(
         feature="tied weights",
         name="a weight's second name is another parameter",
-        file="runtime/agreement.py",
+        file="runtime/session/agreement.py",
         snippet="    found = dict(model.named_parameters())\n    for difference",
         replacement="    found = dict(model.named_parameters(remove_duplicate=False))\n    for difference",
         scripts=("plain",),
@@ -178,16 +168,16 @@ MUTATIONS = (
     Mutation(
         feature="tied weights",
         name="a use outside of the owner does not wait",
-        file="runtime/uses.py",
-        snippet="n for n in self._all if n in owned | used and not",
-        replacement="n for n in self._all if n in owned and n not in used and not",
+        file="runtime/session/pending_parameters.py",
+        snippet="                one.access(number)\n                found = True",
+        replacement="                found = True",
         scripts=("plain",),
-        tests=(_USES,),
+        tests=(_AWAITED,),
     ),
     Mutation(
         feature="modules called twice",
         name="they are taken for layers with one pair of factors",
-        file="specs/profile_spec.py",
+        file="specs/profile/assemble.py",
         snippet="if len(calls) != 1 or uses is None or len(uses.operations) != 1:",
         replacement="if not calls:",
         scripts=("plain",),
@@ -195,7 +185,7 @@ MUTATIONS = (
     Mutation(
         feature="several forwards before a backward",
         name="the reducer takes a second one for an error",
-        file="runtime/stock.py",
+        file="runtime/stock/reducer.py",
         snippet="            self.check()\n            self._reducer.prepare_for_backward([])",
         replacement="            assert not self._is_prepared\n            self._reducer.prepare_for_backward([])",
         scripts=("several_forwards",),
@@ -203,39 +193,15 @@ MUTATIONS = (
     Mutation(
         feature="several forwards before a backward",
         name="the engine takes a second one for an error",
-        file="runtime/passes.py",
-        snippet="""\
-            for tensor in _tensors(outputs):
-                if tensor.requires_grad:
-                    tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
-
-    def _reached(self, _: torch.Tensor) -> None:
-        # One that failed had no end: the next one has another number.
-        if torch._C._current_graph_task_id() != self._under_way:  # noqa: SLF001 - torch has no other way to ask
-            self._begin()
-
-    def _begin(self) -> None:
-""",
-        replacement="""\
-            assert not self.__dict__.get("is_awaited")
-            self.is_awaited = True
-            for tensor in _tensors(outputs):
-                if tensor.requires_grad:
-                    tensor.register_hook(self._reached)
-
-    def _reached(self, _: torch.Tensor) -> None:
-        if torch._C._current_graph_task_id() != self._under_way:
-            self._begin()
-
-    def _begin(self) -> None:
-        self.is_awaited = False
-""",
+        file="runtime/session/backward.py",
+        snippet="            self._forward_syncs = self.syncs or bool(self._forward_syncs)",
+        replacement="            assert self._forward_syncs is None\n            self._forward_syncs = self.syncs",
         scripts=("several_forwards",),
     ),
     Mutation(
         feature="buffers",
         name="they are each rank's own",
-        file="runtime/buffers.py",
+        file="runtime/session/model_buffers.py",
         snippet="        if self._are_due and model.training",
         replacement="        if False and model.training",
         scripts=("buffers", "buffers_of_all"),
@@ -243,7 +209,7 @@ MUTATIONS = (
     Mutation(
         feature="buffers",
         name="they are sent after accumulation too",
-        file="runtime/buffers.py",
+        file="runtime/session/model_buffers.py",
         snippet="            self._are_due = self._syncs()",
         replacement="            self._are_due = True",
         scripts=("buffers", "buffers_of_all"),
@@ -259,23 +225,23 @@ MUTATIONS = (
     Mutation(
         feature="torch.compile",
         name="what is compiled waits for no updates",
-        file="runtime/uses.py",
-        snippet="        if self._has_compiled:\n            seen.clear()",
-        replacement="        if self._has_compiled:\n            seen.update(self._all)",
+        file="runtime/session/pending_parameters.py",
+        snippet="        if self._is_compiled:\n            shared = range(len(self._parameters))",
+        replacement="        if self._is_compiled:\n            return",
         scripts=("compiled_before", "compiled_after"),
     ),
     Mutation(
         feature="checkpointing of activations",
         name="a pass within a pass is the outermost",
-        file="runtime/passes.py",
-        snippet="        if self._under_way is None:\n            self._begin()",
-        replacement="        if self._under_way != torch._C._current_graph_task_id():\n            self._begin()",
+        file="runtime/session/backward_passes.py",
+        snippet="        is_within = torch._C._current_graph_task_id() != -1",
+        replacement="        is_within = False",
         scripts=("checkpoints", "checkpoints_reentrant"),
     ),
     Mutation(
         feature="uneven batches",
         name="the average is off by half a percent",
-        file="runtime/locals.py",
+        file="runtime/local/operations.py",
         snippet="self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers)",
         replacement="self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers + 0.01)",
         scripts=("uneven",),
@@ -283,15 +249,22 @@ MUTATIONS = (
     Mutation(
         feature="state_dict",
         name="it does not wait for updates",
-        file="runtime/hooks.py",
-        snippet="        module.register_state_dict_pre_hook(Hook(lambda *_: drain())),",
-        replacement="        module.register_state_dict_pre_hook(Hook(lambda *_: None)),",
+        file="runtime/session/pending_parameters.py",
+        snippet=(
+            "        if not _settle_among((*arguments, *options.values())):\n"
+            "            # It is in some container that we do not know.\n"
+            "            _settle_all()\n"
+            "        return function(*arguments, **options)"
+        ),
+        replacement=(
+            "        with torch._C.DisableTorchFunctionSubclass():\n            return function(*arguments, **options)"
+        ),
         scripts=("state_dict_is_bare", "state_dict_of_layers"),
     ),
     Mutation(
         feature="EMA by drain",
         name="drain does not wait",
-        file="runtime/session.py",
+        file="runtime/session/engine_step.py",
         snippet="        self._engine.wait_done(iterations_back=1)",
         replacement="        return",
         scripts=("averages",),
@@ -307,7 +280,7 @@ MUTATIONS = (
     Mutation(
         feature="a process group that is not the world",
         name="two groups meet at one place",
-        file="runtime/start.py",
+        file="runtime/session/start.py",
         snippet="    name = session_name(dist.get_process_group_ranks(group))",
         replacement="    name = session_name([0, 1])",
         tests=(_GROUPS,),
@@ -315,7 +288,7 @@ MUTATIONS = (
     Mutation(
         feature="a clear repr",
         name="it does not say who updates",
-        file="runtime/session.py",
+        file="runtime/session/session.py",
         snippet='        return described(self._plan, "autosync\'s engine", [updates], self._buffers)',
         replacement='        return described(self._plan, "autosync\'s engine", [], self._buffers)',
         tests=(_NO_COMPARISON,),
@@ -323,7 +296,7 @@ MUTATIONS = (
     Mutation(
         feature="a clear repr",
         name="a session is an object at an address",
-        file="runtime/session.py",
+        file="runtime/session/session.py",
         snippet="    def __repr__(self) -> str:",
         replacement="    def in_words(self) -> str:",
         tests=(_NO_COMPARISON,),

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autosync.launchers.request import DEFAULT_PORT, Process, Script
+from autosync.launchers.request import DEFAULT_PORT, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec, Rank
+from autosync.specs.launchers import launcher_traits
 
 NODE_VARIABLE = "AUTOSYNC_NODE"
 BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
-IMAGE_PYTHON = "python3"
 
 
 def rank_environment(cluster: ClusterSpec, rank: Rank) -> dict[str, str]:
-    """Which rank this is. WORLD_SIZE counts workers; ranks that only serve come after them."""
+    """The identity of a rank. WORLD_SIZE counts workers; server-only ranks come after them."""
     return {"RANK": str(rank.index), "LOCAL_RANK": str(rank.local), "WORLD_SIZE": str(cluster.num_workers)}
 
 
-def script_ranks(cluster: ClusterSpec, script: Script) -> list[tuple[Rank, tuple[str, ...]]]:
-    """The ranks that a training has, each with its command."""
+def script_ranks(cluster: ClusterSpec, script: TrainingScript) -> list[tuple[Rank, tuple[str, ...]]]:
+    """The ranks of a training, each with its command."""
     commands = {"worker": script.command, "server": script.server_command}
     return [(rank, command) for rank in cluster.ranks if (command := commands[rank.role]) is not None]
 
 
 def script_environment(
-    cluster: ClusterSpec, rank: Rank, script: Script, *, address: str, port: int, interface: str | None
+    cluster: ClusterSpec, rank: Rank, script: TrainingScript, *, address: str, port: int, interface: str | None
 ) -> dict[str, str]:
-    """As `torchrun` has it, with the node's name and the training's own on top."""
+    """The environment of `torchrun`, with the node's name and the training's own variables on top."""
     node = cluster.nodes[rank.node]
     workers = [position for position, one in enumerate(cluster.nodes) if one.role == "worker"]
     groups = {}
     if rank.role == "worker":
         groups = {"GROUP_RANK": str(workers.index(rank.node)), "GROUP_WORLD_SIZE": str(len(workers))}
-    # How torch's store ends, when the workers are done, is no news of a server's.
+    # When the workers are done, servers would log how torch's store ends.
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"} if rank.role == "server" else {}
     return {
         **rank_environment(cluster, rank),
@@ -52,17 +51,14 @@ def script_environment(
 
 
 def python_of(cluster: ClusterSpec) -> str:
-    """The Python that ranks run in: the one that the cluster file names, or the one that runs this.
-
-    Where an image has its Python has nothing to do with where this machine has its own.
-    """
-    return cluster.python or (IMAGE_PYTHON if cluster.launcher == "kubernetes" else sys.executable)
+    """The Python of the ranks: the cluster file's, else the launcher's default."""
+    return cluster.python or launcher_traits(cluster.launcher).default_python
 
 
 def process_of(
     cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
 ) -> Process:
-    """A rank's process as it stands in a request, with its log."""
+    """A rank's process in a request, with its log."""
     node = cluster.nodes[rank.node]
     return Process(
         rank=rank.index,
@@ -76,7 +72,7 @@ def process_of(
 
 
 def command_processes(cluster: ClusterSpec, command: Sequence[str], logs: Path) -> tuple[Process, ...]:
-    """A command that every rank runs, on machines elsewhere."""
+    """The processes of a command that every rank runs, for other nodes."""
     # The working directory must not shadow installed packages.
     environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     return tuple(
@@ -85,8 +81,8 @@ def command_processes(cluster: ClusterSpec, command: Sequence[str], logs: Path) 
     )
 
 
-def script_processes(cluster: ClusterSpec, script: Script, logs: Path, *, address: str) -> tuple[Process, ...]:
-    """A user's training as `torchrun` runs it, on machines elsewhere; the first worker is met at `address`."""
+def script_processes(cluster: ClusterSpec, script: TrainingScript, logs: Path, *, address: str) -> tuple[Process, ...]:
+    """The processes of a user's training, for other nodes; ranks meet at `address`."""
     port = DEFAULT_PORT if script.port is None else script.port
     return tuple(
         process_of(
@@ -101,5 +97,5 @@ def script_processes(cluster: ClusterSpec, script: Script, logs: Path, *, addres
 
 
 def first_node(cluster: ClusterSpec) -> str:
-    """The name of the node where ranks meet: the first worker's."""
+    """The name of the node where ranks meet: the one of the first worker."""
     return cluster.nodes[cluster.ranks[0].node].name

@@ -1,12 +1,13 @@
-"""The Kubernetes launcher: pods that stand for nodes, made for a tuning run or a training and deleted after it.
+"""The Kubernetes launcher: pods stand for nodes; they are made for a tuning run or a training and deleted after it.
 
-A holder (`kubernetes_holder`) makes what `manifests` asks for and deletes it. In each pod a minder is started as
-`kubectl exec --stdin` would, and everything goes through that connection to the API server: what is to be started,
-output, exit codes, and in trials what service and ranks say to each other. So no pod needs to reach this machine.
+The allocation holder (`kubernetes_holder`) makes the objects of `manifests` and deletes them. In each pod an agent is
+started as `kubectl exec --stdin` would. Everything goes through that connection to the API server: requests, output,
+exit codes, and the control connections of trials. So no pod needs to reach this machine.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,9 +17,10 @@ from typing import Literal
 
 import yaml
 
+from autosync.launchers.agent_launch import AgentLaunch
+from autosync.launchers.agent_link import boot_command
+from autosync.launchers.allocation import Allocation, start_held
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
-from autosync.launchers.holder import Holder, start_held
-from autosync.launchers.line import boot_command
 from autosync.launchers.manifests import (
     CONTAINER,
     INSTANCE_LABEL,
@@ -31,9 +33,9 @@ from autosync.launchers.manifests import (
     pod_groups,
     run_job,
 )
-from autosync.launchers.minded import MindedProcesses
-from autosync.launchers.request import LaunchRequest, Process, Script
-from autosync.launchers.shared import Shared
+from autosync.launchers.redaction import Redaction
+from autosync.launchers.request import LaunchRequest, Process, TrainingScript
+from autosync.launchers.shared_resources import SharedResources
 from autosync.specs.cluster import ClusterSpec
 
 
@@ -44,49 +46,55 @@ class KubernetesRequest(LaunchRequest):
     cluster: ClusterSpec
 
     def __str__(self) -> str:
-        """The manifests, and as comments what is started in the pods."""
-        return f"{manifests_text(manifests(self.cluster))}{self.steps_as_comments()}"
+        """The manifests without secrets, and the processes in the pods as comments."""
+        shown = Redaction.of(os.environ).manifest(list(manifests(self.cluster)))
+        return f"{manifests_text(shown)}{self.steps_as_comments()}"
 
 
 class KubernetesLauncher:
-    """Starts the ranks of a cluster in pods, one a node."""
+    """Starts the ranks of a cluster in pods, one for each node."""
 
     control: Literal["loopback", "file", "relayed"] = "relayed"
+    is_one_machine = False
+    is_emulated = False
+    way = "through Kubernetes"
+    # The path of Python in an image differs from the one on this machine.
+    default_python = "python3"
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> KubernetesRequest:
-        """One pod a node, and under its minder one process a rank."""
+        """One pod for each node, and under its agent one process for each rank."""
         return _request(cluster, command_processes(cluster, command, logs), {})
 
-    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> KubernetesRequest:
-        """The same with what `torchrun` gives its ranks; the first worker is met at its pod."""
+    def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> KubernetesRequest:
+        """The same with the environment of `torchrun`; ranks meet at the first worker's pod."""
         address = self.addresses(cluster)[first_node(cluster)]
         return _request(cluster, script_processes(cluster, script, logs, address=address), script.files)
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """Those of the pods while they are held; the names that the service would give them before."""
+        """The addresses of pods while they are held; their names in the service before."""
         holder = _HOLDERS.get(_key(cluster))
         return holder.addresses if holder else pod_addresses(cluster)
 
-    def hold(self, cluster: ClusterSpec) -> AbstractContextManager[Holder]:
-        """The pods. Launches on the cluster share them until this is left."""
+    def hold(self, cluster: ClusterSpec) -> AbstractContextManager[Allocation]:
+        """The pods, which launches on the cluster share for the time of the block."""
         return _HOLDERS.held(_key(cluster), lambda: _hold(cluster))
 
-    def start(self, request: LaunchRequest) -> MindedProcesses:
-        """Start all nodes' processes at once; if one cannot be started, none is left."""
+    def start(self, request: LaunchRequest) -> AgentLaunch:
+        """Start the processes of all nodes at once. If one cannot be started, none is left."""
         assert isinstance(request, KubernetesRequest), "a launcher starts what it planned"
         return start_held(request, request.cluster, self.hold(request.cluster), _explain)
 
 
-_HOLDERS: Shared[Holder] = Shared()
+_HOLDERS: SharedResources[Allocation] = SharedResources()
 
 
 def manifests_text(parts: Sequence[Manifest]) -> str:
     """Manifests as YAML."""
-    return str(yaml.dump_all(parts, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=120))
+    return str(yaml.dump_all(parts, Dumper=_ManifestDumper, sort_keys=False, explicit_start=True, width=120))
 
 
-class _Dumper(yaml.SafeDumper):
-    """Programs in manifests are for people too: text of several lines stands as such."""
+class _ManifestDumper(yaml.SafeDumper):
+    """Writes text of several lines as a block, because people read the programs in manifests."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -96,7 +104,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _represent_text)
+_ManifestDumper.add_representer(str, _represent_text)
 
 
 def _key(cluster: ClusterSpec) -> tuple[object, ...]:
@@ -111,8 +119,8 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
     boot = (f"--container={CONTAINER}", "--", *boot_command(python_of(cluster)))
     return KubernetesRequest(
         cluster=cluster,
-        minded=True,
-        batch_script=manifests_text([run_job(cluster, _own_words())]),
+        has_agents=True,
+        batch_script=manifests_text(Redaction.of(os.environ).manifest([run_job(cluster, _own_words())])),
         files=files,
         folder=options.container.get("workingDir"),
         processes=tuple(
@@ -122,11 +130,11 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
 
 
 def _own_words() -> list[str]:
-    """The command line that this is part of, to be run for good."""
+    """The command line of this process without --dry-run and --json."""
     return [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
 
 
-def _hold(cluster: ClusterSpec) -> Holder:
+def _hold(cluster: ClusterSpec) -> Allocation:
     options = options_of(cluster)
     groups = [
         {
@@ -144,7 +152,7 @@ def _hold(cluster: ClusterSpec) -> Holder:
         "nodes": [node.name for node in cluster.nodes],
         "command": boot_command(python_of(cluster)),
     }
-    return Holder("autosync.launchers.kubernetes_holder", request, package="kubernetes")
+    return Allocation("autosync.launchers.kubernetes_holder", request, package="kubernetes")
 
 
 def _explain(_process: Process, said: str) -> str:

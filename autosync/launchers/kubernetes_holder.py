@@ -1,7 +1,7 @@
-"""The holder of the Kubernetes launcher: it makes the pods, waits for them, starts minders in them, and deletes them.
+"""The allocation holder of the Kubernetes launcher: it makes pods, waits for them, starts agents, and deletes the pods.
 
-It is a process of its own; see `holder_main`. What it could not delete, because it was cut off, ends by itself: pods in
-which nothing runs end, finished Jobs are deleted by Kubernetes, and the service goes with the first of them.
+It is a process of its own; see `allocation_holder`. If it is cut off and cannot delete something, that ends by itself:
+idle pods end, Kubernetes deletes finished Jobs, and the service goes with the first of them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import websocket
 from kubernetes import client, config, stream
 from kubernetes.client.exceptions import ApiException
 
-from autosync.launchers import holder_main
-from autosync.launchers.holder_main import HoldError
+from autosync.launchers import allocation_holder
+from autosync.launchers.allocation_holder import AllocationError
 
 POLL_SECONDS = 1.0
 NOTE_SECONDS = 15.0
-"""How long one waits for pods before the user is told what is waited for."""
+"""The time before the user is told which pods are not ready."""
 GONE_SECONDS = 12.0
 CALL_SECONDS = 15.0
 CHUNK_BYTES = 1 << 14
@@ -43,7 +43,7 @@ _CUT_OFF = (OSError, urllib3.exceptions.HTTPError)
 
 
 class PodStream:
-    """A minder in a pod, through the API server."""
+    """An agent in a pod, through the API server."""
 
     def __init__(self, connection: Any, why_gone: Callable[[], str]) -> None:
         self._socket = connection.sock
@@ -90,7 +90,7 @@ class PodStream:
 
 
 class Pods:
-    """The pods of a launch, each standing for a node."""
+    """The pods of a launch, one for each node."""
 
     def __init__(self, request: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         self._namespace = request["namespace"]
@@ -122,11 +122,11 @@ class Pods:
             )
         except ApiException as error:
             why = self._why_gone(pod)
-            raise HoldError(why or f"nothing can be started in its pod {pod}: {_reason(error)}") from error
+            raise AllocationError(why or f"nothing can be started in its pod {pod}: {_reason(error)}") from error
         return PodStream(connection, lambda: self._why_gone(pod))
 
     def _why_gone(self, name: str) -> str:
-        """What became of a pod; empty where it is well."""
+        """Why a pod is gone; empty where it is well."""
         try:
             pod = client.CoreV1Api().read_namespaced_pod(name, self._namespace, _request_timeout=CALL_SECONDS)
         except ApiException as error:
@@ -140,7 +140,7 @@ class Pods:
 
 @contextlib.contextmanager
 def hold(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[Pods]:
-    """Make everything, wait until all pods run, and delete everything."""
+    """Make all objects, wait until all pods run, and delete all objects at the end."""
     _connect(request["context"])
     made: list[Mapping[str, Any]] = []
     try:
@@ -149,9 +149,9 @@ def hold(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[Po
                 _make(manifest, made)
             found = _await_pods(request, note)
         except ApiException as error:
-            raise HoldError(_reason(error)) from error
+            raise AllocationError(_reason(error)) from error
         except _CUT_OFF as error:
-            raise HoldError(f"Kubernetes cannot be reached: {error}") from error
+            raise AllocationError(f"Kubernetes cannot be reached: {error}") from error
         yield Pods(request, found)
     finally:
         _delete(made)
@@ -167,7 +167,7 @@ def _connect(context: str | None) -> None:
                 raise
             config.load_incluster_config()
     except (config.ConfigException, OSError) as error:
-        raise HoldError(f"no way to Kubernetes is known here: {error}") from error
+        raise AllocationError(f"no way to Kubernetes is known here: {error}") from error
 
 
 def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
@@ -192,7 +192,7 @@ def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
                 f"the namespace {namespace} has a {manifest['kind']} {name} already: another run on this cluster,"
                 f" or one that was cut off; kubectl --namespace={namespace} delete {manifest['kind'].lower()} {name}"
             )
-        raise HoldError(what) from error
+        raise AllocationError(what) from error
 
 
 def _creation(kind: str, namespace: str) -> Callable[..., Any]:
@@ -211,7 +211,7 @@ def _owner(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _delete(made: Sequence[Mapping[str, Any]]) -> None:
-    """Ask for everything to be deleted, and wait a while until it is."""
+    """Delete all objects, and wait a while until they are gone."""
     left = [manifest for manifest in made if manifest["kind"] != "Service"]
     for manifest in [*left, *(one for one in made if one["kind"] == "Service")]:
         # ValueError: the answer is the object or a status, as the server likes, and the client knows only one of them.
@@ -249,7 +249,7 @@ def _is_there(manifest: Mapping[str, Any]) -> bool:
 
 
 def _await_pods(request: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, Any]:
-    """Every node's pod, once all run: as long as scheduling and pulling take."""
+    """The pod of every node, once all run. Scheduling and pulling images may take any time."""
     told_at = time.monotonic() + NOTE_SECONDS
     while True:
         found: dict[str, Any] = {}
@@ -262,7 +262,7 @@ def _await_pods(request: Mapping[str, Any], note: Callable[[str], None]) -> dict
             for node in group["nodes"]:
                 pod = placed.get(node)
                 if pod is not None and (fault := _fault(pod)):
-                    raise HoldError(f"{node}: {fault}")
+                    raise AllocationError(f"{node}: {fault}")
                 if pod is None or not _runs(pod):
                     waiting.append(f"{node} ({'no pod yet' if pod is None else _state(pod)})")
                 else:
@@ -276,7 +276,7 @@ def _await_pods(request: Mapping[str, Any], note: Callable[[str], None]) -> dict
 
 
 def _placed(group: Mapping[str, Any], pods: Sequence[Any]) -> dict[str, Any]:
-    """Which node each pod stands for: by the machine it is on where nodes have one, else by its index."""
+    """The pod of each node: by its machine where nodes name hosts, else by its index."""
     placed = {}
     for pod in pods:
         if group["hosts"] is not None:
@@ -299,7 +299,7 @@ def _runs(pod: Any) -> bool:
 
 
 def _state(pod: Any) -> str:
-    """What a pod is waiting for."""
+    """The reason why a pod waits."""
     for status in pod.status.container_statuses or []:
         if status.state.waiting is not None:
             return str(status.state.waiting.reason)
@@ -310,7 +310,7 @@ def _state(pod: Any) -> str:
 
 
 def _fault(pod: Any) -> str:
-    """Why a pod will never run, or runs no more; empty where it is well."""
+    """Why a pod will never run, or has ended; empty where it is well."""
     name = pod.metadata.name
     for status in pod.status.container_statuses or []:
         waiting, ended = status.state.waiting, status.state.terminated
@@ -327,11 +327,11 @@ def _fault(pod: Any) -> str:
 
 
 def _reason(error: ApiException) -> str:
-    """What the API server says."""
+    """The message of the API server."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         return str(json.loads(error.body)["message"])
     return " ".join(str(error.reason).split())[:400]
 
 
 if __name__ == "__main__":
-    holder_main.run(hold)
+    allocation_holder.run(hold)

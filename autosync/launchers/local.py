@@ -8,15 +8,16 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from autosync.errors import InputError, OperationError
-from autosync.launchers import minded
+from autosync.launchers import agent_launch
 from autosync.launchers.environment import process_of, rank_environment, script_environment, script_ranks
-from autosync.launchers.request import Launch, LaunchRequest, Process, Script
+from autosync.launchers.request import Launch, LaunchRequest, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec
 
 ADDRESS = "127.0.0.1"
@@ -25,12 +26,16 @@ STOP_SECONDS = 5.0
 
 
 class LocalLauncher:
-    """Starts the ranks of a cluster as processes on this machine, one thread each, talking over loopback."""
+    """Starts the ranks of a cluster as processes on this machine, one thread each, over loopback."""
 
     control: Literal["loopback", "file", "relayed"] = "loopback"
+    is_one_machine = True
+    is_emulated = False
+    way = ""
+    default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """One process a rank, with the environment that torch.distributed knows."""
+        """One process for each rank, with the environment of torch.distributed."""
         _refuse_others(cluster)
         environment = {
             "GLOO_SOCKET_IFNAME": INTERFACE,
@@ -46,13 +51,13 @@ class LocalLauncher:
             )
         )
 
-    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> LaunchRequest:
-        """The same with what `torchrun` gives its ranks; the first worker is met at a port that is free now."""
+    def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> LaunchRequest:
+        """The same with the environment of `torchrun`; ranks meet at a free port."""
         _refuse_others(cluster)
         port = _free_port() if script.port is None else script.port
         files = {name: str(path.resolve()) for name, path in script.files.items()}
         return LaunchRequest(
-            minded=True,
+            has_agents=True,
             processes=tuple(
                 process_of(
                     cluster,
@@ -66,17 +71,17 @@ class LocalLauncher:
         )
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """All at the same one."""
+        """Loopback for all nodes."""
         return {node.name: ADDRESS for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
-        """Nothing: the machine is there."""
+        """Nothing to acquire."""
         return contextlib.nullcontext(cluster)
 
     def start(self, request: LaunchRequest) -> Launch:
-        """Start all processes; if one cannot be started, none is left."""
-        if request.minded:
-            return minded.start(request)
+        """Start all processes. If one cannot be started, none is left."""
+        if request.has_agents:
+            return agent_launch.start(request)
         launch = LocalLaunch()
         try:
             for process in request.processes:
@@ -90,13 +95,13 @@ class LocalLauncher:
 
 
 class LocalLaunch:
-    """Processes on this machine, ended by their own process ids."""
+    """Processes on this machine, ended by their process ids."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def add(self, process: Process) -> None:
-        """Start one process, its output in its log."""
+        """Start one process; its output goes to its log."""
         process.log.parent.mkdir(parents=True, exist_ok=True)
         with process.log.open("ab") as log:
             self._running.append(
@@ -113,17 +118,17 @@ class LocalLaunch:
         return [process.poll() for process in self._running]
 
     def lost(self) -> Mapping[int, str]:
-        """None: this machine knows of its processes."""
+        """None: the ends of local processes are known."""
         return {}
 
     def stop(self) -> None:
-        """Ask, then kill. Whatever interrupts this, no process is left."""
+        """Ask, then kill. No process is left, whatever interrupts this."""
         running = [process for process in self._running if process.poll() is None]
         deadline = time.monotonic() + STOP_SECONDS
         try:
             for process in running:
                 process.terminate()
-                # One that is stopped hears of it only when it goes on.
+                # A stopped process gets SIGTERM only when it is continued.
                 process.send_signal(signal.SIGCONT)
             for process in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -144,7 +149,7 @@ def _refuse_others(cluster: ClusterSpec) -> None:
 
 
 def _free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """A port of this machine that is free now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((ADDRESS, 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
-"""What Kubernetes is asked for: pods that stand for the nodes of a cluster, as an Indexed Job or a Kubeflow TrainJob.
+"""The Kubernetes objects of a cluster: pods that stand for its nodes, as an Indexed Job or a Kubeflow TrainJob.
 
-The pods do nothing by themselves. Launches start minders in them, one after another, as ssh does on machines; a pod in
-which nothing has run for a while ends, so that none stays when whoever made it was killed or cut off.
+The pods do nothing by themselves. Launches start agents in them, one after another. A pod ends when nothing has run in
+it for a while, so no pod stays when its maker was killed or cut off.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ while idle < {IDLE_SECONDS}:
     others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
     idle = 0 if others else idle + 5
 """
-"""What a pod runs: it waits until nothing else has run for so long."""
+"""The program of a pod: it ends when no other process has run for IDLE_SECONDS."""
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 ROLE_LABEL = "app.kubernetes.io/component"
 _HOST_KEY = "kubernetes.io/hostname"
 _OURS_IN_CONTAINER = ("name", "image", "command", "args")
 _OURS_IN_POD = ("containers", "restartPolicy", "subdomain", "hostname")
-# What a TrainJob may change of its runtime's pods and containers.
+# The fields of its runtime's pods and containers that a TrainJob may change.
 _IN_TRAINER = ("resources", "env")
 _IN_CONTAINER_PATCH = ("volumeMounts", "securityContext")
 _IN_POD_PATCH = (
@@ -55,7 +55,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """Pods of one kind: which label finds them, what their index is counted in, and which nodes they stand for."""
+    """Pods of one kind: their role, the prefix of their names, and the nodes that they stand for."""
 
     role: Literal["worker", "server"]
     prefix: str
@@ -63,7 +63,7 @@ class PodGroup:
 
 
 def options_of(cluster: ClusterSpec) -> KubernetesOptions:
-    """The section `kubernetes`, without which there is no image to run."""
+    """The section `kubernetes` of the cluster file, which names the image."""
     if cluster.kubernetes is None:
         raise InputError(
             f"the cluster {cluster.name} says nothing of Kubernetes",
@@ -74,13 +74,13 @@ def options_of(cluster: ClusterSpec) -> KubernetesOptions:
 
 
 def launch_name(cluster: ClusterSpec) -> str:
-    """What everything of a cluster is called in Kubernetes."""
+    """The name of a cluster's objects in Kubernetes."""
     words = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).strip("-")
     return f"autosync-{words[:40].strip('-') or 'cluster'}"
 
 
 def pod_groups(cluster: ClusterSpec) -> tuple[PodGroup, ...]:
-    """The pods by kind: those of workers, and those of nodes that only serve."""
+    """The pods of workers, and those of server-only nodes."""
     name = launch_name(cluster)
     kind = options_of(cluster).kind
     groups = []
@@ -93,7 +93,7 @@ def pod_groups(cluster: ClusterSpec) -> tuple[PodGroup, ...]:
 
 
 def pod_addresses(cluster: ClusterSpec) -> dict[str, str]:
-    """The names by which pods find one another: those of a headless service."""
+    """The names of pods in their headless service."""
     name = launch_name(cluster)
     return {
         cluster.nodes[place].name: f"{group.prefix}-{index}.{name}"
@@ -103,7 +103,7 @@ def pod_addresses(cluster: ClusterSpec) -> dict[str, str]:
 
 
 def manifests(cluster: ClusterSpec) -> tuple[Manifest, ...]:
-    """Everything that is made, in that order; whatever is wrong with the file's section is found here."""
+    """All objects in the order in which they are made. Mistakes in the file's section are raised here."""
     options = options_of(cluster)
     problems = [*_problems(cluster, options)]
     if problems:
@@ -114,10 +114,10 @@ def manifests(cluster: ClusterSpec) -> tuple[Manifest, ...]:
 
 
 def run_job(cluster: ClusterSpec, words: Sequence[str]) -> Manifest:
-    """A Job whose pod, of the same image, runs a command line of autosync's, which then makes the others."""
+    """A Job whose pod runs a command line of autosync in the same image."""
     options = options_of(cluster)
     name = f"{launch_name(cluster)}-run"
-    # Not as the pods of a launch are labelled: it shares a machine with them, and their service leaves it out.
+    # Other labels than the pods of a launch: it may share a machine with them and is not part of their service.
     labels = {"app.kubernetes.io/name": "autosync"}
     command = [python_of(cluster), "-P", "-m", "autosync.cli", *words]
     container = {"name": "run", "image": options.image, "command": command, **_container(options, has_devices=False)}
@@ -207,10 +207,10 @@ def _job(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> M
 
 
 def _container(options: KubernetesOptions, *, has_devices: bool) -> dict[str, Any]:
-    """The file's fields of the container. Devices are the resources that are named by their vendor."""
+    """The file's fields of the container. Devices are resources with a vendor in their name."""
     fields = dict(options.container)
     if isinstance(fields.get("resources"), Mapping):
-        # Quantities are text, as clients want them: people write `nvidia.com/gpu: 4`.
+        # Clients want quantities as text; people write `nvidia.com/gpu: 4`.
         fields["resources"] = {
             key: {name: str(amount) for name, amount in value.items() if has_devices or "/" not in name}
             if isinstance(value, Mapping)
@@ -258,7 +258,7 @@ def _train_job(cluster: ClusterSpec, options: KubernetesOptions) -> Manifest:
 
 
 def _affinity(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> Mapping[str, Any]:
-    """Each on a machine of its own, for a node has one network interface; pinned ones on those that are named."""
+    """Each pod on a machine of its own, because a node has one network interface; pinned pods on named machines."""
     apart = {"labelSelector": {"matchLabels": {INSTANCE_LABEL: launch_name(cluster)}}, "topologyKey": _HOST_KEY}
     affinity: dict[str, Any] = {
         "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
@@ -272,5 +272,5 @@ def _affinity(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup)
 
 
 def idle_command(cluster: ClusterSpec) -> list[str]:
-    """What a pod's container runs."""
+    """The command of a pod's container."""
     return [python_of(cluster), "-I", "-S", "-c", IDLE]

@@ -1,13 +1,14 @@
-"""The Ray launcher: one placement group on a Ray cluster that is there, with a bundle for each node.
+"""The Ray launcher: a placement group on an existing Ray cluster, with a bundle for each node.
 
-A holder (`ray_holder`) has the placement group for as long as it is held here and no longer, even if this process is
-killed: Ray takes back what belongs to a driver that is gone. In each bundle an actor starts the node's minders.
+The allocation holder (`ray_holder`) keeps the placement group as long as it is held here, even if this process is
+killed: Ray takes back everything of a driver that is gone. In each bundle an actor starts the agents of its node.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -15,19 +16,19 @@ from pathlib import Path
 from typing import Literal
 
 from autosync.errors import InputError
+from autosync.launchers.agent_launch import AgentLaunch
+from autosync.launchers.agent_link import boot_command
+from autosync.launchers.allocation import Allocation, start_held
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
-from autosync.launchers.holder import Holder, start_held
-from autosync.launchers.line import boot_command
-from autosync.launchers.minded import MindedProcesses
-from autosync.launchers.request import LaunchRequest, Process, Script
-from autosync.launchers.shared import Shared
-from autosync.launchers.words import no_python
+from autosync.launchers.messages import no_python_message
+from autosync.launchers.request import LaunchRequest, Process, TrainingScript
+from autosync.launchers.shared_resources import SharedResources
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.launch_options import RayOptions
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 PIN = 0.001
-"""Of a node's own resource, `node:ADDRESS`, of which each has 1."""
+"""The share of a node's own resource, `node:ADDRESS` (1 in all), that ties a bundle to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,36 +54,40 @@ class RayLauncher:
     """Starts the ranks of a cluster whose hosts are the addresses or names of Ray's nodes."""
 
     control: Literal["loopback", "file", "relayed"] = "relayed"
+    is_one_machine = False
+    is_emulated = False
+    way = "through Ray"
+    default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> RayRequest:
-        """One actor a node, and under its minder one process a rank."""
+        """One actor for each node, and under its agent one process for each rank."""
         return _request(cluster, command_processes(cluster, command, logs), {})
 
-    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> RayRequest:
-        """The same with what `torchrun` gives its ranks; the first worker is met at its node's address."""
+    def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> RayRequest:
+        """The same with the environment of `torchrun`; ranks meet at the first worker's address."""
         address = self.addresses(cluster)[first_node(cluster)]
         return _request(cluster, script_processes(cluster, script, logs, address=address), script.files)
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """As Ray has them while the placement group is held; the hosts before."""
+        """Ray's addresses while the placement group is held; the hosts of the cluster file before."""
         holder = _HOLDERS.get(_key(cluster))
         return {node.name: holder.addresses[node.name] if holder else node.host for node in cluster.nodes}
 
-    def hold(self, cluster: ClusterSpec) -> AbstractContextManager[Holder]:
-        """The placement group. Launches on the cluster share it until this is left."""
+    def hold(self, cluster: ClusterSpec) -> AbstractContextManager[Allocation]:
+        """The placement group, which launches on the cluster share for the time of the block."""
         return _HOLDERS.held(_key(cluster), lambda: _hold(cluster))
 
-    def start(self, request: LaunchRequest) -> MindedProcesses:
-        """Start all nodes' processes at once; if one cannot be started, none is left."""
+    def start(self, request: LaunchRequest) -> AgentLaunch:
+        """Start the processes of all nodes at once. If one cannot be started, none is left."""
         assert isinstance(request, RayRequest), "a launcher starts what it planned"
         return start_held(request, request.cluster, self.hold(request.cluster), _explain)
 
 
-_HOLDERS: Shared[Holder] = Shared()
+_HOLDERS: SharedResources[Allocation] = SharedResources()
 
 
 def bundles_of(cluster: ClusterSpec) -> list[dict[str, float]]:
-    """What is reserved for each node, in the order of the file."""
+    """The reserved resources of each node, in the order of the file."""
     options = _options(cluster)
     pins = [{f"node:{node.host}": PIN} if options.pinned else {} for node in cluster.nodes]
     return [{**_resources(cluster, node, options), **pin} for node, pin in zip(cluster.nodes, pins, strict=True)]
@@ -92,7 +97,7 @@ def _resources(cluster: ClusterSpec, node: Node, options: RayOptions) -> dict[st
     if node.role == "server":
         return {"CPU": 1}
     if options.resources:
-        # Files have whole numbers, and so has what is printed.
+        # Print whole numbers as the file has them.
         return {name: int(amount) if amount == int(amount) else amount for name, amount in options.resources.items()}
     return {"CPU": node.devices, **({"GPU": node.devices} if cluster.backend == "nccl" else {})}
 
@@ -115,7 +120,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
     boot = ("--", *boot_command(python_of(cluster)))
     return RayRequest(
         cluster=cluster,
-        minded=True,
+        has_agents=True,
         files=files,
         processes=tuple(
             replace(process, reach=("an-actor", f"--bundle={cluster.node_index(process.node)}", *boot))
@@ -124,7 +129,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
     )
 
 
-def _hold(cluster: ClusterSpec) -> Holder:
+def _hold(cluster: ClusterSpec) -> Allocation:
     options = _options(cluster)
     request = {
         "address": options.address,
@@ -134,12 +139,12 @@ def _hold(cluster: ClusterSpec) -> Holder:
         "bundles": bundles_of(replace(cluster, ray=replace(options, pinned=False))),
         "command": boot_command(python_of(cluster)),
     }
-    return Holder("autosync.launchers.ray_holder", request, package="ray")
+    return Allocation("autosync.launchers.ray_holder", request, package="ray")
 
 
 def _explain(_process: Process, said: str) -> str:
     """What the holder said, in words that say what to do."""
     line = " ".join(said.split())
     if line.endswith(("No such file or directory", "Permission denied")):
-        return no_python(line.partition(":")[0], line)
+        return no_python_message(line.partition(":")[0], line)
     return line[-600:]

@@ -1,6 +1,6 @@
-"""The holder of the Ray launcher: a driver that has a placement group, and in each bundle an actor with minders.
+"""The allocation holder of the Ray launcher: it has a placement group, and in each bundle an actor with agents.
 
-It is a driver of a process of its own; see `holder_main`. What belongs to it ends with it, whatever ends it.
+It is a Ray driver in a process of its own; see `allocation_holder`. Ray ends what belongs to it when it ends.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from autosync.launchers import holder_main, ray_machine
-from autosync.launchers.holder_main import HoldError
+from autosync.launchers import allocation_holder, ray_actor
+from autosync.launchers.allocation_holder import AllocationError
 
 PIN = 0.001
 READY_SECONDS = 60.0
-"""How long Ray may take to start an actor in a bundle that it has reserved."""
+"""The time for Ray to start an actor in a reserved bundle."""
 CALL_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 NOTE_SECONDS = 15.0
-"""How long one waits for room before the user is told what is waited for."""
+"""The time before the user is told that Ray has no room yet."""
 
 
-class RayMachines:
+class RayAllocation:
     """The nodes of a placement group."""
 
     def __init__(self, actors: Sequence[Any], addresses: Mapping[str, str], command: Sequence[str]) -> None:
@@ -50,12 +50,12 @@ class RayMachines:
         try:
             ray.get(actor.start.remote(number, self._command), timeout=CALL_SECONDS)
         except RayError as error:
-            raise HoldError(_reason(error)) from error
+            raise AllocationError(_reason(error)) from error
         return RayStream(actor, number)
 
 
 class RayStream:
-    """A minder that an actor has started. Every call is awaited: Ray keeps no order among those of one actor."""
+    """An agent that an actor started. Every call is awaited, because Ray keeps no order among calls of an actor."""
 
     def __init__(self, actor: Any, number: int) -> None:
         self._actor = actor
@@ -87,13 +87,13 @@ class RayStream:
 
 
 @contextlib.contextmanager
-def hold(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[RayMachines]:
-    """Reserve the bundles, and have an actor in each."""
+def hold(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[RayAllocation]:
+    """Reserve the bundles and start an actor in each."""
     _connect(request["address"])
     try:
         with _group(request, note) as group:
             actors = _actors(group, request["bundles"], request["nodes"])
-            yield RayMachines(actors, _addresses(group, request["nodes"]), request["command"])
+            yield RayAllocation(actors, _addresses(group, request["nodes"]), request["command"])
     finally:
         ray.shutdown()
 
@@ -106,7 +106,7 @@ def _connect(address: str) -> None:
             socket.create_connection((place[1], int(place[2])), timeout=CONNECT_SECONDS).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (RayError, OSError, RuntimeError, ValueError) as error:
-        raise HoldError(f"no Ray cluster can be had at {where}: {_reason(error)}") from error
+        raise AllocationError(f"no Ray cluster can be had at {where}: {_reason(error)}") from error
 
 
 @contextlib.contextmanager
@@ -129,23 +129,23 @@ def _group(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[
 
 
 def _pin(name: str, host: str, bundle: Mapping[str, float]) -> dict[str, float]:
-    """What ties a bundle to the node of that name or address; HoldError where it can never be there."""
+    """The resource that ties a bundle to a node; AllocationError where the node can never hold it."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     found = [n for n in nodes if host in (n["NodeManagerAddress"], n["NodeManagerHostname"], n["NodeName"])]
     if not found:
         known = ", ".join(sorted(node["NodeManagerAddress"] for node in nodes))
-        raise HoldError(f"{name}: no node of the Ray cluster is called {host} (there are {known})")
+        raise AllocationError(f"{name}: no node of the Ray cluster is called {host} (there are {known})")
     for resource, amount in bundle.items():
         most = max(node["Resources"].get(resource, 0) for node in found)
         if most < amount:
-            raise HoldError(f"{name} ({host}) has {most:g} {resource}, and {amount:g} would be reserved there")
+            raise AllocationError(f"{name} ({host}) has {most:g} {resource}, and {amount:g} would be reserved there")
     return {f"node:{found[0]['NodeManagerAddress']}": PIN}
 
 
 def _actors(group: PlacementGroup, bundles: Sequence[Mapping[str, float]], names: Sequence[str]) -> list[Any]:
-    # By value: the nodes' Python needs nothing of autosync's to start ranks.
-    ray.cloudpickle.register_pickle_by_value(ray_machine)
-    make = ray.remote(ray_machine.RayMachine)
+    # By value: nodes may have no autosync.
+    ray.cloudpickle.register_pickle_by_value(ray_actor)
+    make = ray.remote(ray_actor.RayActor)
     actors = []
     for position, bundle in enumerate(bundles):
         others = {key: value for key, value in bundle.items() if key not in ("CPU", "GPU", "memory")}
@@ -154,7 +154,7 @@ def _actors(group: PlacementGroup, bundles: Sequence[Mapping[str, float]], names
                 num_cpus=bundle.get("CPU", 0),
                 num_gpus=bundle.get("GPU", 0),
                 resources=others,
-                max_concurrency=ray_machine.MAX_CALLS,
+                max_concurrency=ray_actor.MAX_CALLS,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     placement_group=group, placement_group_bundle_index=position
                 ),
@@ -164,7 +164,7 @@ def _actors(group: PlacementGroup, bundles: Sequence[Mapping[str, float]], names
         try:
             ray.get(actor.__ray_ready__.remote(), timeout=READY_SECONDS)
         except RayError as error:
-            raise HoldError(f"{name}: Ray could not start an actor there: {_reason(error)}") from error
+            raise AllocationError(f"{name}: Ray could not start an actor there: {_reason(error)}") from error
     return actors
 
 
@@ -175,10 +175,10 @@ def _addresses(group: PlacementGroup, names: Sequence[str]) -> dict[str, str]:
 
 
 def _reason(error: BaseException) -> str:
-    """What Ray says, without its advice."""
+    """Ray's error message without its advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:400] if lines else type(error).__name__
 
 
 if __name__ == "__main__":
-    holder_main.run(hold)
+    allocation_holder.run(hold)

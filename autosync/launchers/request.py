@@ -1,25 +1,28 @@
-"""A launch as data: which processes run where, with which environment; made without acting, so it can be shown."""
+"""A launch as data: its processes, nodes and environments. It is planned without acting and can be shown."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from autosync.launchers.redaction import Redaction
 from autosync.specs.cluster import ClusterSpec, Role
+from autosync.specs.launchers import LauncherTraits
 
 DEFAULT_PORT = 29500
-"""Where the first rank is met unless told otherwise: as torch has it."""
+"""torch's default port of the first rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One rank's process: its role, host, command and what is added to the environment; its output goes to `log`.
+    """One rank's process: its role, host, command, additional environment, and the log for its output.
 
-    `reach` is the command that leads to the machine where it runs, from this one; empty where that is this machine.
+    `reach` is the command that leads from this machine to the node; empty where the node is this machine.
     """
 
     rank: int
@@ -41,25 +44,38 @@ class Process:
 class LaunchRequest:
     """All processes of one launch.
 
-    `minded` ones have a minder on their machine (`minder`), which ends them when whoever started them is gone, and
-    whatever they have started too. `files` are carried to machines elsewhere: a variable that names the copy, and the
-    file here. `control` is the address here that the control connections of ranks elsewhere are led to. `batch_script`
-    is what a batch system takes to do the same by itself. `folder` is where ranks run, if not in the folder of that
-    name in which whoever launches is.
+    `has_agents`: an agent on each node starts the processes and ends them, with their children, when this side is gone.
+    `files` are copied to other nodes: the variable that names the copy, and the file here. `control` is the address on
+    this machine to which control connections of ranks on other nodes are carried. `batch_script` does the same launch
+    through a batch system. `folder` is the working directory of ranks; None is the one of this process.
     """
 
     processes: tuple[Process, ...]
-    minded: bool = False
+    has_agents: bool = False
     files: Mapping[str, Path] = field(default_factory=dict)
     control: str | None = None
     batch_script: str | None = None
     folder: str | None = None
 
+    @property
+    def shown(self) -> tuple[Process, ...]:
+        """The processes without the secrets of their commands and environments."""
+        hiding = Redaction.of(os.environ, *(process.environment for process in self.processes))
+        return tuple(
+            replace(
+                process,
+                command=tuple(hiding.words(process.command)),
+                environment=hiding.environment(process.environment),
+                reach=tuple(hiding.words(process.reach)),
+            )
+            for process in self.processes
+        )
+
     def __str__(self) -> str:
-        """A shell line a process, and before those of each machine elsewhere how that is reached."""
+        """One shell line for each process, and the command that reaches each other node; no secrets."""
         lines = []
         reached: set[tuple[str, ...]] = set()
-        for process in self.processes:
+        for process in self.shown:
             if process.reach and process.reach not in reached:
                 reached.add(process.reach)
                 lines.append(f"{process.host}: reached by {shlex.join(process.reach)}")
@@ -70,16 +86,16 @@ class LaunchRequest:
 
     def steps_as_comments(self) -> str:
         """The same as comments of a shell script or of YAML."""
-        # Not str(self): those that print more than this have these comments in it.
+        # Not str(self): subclasses print these comments as part of more.
         return "\n".join(f"# {line}" for line in LaunchRequest.__str__(self).splitlines())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """A user's training: what every worker runs, and what nodes that only serve run beside them (None: nothing).
+class TrainingScript:
+    """A user's training: the command of every worker, and the one of server-only nodes (None: they run nothing).
 
-    All have `environment`, and for each entry of `files` a variable that names that file, or a copy where it is not.
-    `port` is where the first worker is met: None leaves it to the launcher.
+    All have `environment`, and for each of `files` a variable that names the file or its copy. `port` is where ranks
+    meet, at the first worker; None leaves it to the launcher.
     """
 
     command: tuple[str, ...]
@@ -93,49 +109,49 @@ class Launch(Protocol):
     """Processes that were started."""
 
     def exit_codes(self) -> Sequence[int | None]:
-        """Each process's exit code, in the order of the request; None while it runs. One that is lost has LOST."""
+        """Each process's exit code, in the order of the request; None while it runs, LOST where its end is unknown."""
 
     def lost(self) -> Mapping[int, str]:
-        """Those of which nobody can say how they ended, by their place in the request: why, with the node's name."""
+        """The processes whose end is unknown, by their position in the request, each with the reason and the node."""
 
     def stop(self) -> None:
-        """End whatever still runs, and wait until it has. Harmless when all have ended."""
+        """End all processes that still run, and wait until they have ended. May be repeated."""
 
 
 LOST = 255
-"""The exit code of a process that nobody knows of any more. It is what ssh says where it has lost its host."""
+"""The exit code of a process whose end is unknown: the code of an ssh that has lost its host."""
 
 
-class MindedLaunch(Launch, Protocol):
-    """Processes that were started with minders."""
+class ScriptLaunch(Launch, Protocol):
+    """The launch of a user's script: its processes have agents."""
 
     def ended(self) -> Sequence[int]:
-        """Those that have ended, by their place in the request, the first one first."""
+        """The processes that have ended, by their position in the request, in the order of their ends."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to all that run and to what they have started."""
+        """Send a signal to all running processes and their children."""
 
 
-class Launcher(Protocol):
+class Launcher(LauncherTraits, Protocol):
     """Plans a launch purely, then starts it.
 
-    `control` says where whoever starts ranks listens for them: at the machine's loopback address, at a socket file
-    where ranks have another network than the machine, or at one to which the launch relays what they say.
+    `control` says where the launching side listens for its ranks: at the loopback address; at a socket file, where
+    ranks have another network than this machine; or where the launch relays their control connections to.
     """
 
     control: Literal["loopback", "file", "relayed"]
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """The request that would run `command` on every rank, workers first; nothing happens yet."""
+        """The request that runs `command` on every rank, workers first; nothing happens yet."""
 
-    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> LaunchRequest:
-        """The request, minded, that would run a user's training as torchrun does; nothing happens yet."""
+    def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> LaunchRequest:
+        """The request, with agents, that runs a user's training as torchrun does; nothing happens yet."""
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """Where ranks on other nodes reach each node, by the node's name."""
+        """The address at which other nodes reach each node, by its name."""
 
     def start(self, request: LaunchRequest) -> Launch:
-        """Start the processes of a request. Whoever starts them stops them."""
+        """Start the processes of a request. The caller stops them."""
 
     def hold(self, cluster: ClusterSpec) -> AbstractContextManager[object]:
-        """Have what every launch on the cluster needs, and keep it from one launch to the next until this is left."""
+        """Acquire what every launch on the cluster needs, and keep it between launches until the block ends."""

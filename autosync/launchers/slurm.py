@@ -1,8 +1,8 @@
-"""The Slurm launcher: one allocation for all of a tuning run or a training, and in it a step on each node.
+"""The Slurm launcher: one allocation for a whole tuning run or training, and in it a step on each node.
 
-Within an allocation (SLURM_JOB_ID is set: a batch script, a shell of salloc's) that one is used. Elsewhere `salloc`
-makes one of the cluster's nodes, which lasts as long as it is held here and no longer, even if this process is killed:
-what salloc runs waits for the end of its stdin. Each step is a minder (`minder`), whose line goes through srun.
+Inside an allocation (SLURM_JOB_ID is set: a batch script, a shell of salloc) that one is used. Elsewhere `salloc` makes
+one of the cluster's nodes. It lasts as long as it is held here, even if this process is killed: the command that salloc
+runs waits for the end of its stdin. Each step is an agent, which is linked through srun.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from pathlib import Path
 from typing import Literal
 
 from autosync.errors import InputError, OperationError
-from autosync.launchers import minded
+from autosync.launchers import agent_launch
+from autosync.launchers.agent_launch import AgentLaunch
+from autosync.launchers.agent_link import boot_command
+from autosync.launchers.allocation_process import AllocationProcess
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
-from autosync.launchers.keeper import Keeper
-from autosync.launchers.line import boot_command
-from autosync.launchers.minded import MindedProcesses
-from autosync.launchers.request import LaunchRequest, Process, Script
-from autosync.launchers.shared import Shared
-from autosync.launchers.words import no_python
+from autosync.launchers.messages import no_python_message
+from autosync.launchers.redaction import Redaction
+from autosync.launchers.request import LaunchRequest, Process, TrainingScript
+from autosync.launchers.shared_resources import SharedResources
 from autosync.specs.cluster import ClusterSpec
 
 OPTIONS_VARIABLE = "AUTOSYNC_SLURM"
-"""Options of the allocation beside its nodes: `--partition=gpu --gres=gpu:4 --time=2:00:00`, say."""
+"""The variable with more options of the allocation, for example `--partition=gpu --time=2:00:00`."""
 JOB_VARIABLE = "SLURM_JOB_ID"
 
 QUERY_SECONDS = 10.0
 STATE_SECONDS = 6.0
-"""How long Slurm may take to say why a job is ending."""
+"""The time for Slurm to say why a job is ending."""
 _ENDING = "COMPLETING"
+_NODE_FAILED = "NODE_FAIL"
 _WAIT = "echo $SLURM_JOB_ID; exec cat"
 _LOG = logging.getLogger(__name__)
 
@@ -61,46 +63,51 @@ class SlurmLauncher:
     """Starts the ranks of a cluster whose hosts are Slurm's node names."""
 
     control: Literal["loopback", "file", "relayed"] = "relayed"
+    is_one_machine = False
+    is_emulated = False
+    way = "through Slurm"
+    default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> SlurmRequest:
-        """One step a node, and in it one process a rank."""
+        """One step for each node, and in it one process for each rank."""
         return _request(cluster, command_processes(cluster, command, logs), {})
 
-    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> SlurmRequest:
-        """The same with what `torchrun` gives its ranks; the first worker is met at its node's address."""
+    def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> SlurmRequest:
+        """The same with the environment of `torchrun`; ranks meet at the first worker's address."""
         address = self.addresses(cluster)[first_node(cluster)]
         return _request(cluster, script_processes(cluster, script, logs, address=address), script.files)
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """As Slurm has them; the hosts' names where it cannot be asked."""
+        """Slurm's addresses of the nodes; the host names where Slurm cannot be asked."""
         found = {}
         with contextlib.suppress(OperationError):
             for line in _query("scontrol", "--oneliner", "show", "node", _hosts(cluster)).splitlines():
-                facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
+                facts = _facts_in(line)
                 found[facts.get("NodeName", "")] = facts.get("NodeAddr", "")
         return {node.name: found.get(node.host) or node.host for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
-        """The allocation. Launches on the cluster share it until this is left."""
+        """The allocation, which launches on the cluster share for the time of the block."""
         return _held(cluster)
 
-    def start(self, request: LaunchRequest) -> MindedProcesses:
-        """Start all steps at once; if one process cannot be started, none is left."""
+    def start(self, request: LaunchRequest) -> AgentLaunch:
+        """Start all steps at once. If one process cannot be started, none is left."""
         assert isinstance(request, SlurmRequest), "a launcher starts what it planned"
         with contextlib.ExitStack() as stack:
             job = stack.enter_context(_held(request.cluster))
             addresses = self.addresses(request.cluster)
             processes = tuple(_in_job(process, job, addresses) for process in request.processes)
-            # From here on stopping the launch, which a start that fails does too, gives the allocation back.
+            # From here on, stopping the launch gives the allocation back. A failed start stops it too.
             then = stack.pop_all().close
-        return minded.start(
+        return agent_launch.start(
             replace(request, processes=processes), explain=lambda process, said: _explain(process, said, job), then=then
         )
 
 
 def batch_script(cluster: ClusterSpec) -> str:
-    """What sbatch takes to run the command line that this is part of in an allocation of its own."""
-    ours = [word for word in sys.orig_argv[1:] if word not in ("--dry-run", "--json")]
+    """An sbatch script that runs this command line in an allocation of its own."""
+    # People read and keep it: no secret of this command line may be in it.
+    ours = Redaction.of(os.environ).words([word for word in sys.orig_argv[1:] if word not in ("--dry-run", "--json")])
     options = "".join(f"#SBATCH {option}\n" for option in _allocation(cluster))
     return f"#!/bin/bash\n{options}exec {shlex.join([sys.executable, *ours])}\n"
 
@@ -129,7 +136,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
     boot = ("--unbuffered", "--cpu-bind=none", "--mpi=none", *boot_command(python_of(cluster)))
     return SlurmRequest(
         cluster=cluster,
-        minded=True,
+        has_agents=True,
         batch_script=batch_script(cluster),
         files=files,
         processes=tuple(
@@ -142,7 +149,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
 
 
 def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process:
-    """The process as a step of a job, at the address that Slurm knows its node by."""
+    """The process as a step of a job, with Slurm's address of its node."""
     srun, *rest = process.reach
     return replace(process, host=addresses[process.node], reach=(srun, f"--jobid={job}", *rest))
 
@@ -150,13 +157,14 @@ def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process
 # The allocation.
 
 
-class _Allocation:
-    """Nodes that are ours until this is closed, or this process ends."""
+class _SlurmAllocation:
+    """Nodes that this process has until it closes the allocation or ends."""
 
     def __init__(self, cluster: ClusterSpec) -> None:
         if shutil.which("salloc") is None:
             raise OperationError("salloc is not here: the slurm launcher takes Slurm's commands (package slurm-client)")
-        self._keeper = Keeper(("salloc", "--no-bell", *_allocation(cluster), "sh", "-c", _WAIT), hear=_tell_of_waiting)
+        command = ("salloc", "--no-bell", *_allocation(cluster), "sh", "-c", _WAIT)
+        self._process = AllocationProcess(command, hear=_tell_of_waiting)
         try:
             self.job = self._await_job()
         except BaseException:
@@ -164,37 +172,37 @@ class _Allocation:
             raise
 
     def _await_job(self) -> str:
-        """Wait until the nodes are there: as long as the queue takes."""
-        while not select.select([self._keeper.stdout], [], [], 0.5)[0]:
+        """Wait for the allocation, as long as the queue takes."""
+        while not select.select([self._process.stdout], [], [], 0.5)[0]:
             pass
-        job = self._keeper.stdout.readline().decode().strip()
+        job = self._process.stdout.readline().decode().strip()
         if not job:
-            said = " ".join(line.removeprefix("salloc: ") for line in self._keeper.last_words())
+            said = " ".join(line.removeprefix("salloc: ") for line in self._process.last_words())
             raise OperationError(f"Slurm gives no allocation: {said}")
         return job
 
     def close(self) -> None:
         """Give the nodes back."""
-        self._keeper.close()
+        self._process.close()
 
 
 def _tell_of_waiting(line: str) -> None:
-    """What salloc says while one waits is for the user."""
+    """Show the user what salloc says about waiting."""
     if "queued" in line or "Pending" in line:
         _LOG.warning("%s", line)
 
 
-_ALLOCATIONS: Shared[_Allocation] = Shared()
+_ALLOCATIONS: SharedResources[_SlurmAllocation] = SharedResources()
 
 
 @contextlib.contextmanager
 def _held(cluster: ClusterSpec) -> Iterator[str]:
-    """The id of the allocation that this process is in or has; one is made where there is none."""
+    """The id of the allocation that this process is in or holds; makes one where there is none."""
     given = os.environ.get(JOB_VARIABLE)
     if given:
         yield given
         return
-    with _ALLOCATIONS.held(_hosts(cluster), lambda: _Allocation(cluster)) as allocation:
+    with _ALLOCATIONS.held(_hosts(cluster), lambda: _SlurmAllocation(cluster)) as allocation:
         yield allocation.job
 
 
@@ -211,11 +219,11 @@ def _query(*command: str) -> str:
 
 
 def _explain(process: Process, said: str, job: str) -> str:
-    """What srun said, and how the job is if that is why."""
+    """The output of srun, or the end of the job where that is the reason."""
     line = " ".join(said.split())
     python = process.reach[-5]
     if python in line and "No such file" in line:
-        return no_python(python, line)
+        return no_python_message(python, line)
     state = _state(job)
     deadline = time.monotonic() + STATE_SECONDS
     while state == _ENDING and time.monotonic() < deadline:
@@ -223,13 +231,35 @@ def _explain(process: Process, said: str, job: str) -> str:
         state = _state(job)
     if state in ("", "RUNNING", "CONFIGURING"):
         return line[-600:]
-    return f"the allocation {job} has ended: {'cancelled, or out of time' if state == _ENDING else state}"
+    down = f" ({_down(job)})" if state == _NODE_FAILED else ""
+    return f"the allocation {job} has ended: {'cancelled, or out of time' if state == _ENDING else state}{down}"
 
 
 def _state(job: str) -> str:
-    """How a job is, in Slurm's words; empty where it is not known."""
+    """The state of a job in Slurm's words; empty where it is unknown."""
+    return _facts("job", job).get("JobState", "")
+
+
+def _down(job: str) -> str:
+    """The nodes of a failed job that are down: the steps of all nodes end with the job."""
+    states = {node: _facts("node", node).get("State", "") for node in _nodes_of(job)}
+    names = [node for node, state in states.items() if "DOWN" in state or "NOT_RESPONDING" in state or "*" in state]
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} down" if names else "a node was lost"
+
+
+def _nodes_of(job: str) -> list[str]:
+    with contextlib.suppress(OperationError):
+        return _query("scontrol", "show", "hostnames", _facts("job", job).get("NodeList", "")).split()
+    return []
+
+
+def _facts(kind: Literal["job", "node"], name: str) -> dict[str, str]:
+    """Slurm's facts about a job or a node; empty where it cannot be asked."""
     try:
-        words = _query("scontrol", "--oneliner", "show", "job", job).split()
+        return _facts_in(_query("scontrol", "--oneliner", "show", kind, name))
     except OperationError:
-        return ""
-    return next((word.removeprefix("JobState=") for word in words if word.startswith("JobState=")), "")
+        return {}
+
+
+def _facts_in(line: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)

@@ -1,9 +1,9 @@
-"""The ssh launcher: every node is reached by the system's ssh, and a minder there starts its ranks.
+"""The ssh launcher: the system's ssh reaches every node, and an agent there starts its ranks.
 
-The system's ssh, not a library: the user's configuration holds in full (names, ports, keys, jump hosts, agents,
-certificates, hardware tokens), host keys are checked as everywhere else, and there is nothing more to install. One
-connection a node carries all: what is to be started, output, exit codes, and the control connections of trials with
-their token, so that nothing of it stands on a command line and no port is opened.
+It is the system's ssh and not a library. So the user's configuration holds in full (names, ports, keys, jump hosts,
+agents, certificates, hardware tokens), host keys are checked as usual, and nothing more has to be installed. One
+connection to each node carries requests, output, exit codes and the control connections of trials with their token. So
+no secret is on a command line, and no port is opened.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ import contextlib
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from autosync.errors import InputError
-from autosync.launchers import minded
+from autosync.launchers import agent_launch
+from autosync.launchers.agent_launch import AgentLaunch
+from autosync.launchers.agent_link import boot_command
 from autosync.launchers.environment import command_processes, first_node, python_of, script_processes
-from autosync.launchers.line import boot_command
-from autosync.launchers.minded import MindedProcesses
-from autosync.launchers.request import LaunchRequest, Process, Script
-from autosync.launchers.words import no_python
+from autosync.launchers.messages import no_python_message
+from autosync.launchers.request import LaunchRequest, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec
 
 SSH_VARIABLE = "AUTOSYNC_SSH"
-"""The ssh command where it is another than `ssh`, with options of its own: `ssh -F cluster.conf`, say."""
+"""The variable with the ssh command, if it is not `ssh`; for example `ssh -F cluster.conf`."""
 
 _OPTIONS = (
-    # No question is asked that nobody answers: an unknown host key, or a password, is an error.
+    # ssh must not ask questions: an unknown host key, or a password, is an error.
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
-    # A connection of this launch's own, which ends when it is told to; and nothing but this launch goes through it.
+    # A connection for this launch alone, which ends with it.
     "-oControlPath=none",
     "-oClearAllForwardings=yes",
     "-oLogLevel=ERROR",
@@ -46,7 +47,7 @@ _SAID = (
     (r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED", "its host key is not the known one"),
     (r"Permission denied", "it does not accept a key of this user's"),
     (r"Could not resolve hostname|Name or service not known", "no such host"),
-    (r"Connection refused", "nobody answers there: is sshd running?"),
+    (r"Connection refused", "no server answers there: is sshd running?"),
     (r"timed out|No route to host|Network is unreachable", "the host cannot be reached"),
     (r"Connection (reset|closed)|closed by remote host|Broken pipe", "the connection was lost"),
 )
@@ -61,27 +62,31 @@ class SshLauncher:
     """Starts the ranks of a cluster on the hosts that it names."""
 
     control: Literal["loopback", "file", "relayed"] = "relayed"
+    is_one_machine = False
+    is_emulated = False
+    way = "by ssh"
+    default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """One process a rank, on its node's host."""
-        return LaunchRequest(minded=True, processes=_reached(cluster, command_processes(cluster, command, logs)))
+        """One process for each rank, on its node's host."""
+        return LaunchRequest(has_agents=True, processes=_reached(cluster, command_processes(cluster, command, logs)))
 
-    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> LaunchRequest:
-        """The same with what `torchrun` gives its ranks; the first worker is met at its host, as the file names it."""
+    def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> LaunchRequest:
+        """The same with the environment of `torchrun`; ranks meet at the first worker's host."""
         processes = script_processes(cluster, script, logs, address=self.addresses(cluster)[first_node(cluster)])
-        return LaunchRequest(minded=True, files=script.files, processes=_reached(cluster, processes))
+        return LaunchRequest(has_agents=True, files=script.files, processes=_reached(cluster, processes))
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """The hosts, as the file names them: every node must know them by these names."""
+        """The hosts of the cluster file: every node must be able to resolve them."""
         return {node.name: node.host for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
-        """Nothing: the hosts are there."""
+        """Nothing to acquire."""
         return contextlib.nullcontext(cluster)
 
-    def start(self, request: LaunchRequest) -> MindedProcesses:
-        """Log in to all hosts at once and start all processes; if one cannot be started, none is left."""
-        return minded.start(request, explain=_explain)
+    def start(self, request: LaunchRequest) -> AgentLaunch:
+        """Log in to all hosts at once and start all processes. If one cannot be started, none is left."""
+        return agent_launch.start(request, explain=_explain)
 
 
 def _reached(cluster: ClusterSpec, processes: Sequence[Process]) -> tuple[Process, ...]:
@@ -90,7 +95,7 @@ def _reached(cluster: ClusterSpec, processes: Sequence[Process]) -> tuple[Proces
 
 
 def remote_command(python: str) -> str:
-    """What the user's shell on the node is asked to run."""
+    """The command for the user's shell on the node."""
     return shlex.join(["exec", *boot_command(python)])
 
 
@@ -106,11 +111,11 @@ def _ssh() -> list[str]:
 
 
 def _explain(process: Process, said: str) -> str:
-    """What ssh said, in words that say what to do."""
+    """The output of ssh as a reason that says what to do."""
     line = " ".join(said.split())
     python = shlex.split(process.reach[-1])[1]
     if python in line and _NO_PYTHON.search(line):
-        return no_python(python, line)
+        return no_python_message(python, line)
     for pattern, meaning in _SAID:
         if re.search(pattern, line):
             hint = f"; {_HINTS[meaning]}" if meaning in _HINTS else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +10,17 @@ from typing import Literal
 
 from autosync import testbed
 from autosync.errors import OperationError
-from autosync.launchers import minded
+from autosync.launchers import agent_launch
+from autosync.launchers.agent_launch import AgentLaunch
 from autosync.launchers.environment import process_of, rank_environment, script_environment, script_ranks
 from autosync.launchers.local import LocalLaunch
-from autosync.launchers.minded import MindedProcesses
-from autosync.launchers.request import DEFAULT_PORT, Launch, LaunchRequest, Process, Script
+from autosync.launchers.request import DEFAULT_PORT, Launch, LaunchRequest, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec, Rank
 from autosync.testbed import Testbed, live
 from autosync.testbed.layout import INTERFACE, cluster_key, host_namespace
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
-# Many ranks share a few cores. As batch processes they pre-empt each other less, and small messages cost a third.
+# Many ranks share few cores. As batch processes they preempt each other less: small messages take a third of the time.
 _BATCH = ("chrt", "--batch", "0")
 
 
@@ -37,9 +38,13 @@ class TestbedLauncher:
 
     __test__ = False
     control: Literal["loopback", "file", "relayed"] = "file"
+    is_one_machine = True
+    is_emulated = True
+    way = ""
+    default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> TestbedRequest:
-        """One process a rank, in its node's host. WORLD_SIZE counts workers; ranks that only serve come after them."""
+        """One process for each rank, in its node's host. WORLD_SIZE counts workers; server-only ranks come last."""
         environment = {
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "OMP_NUM_THREADS": "1",
@@ -55,14 +60,14 @@ class TestbedLauncher:
             ),
         )
 
-    def plan_script(self, cluster: ClusterSpec, script: Script, logs: Path) -> TestbedRequest:
-        """The same with what `torchrun` gives its ranks."""
+    def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> TestbedRequest:
+        """The same with the environment of `torchrun`."""
         address = self.addresses(cluster)[cluster.nodes[cluster.ranks[0].node].name]
         port = DEFAULT_PORT if script.port is None else script.port
         files = {name: str(path.resolve()) for name, path in script.files.items()}
         return TestbedRequest(
             cluster=cluster,
-            minded=True,
+            has_agents=True,
             processes=tuple(
                 _process(
                     cluster,
@@ -76,18 +81,18 @@ class TestbedLauncher:
         )
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """Those of the testbed that is up, or of the one that would be built."""
+        """The addresses in the testbed that is up, or that would be built."""
         return {host.node: host.address for host in live.planned(cluster).hosts}
 
     def hold(self, cluster: ClusterSpec) -> Testbed:
-        """The testbed, which is then up between launches too."""
+        """The testbed, which stays up between launches."""
         return testbed.up(cluster)
 
     def start(self, request: LaunchRequest) -> Launch:
-        """Bring the testbed up unless it is, then start all processes; if one cannot be started, none is left."""
+        """Bring the testbed up if needed, then start all processes. If one cannot be started, none is left."""
         assert isinstance(request, TestbedRequest), "a launcher starts what it planned"
-        if request.minded:
-            return _start_minded(request)
+        if request.has_agents:
+            return _start_with_agents(request)
         launch = TestbedLaunch(testbed.up(request.cluster))
         try:
             for process in request.processes:
@@ -105,15 +110,15 @@ def _process(
     cluster: ClusterSpec, rank: Rank, command: Sequence[str], environment: Mapping[str, str], logs: Path
 ) -> Process:
     key = cluster_key(cluster)
-    within = (*find_places().enter(key, host_namespace(key, rank.node)), *_BATCH, *command)
+    within = (*find_folders().enter(key, host_namespace(key, rank.node)), *_BATCH, *command)
     return process_of(cluster, rank, within, environment, logs)
 
 
-def _start_minded(request: TestbedRequest) -> MindedProcesses:
-    """With the testbed up for as long as they run."""
+def _start_with_agents(request: TestbedRequest) -> AgentLaunch:
+    """Start with agents, and keep the testbed up until the launch is stopped."""
     bed = testbed.up(request.cluster)
     try:
-        return minded.start(request, then=bed.close)
+        return agent_launch.start(request, then=bed.close)
     except BaseException:
         bed.close()
         raise

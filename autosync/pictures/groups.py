@@ -97,7 +97,7 @@ def _strand(plan: Plan, message: int, operations: Sequence[Operation], sizes: Ma
         parts=parts,
         num_messages=1,
         num_bytes=num_bytes,
-        lanes=tuple(sorted({one.lane for one in transfers})),
+        lanes=tuple(sorted({plan.lane_of(one) for one in transfers})),
         priorities=tuple(sorted({one.priority for one in transfers})),
         num_slices=num_slices(operations),
         stages=stages_of(plan, operations, num_bytes),

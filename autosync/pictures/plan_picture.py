@@ -19,7 +19,7 @@ from autosync.pictures.stages import is_about_norm
 from autosync.pictures.svg import Drawing
 from autosync.pictures.theme import OTHERS
 from autosync.plan.traffic import amortised_traffic
-from autosync.plan.types import Plan, Transfer
+from autosync.plan.types import Plan
 from autosync.specs.cluster import ClusterSpec, Rank
 from autosync.strategy.wording import count
 from autosync.units import format_rate, format_size, format_time
@@ -67,10 +67,9 @@ class _Picture:
         return self._drawing.svg(self._width, height, title=title, description=description)
 
     def _head(self, title: str, subtitle: str) -> float:
-        num_lanes = len({one.lane for one in self._plan.operations if isinstance(one, Transfer)})
         words = [
             subtitle,
-            f"{count(len(self._plan.messages), 'message')}, {count(num_lanes, 'lane')}",
+            f"{count(len(self._plan.messages), 'message')}, {count(self._plan.num_lanes, 'lane')}",
             captions.overlap_words(self._plan),
         ]
         room = self._width - 2 * _MARGIN

@@ -1,7 +1,7 @@
 """The picture of a timeline: what a rank computed, what it waited for and what was under way, over a step or two.
 
 One track is training itself (forward, backward, optimizer, and where it stood still), one the local work beside it, and
-one each lane. What belongs to one message has one colour, the one that it has in the picture of its plan.
+one for each queue of a lane. What belongs to one message has one colour, that of the picture of its plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autosync.strategy.wording import count
 from autosync.units import format_time
 
 MAX_LANES = 24
-"""How many lanes of a rank are shown; of more, the picture says how many there are."""
+"""How many queues of lanes a rank shows; of more, the picture says how many there are."""
 
 _MARGIN = 18.0
 _LABELS = 134.0
@@ -139,7 +139,7 @@ class _Picture:
             y += height + 3
         hidden = len(order) - MAX_LANES - 2
         if hidden > 0:
-            self._drawing.text(_MARGIN, y + 11, f"and {count(hidden, 'more lane')}", "small soft")
+            self._drawing.text(_MARGIN, y + 11, f"and {count(hidden, 'more track')}", "small soft")
             y += 16
         return y + 6
 
@@ -148,7 +148,8 @@ class _Picture:
         is_training = any(span.kind in ("compute", "wait") for span in spans)
         height = _COMPUTE_HEIGHT if is_training else _TRACK_HEIGHT
         kinds = {_Named(span.name).what for span in spans if span.kind == "transfer"}
-        words = f"{name}: {min(kinds)}" if len(kinds) == 1 else name
+        # What the queues of a lane do tells them apart better than the number of their stage.
+        words = f"{name.partition(', stage')[0]}: {min(kinds)}" if len(kinds) == 1 else name
         self._drawing.text(_MARGIN, top + height / 2 + 4, clipped(words, _LABELS - 6, 11), "small soft")
         self._drawing.underlay((self._left, top + height), (self._left + _PLOT, top + height), "thin")
         # Waiting happens within passes, and lies on them.

@@ -6,16 +6,18 @@ end, is read as far as it goes. Times are seconds from here on.
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autosync.disk_errors import open_input
 from autosync.errors import DocumentError, InputError, Problem
+from autosync.pictures.trace_events import NoTraceError, read_events
 
-MAX_BYTES = 256 * 2**20
+MAX_RANKS = 10_000
 NUM_WARMUP = 3
 """How many first steps are not chosen where there are others: connections and buffers are made in them."""
 
@@ -55,16 +57,30 @@ class Step(NamedTuple):
 def read_trace(path: Path | str) -> tuple[RankTrace, ...]:
     """The ranks of a trace file, in the order of their numbers."""
     file = str(path)
-    ranks: dict[int, list[Mapping[str, Any]]] = {}
-    for event in _events(_read(Path(path), file), file):
-        pid = event.get("pid")
-        if isinstance(pid, int):
-            ranks.setdefault(pid, []).append(event)
-    found = [_rank(number, ranks[number], file) for number in sorted(ranks)]
+    ranks: dict[int, _Rank] = {}
+    try:
+        with open_input(Path(path)) as stream:
+            for event in read_events(stream):
+                pid = event.get("pid")
+                if isinstance(pid, int):
+                    if pid not in ranks:
+                        _refuse_more(len(ranks))
+                        ranks[pid] = _Rank(pid)
+                    ranks[pid].take(event, file)
+    except NoTraceError as error:
+        raise _refused(error.what, file, rule=error.rule or _RULE) from error
+    except (OSError, ValueError) as error:
+        raise _refused(f"cannot be read: {getattr(error, 'strerror', None) or error}", file) from error
+    found = [ranks[number].trace() for number in sorted(ranks)]
     shown = tuple(rank for rank in found if rank.spans)
     if not shown:
         raise _refused("nothing of training is in it", file)
     return shown
+
+
+def _refuse_more(num_ranks: int) -> None:
+    if num_ranks >= MAX_RANKS:
+        raise NoTraceError("it has too many ranks", f"at most {MAX_RANKS:,} ranks")
 
 
 def steps_of(rank: RankTrace) -> tuple[Step, ...]:
@@ -98,62 +114,36 @@ def choose_steps(rank: RankTrace, num_steps: int, *, first: int | None = None) -
     num_steps = min(num_steps, len(steps))
     steady = steps[NUM_WARMUP:] if len(steps) >= NUM_WARMUP + num_steps else steps
     windows = [steady[place : place + num_steps] for place in range(len(steady) - num_steps + 1)]
-    busy = [_num_transfers(rank, window) for window in windows]
-    windows = [window for window, number in zip(windows, busy, strict=True) if number >= 0.9 * max(busy)]
+    starts = sorted(span.start for span in rank.spans if span.kind == "transfer")
+    busy = [bisect_left(starts, window[-1].end) - bisect_left(starts, window[0].start) for window in windows]
+    enough = 0.9 * max(busy)
+    windows = [window for window, number in zip(windows, busy, strict=True) if number >= enough]
     usual = statistics.median(window[-1].end - window[0].start for window in windows)
     return min(windows, key=lambda window: abs(window[-1].end - window[0].start - usual))
 
 
-def _num_transfers(rank: RankTrace, window: Sequence[Step]) -> int:
-    start, end = window[0].start, window[-1].end
-    return sum(span.kind == "transfer" and start <= span.start < end for span in rank.spans)
+class _Rank:
+    """Takes a rank's events and keeps what is shown of them."""
 
+    def __init__(self, number: int) -> None:
+        self._name = f"rank {number}"
+        self._tracks: dict[int, str] = {}
+        self._spans: list[Span] = []
 
-def _read(path: Path, file: str) -> str:
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise _refused(f"cannot be read: {getattr(error, 'strerror', None) or error}", file) from error
-    if len(raw) > MAX_BYTES:
-        raise _refused("the file is too large", file, rule=f"at most {MAX_BYTES} bytes")
-    return raw.decode("utf-8", "replace")
-
-
-def _events(text: str, file: str) -> list[Mapping[str, Any]]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = _without_end(text, file)
-    if isinstance(value, dict):
-        value = value.get("traceEvents")
-    if not isinstance(value, list):
-        raise _refused("it holds no array of events", file)
-    return [event for event in value if isinstance(event, dict)]
-
-
-def _without_end(text: str, file: str) -> Any:
-    """The events of an array that was cut off, each of which stands on a line of its own."""
-    whole = text.rstrip().rpartition("},")[0]
-    try:
-        return json.loads(f"{whole}}}]")
-    except (ValueError, RecursionError) as error:
-        raise _refused("it is no JSON", file) from error
-
-
-def _rank(number: int, events: Iterable[Mapping[str, Any]], file: str) -> RankTrace:
-    name, tracks, spans = f"rank {number}", dict[int, str](), list[Span]()
-    for event in events:
+    def take(self, event: Mapping[str, Any], file: str) -> None:
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
         if event.get("ph") == "M" and event.get("name") == "process_name":
-            name = str(arguments.get("name", name))
+            self._name = str(arguments.get("name", self._name))
         elif event.get("ph") == "M" and event.get("name") == "thread_name" and isinstance(event.get("tid"), int):
-            tracks[event["tid"]] = str(arguments.get("name", ""))
+            self._tracks[event["tid"]] = str(arguments.get("name", ""))
         elif event.get("ph") == "X" and event.get("cat") in KINDS:
-            spans.append(_span(event, arguments, file))
-    spans.sort(key=lambda span: (span.start, span.track))
-    return RankTrace(name=name, tracks=tracks, spans=tuple(spans))
+            self._spans.append(_span(event, arguments, file))
+
+    def trace(self) -> RankTrace:
+        """All of it."""
+        spans = sorted(self._spans, key=lambda span: (span.start, span.track))
+        return RankTrace(name=self._name, tracks=self._tracks, spans=tuple(spans))
 
 
 def _span(event: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> Span:

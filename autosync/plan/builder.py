@@ -15,7 +15,7 @@ from autosync.plan.types import Edge, Groups, Local, Operation, Region, RegionKi
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.parts import Part
-from autosync.strategy.representation import ParameterServer, Strategy
+from autosync.strategy.representation import Strategy
 
 # What the constructor of a NamedTuple does, without a call of Python that costs as much again.
 _new = tuple.__new__
@@ -87,7 +87,7 @@ class Builder:
         self.parts = tuple(named_parts.values())
         index_of = {variable.name: index for index, variable in enumerate(model.variables)}
         self.variable_of = [index_of[part.variable.name] for part in self.parts]
-        self.num_lanes = 1 + max([message.lane for message in strategy.messages])
+        self.num_lanes = strategy.num_lanes
         self.everyone = self.site.everyone(_servers(strategy))
         self.regions: list[Region] = []
         self.operations: list[Operation] = []
@@ -250,8 +250,8 @@ def _after(waits: Waits, scope: _Scope) -> Edges:
 
 
 def _servers(strategy: Strategy) -> set[str]:
-    synchronisers = (message.synchroniser for message in strategy.messages)
-    return {one.server for one in synchronisers if isinstance(one, ParameterServer)}
+    servers = (message.synchroniser.served_by for message in strategy.messages)
+    return {server for server in servers if server is not None}
 
 
 def _cut(whole: Sequence[Piece], limit: int) -> list[list[Piece]]:

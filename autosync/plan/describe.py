@@ -45,6 +45,7 @@ class _Stages:
     def __init__(self, plan: Plan, cluster: ClusterSpec) -> None:
         self.by_message: list[list[_Stage]] = [[] for _ in plan.messages]
         self.name_of: list[str] = []
+        self._plan = plan
         self._variables = list(dict.fromkeys(part.variable.name for part in plan.parts))
         self._people = _People(plan, cluster)
         self._group(plan)
@@ -75,7 +76,7 @@ class _Stages:
             f"{first.collective} {first.algorithm}",
             who + (" (its share)" if first.within else ""),
             _size(stage),
-            str(first.lane),
+            str(self._plan.lane_of(first)),
             str(first.priority),
             when,
             after,

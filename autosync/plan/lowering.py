@@ -21,8 +21,9 @@ from autosync.plan.types import Edge, Gate, Groups, Local, Plan, Region, Transfe
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import canonical
-from autosync.strategy.parts import all_parts
-from autosync.strategy.representation import Codec, Periodic, Strategy, Synchroniser
+from autosync.strategy.codecs import Codec
+from autosync.strategy.representation import Strategy, all_parts
+from autosync.strategy.synchronisers.base import Synchroniser
 
 SHARED_NORM = Region("norm", -1, 0, 1, "float64")
 OWN_NORM = Region("norm", -1, 1, 2, "float64")
@@ -66,6 +67,7 @@ def _lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
         clip_norm=model.clip_norm,
         parts=builder.parts,
         messages=tuple([message.parts for message in strategy.messages]),
+        num_lanes=builder.num_lanes,
         regions=tuple(builder.regions),
         operations=tuple(builder.operations),
         gates=_gates(builder, finished, settled),
@@ -115,11 +117,11 @@ def _barriers(
     shared: list[tuple[Slice, Finished]] = []
     own: list[tuple[Slice, Finished]] = []
     for message, pieces, done in zip(messages, slices, finished, strict=True):
-        chosen = own if isinstance(message.synchroniser, Periodic) else shared
+        chosen = own if message.synchroniser.trains_apart else shared
         chosen.extend(zip(pieces, done, strict=True))
     of_shared = _shared_barrier(builder, shared)
     of_own = _norm(builder, builder.region(OWN_NORM), own, shares=False)
-    return [of_own if isinstance(message.synchroniser, Periodic) else of_shared for message in messages]
+    return [of_own if message.synchroniser.trains_apart else of_shared for message in messages]
 
 
 def _shared_barrier(builder: Builder, shared: Sequence[tuple[Slice, Finished]]) -> tuple[Edge, ...]:

@@ -8,8 +8,8 @@ from autosync.plan.rows import union_rows, whole_rows
 from autosync.plan.steps import Measure
 from autosync.plan.wires import encoded_bytes
 from autosync.specs.model import ITEM_BYTES
+from autosync.strategy.codecs import Codec
 from autosync.strategy.parts import Part
-from autosync.strategy.representation import Codec
 
 
 def measured(measure: Measure, part: Part, num_elements: int, codec: Codec | None, num_workers: int) -> int:

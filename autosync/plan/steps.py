@@ -18,7 +18,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from autosync.plan.types import Algorithm, Collective, Groups, LocalKind, RegionKind
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import Codec, OuterOptimizer
+from autosync.strategy.codecs import Codec
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 Measure = Literal[
     "elements",
@@ -223,3 +224,10 @@ def update(
     """The optimizer on what is held there, on the parameters or a copy of them."""
     waits = (COLLECTED, NORM, STEP_CALLED, *more)
     return LocalStep("update", groups, (grads,), (updated,), waits, amount, cost=site.update_cost, sharded=sharded)
+
+
+def update_everywhere(site: Site, *, grads: RegionKind = "grad", amount: Amount = ELEMENTS) -> Settle:
+    """Every worker updates its own copy, with nothing more to send."""
+    draft = Draft()
+    done = draft.add(update(site, site.workers, grads, "param", amount=amount))
+    return Settle(kept=(Kept("param"),), once=draft.steps, done=(done,))

@@ -91,7 +91,7 @@ class Tables:
 
     num_ranks: int
     num_workers: int
-    num_lanes: int
+    num_queues: int
     costs: tuple[str, ...]
     shapes: tuple[Shape, ...]
     operations: Operations
@@ -118,7 +118,7 @@ def tables_of(plan: Plan) -> Tables:
     return Tables(
         num_ranks=len(plan.ranks),
         num_workers=plan.num_workers,
-        num_lanes=plan.num_lanes,
+        num_queues=1 + max(plan.queues, default=-1),
         costs=tuple(costs),
         shapes=tuple(shapes),
         operations=Operations._make(

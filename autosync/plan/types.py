@@ -16,10 +16,11 @@ they wait for. How to read a plan:
 - **Edges** are local: a rank waits for what *it* takes part in. An edge to an operation in which the rank has no
   part, or to the gradient of a rank that computes none, holds nothing up. `lag` counts iterations back; before the
   first there is nothing to wait for. A server's step is called when the first worker's is.
-- **Lanes** are queues: on every rank the transfers of a lane run in the order of `operations`. Lanes go on
-  independently, `priority` (0 first) decides between them. Each stage of a template has lanes of its own, so that
-  stages of different messages overlap. `operations` is one order for all lanes and in it everything comes after
-  what it waits for, so no plan deadlocks.
+- **Lanes** are the strategy's, numbered from 0, and each has a queue for each stage of a template, so that stages of
+  different messages overlap. A transfer's `lane` is the number of its queue: `lane + stage * num_lanes`. On every
+  rank the transfers of a queue run in the order of `operations`. Queues go on independently, `priority` (0 first)
+  decides between them. `operations` is one order for all queues and in it everything comes after what it waits for,
+  so no plan deadlocks.
 - **Gates** are what compute waits for: a variable's first use in the forward pass, the return of backward, the
   return of `step()`.
 - **every** k: the operation takes place in the iterations k-1, 2k-1, … alone.
@@ -31,8 +32,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from autosync.specs.cluster import Rank
+from autosync.strategy.codecs import Codec
 from autosync.strategy.parts import Part
-from autosync.strategy.representation import Codec, OuterOptimizer, Overlap
+from autosync.strategy.representation import Overlap
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Disjoint groups of ranks."""
@@ -168,6 +171,8 @@ class Plan:
     """A graph of operations with the facts it was made from.
 
     `messages` are the canonical strategy's messages in words (the parts they hold), for people and traces.
+    `num_lanes` is how many lanes that strategy has, whether or not each sends something. Neither is part of a
+    plan's identity.
     """
 
     model: str
@@ -179,14 +184,28 @@ class Plan:
     clip_norm: float | None
     parts: tuple[Part, ...]
     messages: tuple[tuple[str, ...], ...]
+    num_lanes: int
     regions: tuple[Region, ...]
     operations: tuple[Operation, ...]
     gates: tuple[Gate, ...]
 
     @property
-    def num_lanes(self) -> int:
-        """Lanes of all stages together."""
-        return 1 + max((o.lane for o in self.operations if isinstance(o, Transfer)), default=-1)
+    def queues(self) -> tuple[int, ...]:
+        """The queues that have transfers, in order."""
+        return tuple(sorted({one.lane for one in self.operations if isinstance(one, Transfer)}))
+
+    def lane_of(self, transfer: Transfer) -> int:
+        """The lane of the strategy that a transfer is in."""
+        return transfer.lane % self.num_lanes
+
+    def queue_in_words(self, queue: int) -> str:
+        """`lane 2`, and where lanes have several queues the stage that this one is for: `lane 2, stage 0`."""
+        stages = {one // self.num_lanes for one in self.queues}
+        stage, lane = divmod(queue, self.num_lanes)
+        # The engine may do all operations in one queue, whose number no transfer has.
+        if len(stages) < 2 or stage not in stages:
+            return f"lane {lane}"
+        return f"lane {lane}, stage {sorted(stages).index(stage)}"
 
     @property
     def needed_servers(self) -> tuple[int, ...]:

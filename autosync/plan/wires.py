@@ -20,7 +20,7 @@ from autosync.plan.steps import (
 )
 from autosync.plan.types import Algorithm, Groups, RegionKind
 from autosync.specs.model import ITEM_BYTES
-from autosync.strategy.representation import Cast, Codec, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
 
 POSITION_BYTES = 4
 SCALE_BYTES = 4

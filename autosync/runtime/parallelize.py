@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from autosync.errors import InputError, OperationError
-from autosync.runtime.start import Settings, Synchronisation, start
+from autosync.runtime.local.joint_optimizer import joined
+from autosync.runtime.session.hooks import Hook
+from autosync.runtime.session.settings import Settings
+from autosync.runtime.session.start import start
+from autosync.runtime.session.synchronisation import Synchronisation
 from autosync.strategy.bundle import Bundle, load_bundle
 
 _BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
+# What torch's `Join` asks of a module.
+_JOIN = "join_hook"
 _PATIENCE_AT_EXIT_SECONDS = 20.0
+
+
+GivenT = TypeVar("GivenT", bound="torch.optim.Optimizer | Sequence[torch.optim.Optimizer]")
 
 
 def parallelize(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: GivenT,
     bundle: Bundle | Path | str | None = None,
     process_group: dist.ProcessGroup | None = None,
     *,
@@ -33,10 +44,12 @@ def parallelize(
     hand_off: bool = True,
     checks: bool = False,
     trace: Path | str | None = None,
-) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+) -> tuple[torch.nn.Module, GivenT]:
     """Train a model by a bundle's strategy, after `init_process_group`, on all its ranks.
 
     Without a bundle it is that of the file which AUTOSYNC_BUNDLE names in the environment: `autosync launch` sets it.
+
+    Where several optimizers update the model, `optimizer` is the list of all of them.
 
     The model and the optimizer that come back are the same objects: gradients are synchronised as backward makes them,
     and `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers
@@ -66,8 +79,16 @@ def parallelize(
         checks=checks,
         trace=None if trace is None else Path(trace),
     )
-    _SESSIONS[bare] = start(bare, optimizer, bundle, group, settings)
+    _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
+    vars(bare)[_JOIN] = Hook(_refuse_join)
     return model, optimizer
+
+
+def _refuse_join(**_: object) -> None:
+    raise OperationError(
+        "torch's Join over a parallelized model: a rank that has no more batches would have to take part in the steps "
+        "of the others, and cannot (give all ranks as many batches: drop the last ones, or repeat some)"
+    )
 
 
 @contextlib.contextmanager
@@ -105,6 +126,7 @@ def release(model: torch.nn.Module) -> None:
     """
     session = session_of(model)
     del _SESSIONS[_bare(model)]
+    vars(_bare(model)).pop(_JOIN, None)
     session.close()
 
 
@@ -123,6 +145,29 @@ def _end_what_is_left() -> None:
         del session
     # Hooks make cycles, and in them are the groups' last references.
     gc.collect()
+
+
+def _before_fork() -> None:
+    """What a forked process finds in its copies of models is finished."""
+    for session in list(_SESSIONS.values()):
+        # What is wrong here is told at the next step.
+        with contextlib.suppress(Exception):
+            session.drain()
+
+
+def _in_forked_process() -> None:
+    """The sessions are the parent's, and so are their connections, which both processes share.
+
+    Were they freed here, when the interpreter ends, gloo would take them from the parent as well. So they are held for
+    as long as the process lives.
+    """
+    for session in list(_SESSIONS.values()):
+        session.leave_to_parent()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+    _SESSIONS.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_in_forked_process)
 
 
 def _bundle_at_hand() -> str:

@@ -13,17 +13,18 @@ from typing import Literal
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate, by_prediction, candidate, known_candidates
-from autosync.search.guarantee import Rival, Role
-from autosync.search.progress import SILENT, Progress
+from autosync.search.guarantee import Baseline, ProofRole
+from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.proposers.interface import Ground
 from autosync.search.study import Study
-from autosync.search.trial import Trials
+from autosync.search.trial_runner import TrialRunner
 from autosync.simulators.interface import Simulator
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.buckets import MIB
 from autosync.strategy.representation import Strategy
+from autosync.trials.outages import Outages
 
 Family = Literal["bucket", "preset"]
 Measure = Callable[[Candidate], float | None]
@@ -37,7 +38,7 @@ NUM_CONFIRMED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Baselines:
+class BaselineFamilies:
     """The two families, by the ids of their strategies."""
 
     buckets: Mapping[str, Candidate]
@@ -74,31 +75,42 @@ class Baselines:
         return min(measured, key=lambda pair: pair[0])[1] if measured else None
 
 
-def find_rivals(
-    study: Study, trials: Trials, ground: Ground, *, spares_trials: bool = False, progress: Progress = SILENT
-) -> list[Rival]:
+def proof_baselines(
+    study: Study,
+    trials: TrialRunner,
+    ground: Ground,
+    *,
+    spares_trials: bool = False,
+    progress: ProgressListener = SILENT,
+) -> list[Baseline]:
     """What finalists have to beat beside stock DDP as it ships. With `spares_trials` nothing is measured for it."""
-    baselines = find_baselines(ground.model, ground.cluster, ground.domain.contains)
+    baselines = baseline_families(ground.model, ground.cluster, ground.domain.contains)
     records = study.history()
     # Of what the search measured alone: with what a proof adds others would look promising when the study is resumed.
     ground.simulator.learn(study.searched())
+    outages = Outages()
     medians = [record.measurement.median_seconds for record in records if record.measurement is not None]
 
     def measure(one: Candidate) -> float | None:
         progress.now(f"measuring {one.name} for the proof")
-        begun = study.begin_for_proof(one)
-        record = trials.run(one, begun.number, best_seconds=min(medians, default=None))
-        study.tell(record)
-        return None if record.measurement is None else record.measurement.median_seconds
+        while True:
+            begun, is_repeated = study.begin_for_proof(one), study.is_repeated(one)
+            fastest = min(medians, default=None)
+            record = trials.run(one, begun.number, best_seconds=fastest, is_repeated=is_repeated)
+            study.tell(record)
+            if record.failure is None or not record.failure.is_infrastructure:
+                outages.over()
+                return None if record.measurement is None else record.measurement.median_seconds
+            outages.wait(record.failure, progress.now)
 
     how = None if spares_trials else measure
     bucket = baselines.best("bucket", records, ground.simulator, measure=how)
     preset = baselines.best("preset", records, ground.simulator, measure=how)
-    found: list[tuple[Role, Candidate | None]] = [("best bucket", bucket), ("best preset", preset)]
-    return [Rival(role=role, candidate=one) for role, one in found if one is not None]
+    found: list[tuple[ProofRole, Candidate | None]] = [("best bucket", bucket), ("best preset", preset)]
+    return [Baseline(role=role, candidate=one) for role, one in found if one is not None]
 
 
-def find_baselines(model: ModelSpec, cluster: ClusterSpec, contains: Callable[[Strategy], bool]) -> Baselines:
+def baseline_families(model: ModelSpec, cluster: ClusterSpec, contains: Callable[[Strategy], bool]) -> BaselineFamilies:
     """The families of a model on a cluster, as far as they may be tried; presets that are exact alone."""
     default = candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
     buckets: dict[str, Candidate] = {}
@@ -117,4 +129,4 @@ def find_baselines(model: ModelSpec, cluster: ClusterSpec, contains: Callable[[S
         and one.strategy_id != default.strategy_id
         and one.strategy_id not in buckets
     }
-    return Baselines(buckets, presets)
+    return BaselineFamilies(buckets, presets)

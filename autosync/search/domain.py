@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autosync.plan.lowering import lower
-from autosync.runtime.support import unsupported
-from autosync.search.memory import Room
+from autosync.plan.types import Plan
+from autosync.runtime.session.support import unsupported
+from autosync.search.node_memory import NodeMemory
 from autosync.search.proposers.likeness import Likeness
 from autosync.simulators.learned.residuals import distances
 from autosync.strategy import legality
@@ -27,10 +28,11 @@ class SpaceDomain:
     """Every strategy of a space that the engine runs and that has room in the nodes' memory.
 
     Presets that lie outside the grid of the limits (a slice size of their own, say) may be tried as well; what is lossy
-    or stale only where the limits allow it.
+    or stale only where the limits allow it. `plan_of` lowers a strategy: a study passes its preparer's.
     """
 
     space: Space
+    plan_of: Callable[[Strategy], Plan] | None = None
 
     def sample(self, rng: random.Random) -> Strategy:
         return self.space.sample(rng)
@@ -50,8 +52,9 @@ class SpaceDomain:
             return False
         if legality.problems(strategy, model, cluster):
             return False
-        plan = lower(strategy, model, cluster)
-        return not unsupported(plan) and Room(model, cluster).has(plan)
+        plan_of = self.plan_of or (lambda strategy: lower(strategy, model, cluster))
+        plan = plan_of(strategy)
+        return not unsupported(plan) and NodeMemory(model, cluster).fits(plan)
 
 
 class PoolDomain:

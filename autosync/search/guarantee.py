@@ -16,94 +16,95 @@ from typing import Literal
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate
-from autosync.search.crowd import most_at_once
-from autosync.search.fidelity import Fidelity, measure_fidelities
-from autosync.search.progress import SILENT, Progress, Tried
-from autosync.search.trial import Trials
+from autosync.search.progress import SILENT, FinishedTrial, ProgressListener
+from autosync.search.proof_capacity import most_at_once
+from autosync.search.training_fidelity import TrainingFidelity, measure_fidelities
+from autosync.search.trial_runner import TrialRunner
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.trials.compare import Comparison, Ratio, compare
 from autosync.trials.contestant import Contestant
+from autosync.trials.outages import Outages
 from autosync.trials.policy import measure
 from autosync.trials.service import TrialFailed
 
-Role = Literal["default", "best bucket", "best preset", "finalist"]
+ProofRole = Literal["default", "best bucket", "best preset", "finalist"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Baseline:
     """A baseline beside stock DDP as it ships, that finalists are held against."""
 
-    role: Role
+    role: ProofRole
     candidate: Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entrant:
+class ProofContestant:
     """Who takes part in the proof, and as what."""
 
-    role: Role
+    role: ProofRole
     candidate: Candidate
-    contestant: Contestant
+    run_as: Contestant
+
+    @property
+    def name(self) -> str:
+        return self.run_as.name
+
+    @property
+    def settings(self) -> DdpSettings | None:
+        """How stock DDP is set up; None under our engine."""
+        is_stock = self.run_as.bundle is None or self.role == "best bucket"
+        return self.run_as.ddp if is_stock else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofResult:
+    """How one contestant did: its steps, and how many times as fast as stock DDP it is (None for stock DDP itself)."""
+
+    contestant: ProofContestant
+    measurement: Measurement
+    ratio: Ratio | None
 
     @property
     def name(self) -> str:
         return self.contestant.name
 
     @property
-    def settings(self) -> DdpSettings | None:
-        """How stock DDP is set up; None under our engine."""
-        is_stock = self.contestant.bundle is None or self.role == "best bucket"
-        return self.contestant.ddp if is_stock else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """How one entrant did: its steps, and how many times as fast as stock DDP it is (None for stock DDP itself)."""
-
-    entrant: Entrant
-    measurement: Measurement
-    ratio: Ratio | None
-
-    @property
-    def name(self) -> str:
-        return self.entrant.name
-
-    @property
     def candidate(self) -> Candidate:
-        return self.entrant.candidate
+        return self.contestant.candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The contests, the default's first; the winner, which is the default unless one is faster for certain.
+    """The results, the default's first; the winner, which is the default unless one is faster for certain.
 
     `against` has the winner beside the other baselines and the fastest beside the winner, where these are others.
-    `left_out` has the entrants that could not be measured again, by name. `fidelities` says what those that are not
+    `left_out` has the contestants that could not be measured again, by name. `fidelities` says what those that are not
     exact do to training, by the ids of their strategies. `other_cpu_share` is what other programs used of this
     machine's processors meanwhile, where that can be known.
     """
 
-    contests: tuple[Contest, ...]
-    winner: Contest
+    results: tuple[ProofResult, ...]
+    winner: ProofResult
     against: tuple[Ratio, ...] = ()
     left_out: Mapping[str, Failure]
-    fidelities: Mapping[str, Fidelity] = field(default_factory=dict)
+    fidelities: Mapping[str, TrainingFidelity] = field(default_factory=dict)
     other_cpu_share: float | None = None
 
     @property
-    def default(self) -> Contest:
-        return self.contests[0]
+    def default(self) -> ProofResult:
+        return self.results[0]
 
     @property
     def beats_default(self) -> bool:
-        return self.winner is not self.default and self.winner.entrant.role != "default"
+        return self.winner is not self.default and self.winner.contestant.role != "default"
 
-    def fidelity(self, contest: Contest) -> Fidelity | None:
+    def fidelity(self, result: ProofResult) -> TrainingFidelity | None:
         """What it does to training; None of what is exact."""
-        return self.fidelities.get(contest.candidate.strategy_id)
+        return self.fidelities.get(result.candidate.strategy_id)
 
 
-def choose_finalists(tried: Sequence[Tried], num_finalists: int) -> list[Candidate]:
+def choose_finalists(tried: Sequence[FinishedTrial], num_finalists: int) -> list[Candidate]:
     """The fastest strategies of ours; where inexact ones are among them, the fastest exact one too."""
     failures = [one.record.failure for one in tried if one.record.failure is not None]
     if tried and len(failures) == len(tried):
@@ -125,25 +126,25 @@ def _is_exact(candidate: Candidate) -> bool:
 
 
 def prove(
-    trials: Trials,
+    trials: TrialRunner,
     finalists: Sequence[Candidate],
     *,
-    rivals: Sequence[Rival] = (),
+    baselines: Sequence[Baseline] = (),
     best_seconds: float | None = None,
     seed: int = 0,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> Verdict:
     """Measure stock DDP, the finalists and the baselines in turn and declare the winner.
 
     `best_seconds` is the best median of the trials, if there were any.
     """
-    entrants, crowded_out = _as_fit(line_up(trials, finalists, rivals), trials)
-    if len(entrants) == 1:
-        return _default_alone(trials, entrants[0])
+    contestants, crowded_out = _as_fit(proof_contestants(trials, finalists, baselines), trials)
+    if len(contestants) == 1:
+        return _default_alone(trials, contestants[0])
     trials.other_cpu_share()
     comparison = compare(
         trials.service,
-        [entrant.contestant for entrant in entrants],
+        [contestant.run_as for contestant in contestants],
         design=trials.effort.proof,
         policy=trials.policy(best_seconds),
         seed=seed,
@@ -151,47 +152,53 @@ def prove(
         progress=progress.now,
     )
     other_cpu_share = trials.other_cpu_share()
-    measured = [one.candidate for one in entrants if one.name in comparison.measurements]
-    verdict = judge(comparison, entrants, measure_fidelities(trials, measured, progress))
+    measured = [one.candidate for one in contestants if one.name in comparison.measurements]
+    verdict = judge(comparison, contestants, measure_fidelities(trials, measured, progress))
     left_out = {**crowded_out, **verdict.left_out}
     return replace(verdict, left_out=left_out, other_cpu_share=other_cpu_share)
 
 
-def _as_fit(entrants: Sequence[Entrant], trials: Trials) -> tuple[list[Entrant], dict[str, Failure]]:
+def _as_fit(
+    contestants: Sequence[ProofContestant], trials: TrialRunner
+) -> tuple[list[ProofContestant], dict[str, Failure]]:
     """As many as there is memory for, two at the least; the first finalist and the baselines stay longest."""
     room = None if trials.is_recorded else most_at_once(trials.model, trials.cluster)
-    if room is None or len(entrants) <= max(room, 2):
-        return list(entrants), {}
-    ours = [one for one in entrants if one.role == "finalist"]
-    important = [*entrants[:1], *ours[:1], *(one for one in entrants[1:] if one.role != "finalist"), *ours[1:]]
+    if room is None or len(contestants) <= max(room, 2):
+        return list(contestants), {}
+    ours = [one for one in contestants if one.role == "finalist"]
+    important = [*contestants[:1], *ours[:1], *(one for one in contestants[1:] if one.role != "finalist"), *ours[1:]]
     kept = {one.name for one in important[: max(room, 2)]}
     reason = Failure(kind="refused", message="there is no room in memory for it beside the others")
-    return [one for one in entrants if one.name in kept], {one.name: reason for one in entrants if one.name not in kept}
+    return [one for one in contestants if one.name in kept], {
+        one.name: reason for one in contestants if one.name not in kept
+    }
 
 
-def line_up(trials: Trials, finalists: Sequence[Candidate], rivals: Sequence[Rival] = ()) -> list[Entrant]:
+def proof_contestants(
+    trials: TrialRunner, finalists: Sequence[Candidate], baselines: Sequence[Baseline] = ()
+) -> list[ProofContestant]:
     """Who takes part, the default first, nobody twice; the default alone where there are no finalists.
 
     The best bucket runs as stock DDP itself does, with one argument more. Our engine hands such buckets to the same
     reducer, so a finalist that has them is left out beside it. A finalist that is the best preset is told as that.
     """
-    found = [Entrant(role="default", candidate=STOCK_DDP, contestant=trials.contestant(STOCK_DDP))]
+    found = [ProofContestant(role="default", candidate=STOCK_DDP, run_as=trials.contestant(STOCK_DDP))]
     if not finalists:
         return found
-    presets = {rival.candidate.strategy_id for rival in rivals if rival.role == "best preset"}
-    for rival in rivals:
-        if rival.role == "best bucket":
-            settings = trials.ddp_settings(rival.candidate, gradient_as_bucket_view=False)
+    presets = {baseline.candidate.strategy_id for baseline in baselines if baseline.role == "best preset"}
+    for baseline in baselines:
+        if baseline.role == "best bucket":
+            settings = trials.ddp_settings(baseline.candidate, gradient_as_bucket_view=False)
             # No record tells of stock DDP with an argument; what our engine makes of its buckets is as near as it gets.
-            bundle = trials.bundle(rival.candidate) if trials.is_recorded else None
+            bundle = trials.bundle(baseline.candidate) if trials.is_recorded else None
             contestant = Contestant(name=_bucket_name(settings), ddp=settings, bundle=bundle)
-            found.append(Entrant(role=rival.role, candidate=rival.candidate, contestant=contestant))
-    for one in (*finalists, *(rival.candidate for rival in rivals if rival.role == "best preset")):
-        role: Role = "best preset" if one.strategy_id in presets else "finalist"
+            found.append(ProofContestant(role=baseline.role, candidate=baseline.candidate, run_as=contestant))
+    for one in (*finalists, *(baseline.candidate for baseline in baselines if baseline.role == "best preset")):
+        role: ProofRole = "best preset" if one.strategy_id in presets else "finalist"
         # For stock DDP a finalist differs from the best bucket by its flags, if by nothing else.
-        ours = [entrant for entrant in found if entrant.role != "best bucket" or trials.target == "autosync"]
-        if all(one.strategy_id != entrant.candidate.strategy_id for entrant in ours):
-            found.append(Entrant(role=role, candidate=one, contestant=trials.contestant(one)))
+        ours = [contestant for contestant in found if contestant.role != "best bucket" or trials.target == "autosync"]
+        if all(one.strategy_id != contestant.candidate.strategy_id for contestant in ours):
+            found.append(ProofContestant(role=role, candidate=one, run_as=trials.contestant(one)))
     if trials.target == "ddp" and not trials.is_recorded:
         found += _other_flags(found)
     return found
@@ -201,35 +208,45 @@ def _bucket_name(settings: DdpSettings) -> str:
     return f"stock DDP, bucket_cap_mb={settings.limits_bytes[0] / 2**20:g}"
 
 
-def _other_flags(entrants: Sequence[Entrant]) -> list[Entrant]:
+def _other_flags(contestants: Sequence[ProofContestant]) -> list[ProofContestant]:
     """The first finalist once more for each of stock DDP's flags, which a search by buckets leaves as they are."""
-    first = next((one for one in entrants if one.role in ("finalist", "best preset")), None)
+    first = next((one for one in contestants if one.role in ("finalist", "best preset")), None)
     if first is None:
         return []
-    plain = first.contestant.ddp
+    plain = first.run_as.ddp
     others = {
         "no views": replace(plain, gradient_as_bucket_view=False),
         "batched copies": replace(plain, gradient_as_bucket_view=False, batched_grad_copy=True),
         "static graph": replace(plain, static_graph=True),
     }
     return [
-        replace(first, contestant=Contestant(name=f"{first.name}, {name}", ddp=settings))
+        replace(first, run_as=Contestant(name=f"{first.name}, {name}", ddp=settings))
         for name, settings in others.items()
     ]
 
 
-def _default_alone(trials: Trials, default: Entrant) -> Verdict:
+def _default_alone(trials: TrialRunner, default: ProofContestant) -> Verdict:
+    result = ProofResult(contestant=default, measurement=_measured(trials, default), ratio=None)
+    return Verdict(results=(result,), winner=result, left_out={})
+
+
+def _measured(trials: TrialRunner, default: ProofContestant) -> Measurement:
     policy, compute_seconds = trials.effort.trial, trials.model.step_seconds
-    try:
-        measurement = measure(trials.service, default.contestant, policy, compute_seconds=compute_seconds)
-    except TrialFailed as failure:
-        raise OperationError(f"stock DDP could not be measured ({failure.kind}): {failure.message}") from failure
-    contest = Contest(entrant=default, measurement=measurement, ratio=None)
-    return Verdict(contests=(contest,), winner=contest, left_out={})
+    outages = Outages()
+    while True:
+        try:
+            return measure(trials.service, default.run_as, policy, compute_seconds=compute_seconds)
+        except TrialFailed as failure:
+            if not outages.excuses(default.name, failure):
+                what = f"stock DDP could not be measured ({failure.kind}): {failure.message}"
+                raise OperationError(what) from failure
+            outages.wait(failure)
 
 
 def judge(
-    comparison: Comparison, entrants: Sequence[Entrant], fidelities: Mapping[str, Fidelity] | None = None
+    comparison: Comparison,
+    contestants: Sequence[ProofContestant],
+    fidelities: Mapping[str, TrainingFidelity] | None = None,
 ) -> Verdict:
     """The fastest of those that beat stock DDP with 95 % confidence in all of them together; else stock DDP.
 
@@ -237,31 +254,31 @@ def judge(
     loss is no number any more.
     """
     fidelities = fidelities or {}
-    default = entrants[0].name
+    default = contestants[0].name
     failure = comparison.failures.get(default)
     if failure is not None:
         what = f"stock DDP could not be measured again ({failure.kind}): {failure.message}"
         raise OperationError(f"{what}; without it nothing is proved")
     ratios = {ratio.name: ratio for ratio in comparison.ratios}
-    contests = tuple(
-        Contest(entrant=one, measurement=comparison.measurements[one.name], ratio=ratios.get(one.name))
-        for one in entrants
+    results = tuple(
+        ProofResult(contestant=one, measurement=comparison.measurements[one.name], ratio=ratios.get(one.name))
+        for one in contestants
         if one.name in comparison.measurements
     )
     lost = {key for key, one in fidelities.items() if one.diverged}
-    beats = [contest for contest in contests if contest.name in comparison.beats_first]
-    faster = [contest for contest in beats if contest.candidate.strategy_id not in lost]
-    fastest = max(faster, key=_speedup, default=contests[0])
-    simpler = next((one for one in faster if one.entrant.role == "best bucket"), None)
+    beats = [result for result in results if result.name in comparison.beats_first]
+    faster = [result for result in beats if result.candidate.strategy_id not in lost]
+    fastest = max(faster, key=_speedup, default=results[0])
+    simpler = next((one for one in faster if one.contestant.role == "best bucket"), None)
     winner = fastest
     if simpler is not None and comparison.between(fastest.name, simpler.name).verdict != "faster":
         winner = simpler
-    others = [one for one in contests if one.entrant.role in ("best bucket", "best preset") and one is not winner]
-    against = [comparison.between(winner.name, one.name) for one in others] if winner is not contests[0] else []
+    others = [one for one in results if one.contestant.role in ("best bucket", "best preset") and one is not winner]
+    against = [comparison.between(winner.name, one.name) for one in others] if winner is not results[0] else []
     if winner is not fastest and fastest not in others:
         against.append(comparison.between(fastest.name, winner.name))
     return Verdict(
-        contests=contests,
+        results=results,
         winner=winner,
         against=tuple(against),
         left_out=comparison.failures,
@@ -269,6 +286,6 @@ def judge(
     )
 
 
-def _speedup(contest: Contest) -> float:
-    assert contest.ratio is not None, "only who is compared with stock DDP beats it"
-    return contest.ratio.speedup.value
+def _speedup(result: ProofResult) -> float:
+    assert result.ratio is not None, "only who is compared with stock DDP beats it"
+    return result.ratio.speedup.value

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from autosync.search.trial import ComparingService
+from autosync.search.trial_runner import ComparingService
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import StepSamples
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from autosync.datasets.dataset import Dataset
 from autosync.datasets.facts import Spec
 from autosync.datasets.schema import Failure, Measurement, Record
-from autosync.datasets.sources import Source
 from autosync.datasets.studies import find_study
 from autosync.documents import parse, without_file
 from autosync.errors import InputError, Problem
 from autosync.search.candidates import STOCK_DDP, Candidate, candidate_of
-from autosync.search.trial import ComparingService
+from autosync.search.trial_runner import ComparingService
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
 from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
@@ -47,7 +47,7 @@ class Pool:
 def read_pool(source: str, *, model: str | None = None, cluster: str | None = None) -> Pool:
     """The pool of a study or a dataset; of a dataset of several, that of a model on a cluster by their names."""
     path = Path(source) if Path(source).exists() else find_study(source)
-    opened = Source(path)
+    opened = Dataset(path)
     problems: list[Problem] = []
     records = list(opened.records(problems.append))
     names = {_whom(record): (record.model_name, record.cluster_name) for record in records}
@@ -82,6 +82,9 @@ def _one_each(records: Sequence[Record]) -> dict[str, Record]:
     """For each strategy the best record: measured rather than failed, without doubts, the last of equals."""
     found: dict[str, Record] = {}
     for record in records:
+        if record.failure is not None and record.failure.is_infrastructure:
+            # That says nothing of the strategy.
+            continue
         key = record.strategy_id or record.origin.rpartition(":")[2]
         if key not in found or _worth(record) >= _worth(found[key]):
             found[key] = record
@@ -126,7 +129,7 @@ class RecordedService(ComparingService):
         if record.measurement is None:
             failure: Failure | None = record.failure
             assert failure is not None, "a record has a measurement or a failure"
-            raise TrialFailed(failure.kind, failure.message)
+            raise TrialFailed(failure.kind, failure.message, blame="strategy")
         self._at[contestant.name] = (record.measurement, 0)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:  # noqa: ARG002 - nothing runs on

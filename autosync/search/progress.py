@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autosync import units
-from autosync.datasets.schema import Measurement, Record
+from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.search.candidates import Candidate, candidate_of
-from autosync.search.effort import Effort
+from autosync.search.measurement_effort import Effort
 
 PROOF_WARMUP_STEPS = 20
 """About as many steps as a finalist takes before those that are measured."""
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     """Who is told, from the thread that tunes. Neither method may raise or take long: ranks wait meanwhile."""
 
     def note(self, text: str) -> None:
@@ -26,7 +26,7 @@ class Progress(Protocol):
         """What is being done from here until the next call."""
 
 
-class Silent:
+class SilentListener:
     """Tells nobody."""
 
     def note(self, text: str) -> None:
@@ -36,11 +36,11 @@ class Silent:
         pass
 
 
-SILENT = Silent()
+SILENT = SilentListener()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class FinishedTrial:
     """A candidate and what came of it."""
 
     candidate: Candidate
@@ -51,8 +51,8 @@ class Tried:
         return self.record.measurement
 
 
-class Course:
-    """The course of one search: of how many trials at most, in how much time, and what has come of it so far."""
+class SearchStatus:
+    """The status of one search: of how many trials at most, in how much time, and what has come of it so far."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Course:
         effort: Effort,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.tried: list[Tried] = []
+        self.tried: list[FinishedTrial] = []
         self._num_trials = num_trials
         self._budget_seconds = budget_seconds
         self._effort = effort
@@ -79,7 +79,8 @@ class Course:
         """All records of the study as of now, whoever made them."""
         known = {one.record.trial: one for one in self.tried}
         self.tried = [
-            known.get(record.trial) or Tried(candidate=candidate_of(record), record=record) for record in records
+            known.get(record.trial) or FinishedTrial(candidate=candidate_of(record), record=record)
+            for record in records
         ]
 
     @property
@@ -143,6 +144,11 @@ class Course:
         told += [f"({best})" for best in self._best()]
         return " ".join(told)
 
+    def outage(self, candidate: Candidate, failure: Failure) -> str:
+        """What is told of a trial under which the machines failed: it is none."""
+        kind = "infrastructure" if failure.kind == "infrastructure" else f"infrastructure, {failure.kind}"
+        return f"{candidate.name}: {kind}: {failure.message}; it will be tried again"
+
     def _best(self) -> list[str]:
         measured = [(one.measurement.median_seconds, one.candidate.name) for one in self.tried if one.measurement]
         if not measured:
@@ -155,7 +161,7 @@ class Course:
         return [] if seconds is None else [f"about {units.format_time(max(round(seconds), 1))} left"]
 
 
-def _outcome(tried: Tried) -> str:
+def _outcome(tried: FinishedTrial) -> str:
     measurement, failure = tried.measurement, tried.record.failure
     if measurement is None:
         assert failure is not None, "a record has a measurement or a failure"

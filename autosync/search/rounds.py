@@ -7,7 +7,7 @@ import time
 
 from autosync.search.candidates import STOCK_DDP, Candidate, by_prediction
 from autosync.search.proposers.interface import Proposer
-from autosync.search.study import Asked, Study
+from autosync.search.study import StartedTrial, Study
 from autosync.simulators.interface import Simulator
 
 
@@ -24,7 +24,7 @@ class Rounds:
         self._seed = seed
         self.search_seconds = 0.0
 
-    def next(self, num_left: int) -> Asked | None:
+    def next(self, num_left: int) -> StartedTrial | None:
         """The next trial, begun; None where the proposer finds nothing new. It is one of `num_left` at the most."""
         asked = self._study.ask()
         while asked is None:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import IO, Any, Literal, Self
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autosync.datasets.schema import Record, record_from_plain, record_to_plain
+from autosync.datasets.schema import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE, Record, record_from_plain, record_to_plain
 from autosync.datasets.storage import close_storage, open_journal, open_storage
-from autosync.datasets.studies import RECORD_ATTRIBUTE, WITHDRAWN_ATTRIBUTE
 from autosync.documents import without_file
-from autosync.errors import AutosyncError, InputError
+from autosync.errors import InputError, OperationError
 from autosync.search.candidates import Candidate
 from autosync.search.study_folder import StudyFolder, StudySettings, read_settings, taken_error
 from autosync.specs.cluster import ClusterSpec
@@ -35,6 +35,8 @@ from autosync.strategy.files import dump_strategy, parse_strategy
 CANDIDATE_ATTRIBUTE = "candidate"
 TUNER_ATTRIBUTE = "tuner"
 PROOF_ATTRIBUTE = "for_proof"
+MAX_EXCUSED = 2
+"""So many trials of one strategy are put down to the machines where others' were too."""
 STALE_SECONDS = 3600.0
 """Of a trial that another machine began that long ago nothing is expected any more: others may try its strategy."""
 
@@ -42,7 +44,7 @@ _Reason = Literal["interrupted", "duplicate", "empty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StartedTrial:
     """A trial that has begun: its number and what is to be tried."""
 
     number: int
@@ -60,10 +62,16 @@ class Study:
         self._is_shared = storage is not None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._storage = open_journal(folder.journal) if storage is None else open_storage(storage)
-        self._optuna = optuna.create_study(
-            storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
-        )
+        try:
+            self._optuna = optuna.create_study(
+                storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
+            )
+        except optuna.exceptions.OptunaError as error:
+            # Of a database; its words stand in what caused it.
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise OperationError(f"the study {self.name} cannot be opened in its storage: {reason}") from error
         self._id = self._storage.get_study_id_from_name(self.name)
+        self._check_trials()
         self._records: dict[int, Record] = {}
         self._candidates: dict[str, Candidate] = {}
 
@@ -78,13 +86,20 @@ class Study:
         close_storage(self._storage)
         self._held.close()
 
+    def _check_trials(self) -> None:
+        """Refuse trials whose attributes are none that a study writes: Optuna takes them as they stand."""
+        for trial in self._trials():
+            if not _is_well_formed(trial.user_attrs):
+                rule = "a trial has its strategy, and a record once it is finished"
+                raise InputError(f"{self.folder.path}: trial {trial.number} cannot be understood", rule=rule)
+
     def enqueue(self, candidates: Iterable[Candidate]) -> None:
         """Have strategies wait for their trials, in this order."""
         for one in candidates:
             self._candidates[one.strategy_id] = one
             self._optuna.enqueue_trial({}, user_attrs={CANDIDATE_ATTRIBUTE: _plain(one)})
 
-    def ask(self) -> Asked | None:
+    def ask(self) -> StartedTrial | None:
         """Begin the next trial that waits; None where none does. What another tuner proposed too is passed over."""
         while any(trial.state == TrialState.WAITING for trial in self._trials()):
             trial = self._optuna.ask()
@@ -96,10 +111,10 @@ class Study:
                 self._withdraw(trial.number, "duplicate")
             else:
                 trial.set_user_attr(TUNER_ATTRIBUTE, self.settings.tuner)
-                return Asked(number=trial.number, candidate=self._candidate(fields))
+                return StartedTrial(number=trial.number, candidate=self._candidate(fields))
         return None
 
-    def begin_for_proof(self, candidate: Candidate) -> Asked:
+    def begin_for_proof(self, candidate: Candidate) -> StartedTrial:
         """Begin a trial at once, beside those that wait and outside of what the search counts."""
         self._candidates[candidate.strategy_id] = candidate
         attributes = {
@@ -109,7 +124,7 @@ class Study:
         }
         begun = create_trial(state=TrialState.RUNNING, user_attrs=attributes)
         trial_id = self._storage.create_new_trial(self._id, template_trial=begun)
-        return Asked(number=self._storage.get_trial_number_from_id(trial_id), candidate=candidate)
+        return StartedTrial(number=self._storage.get_trial_number_from_id(trial_id), candidate=candidate)
 
     def tell(self, record: Record) -> None:
         """Finish a trial: the record goes into it, its median is its value."""
@@ -117,16 +132,35 @@ class Study:
         self._finish(record)
 
     def history(self) -> list[Record]:
-        """The records of all finished trials, whoever ran them, in the order of their numbers."""
-        return [self._record(trial) for trial in self._finished()]
+        """What finished trials say of strategies, whoever ran them, in the order of their numbers."""
+        return [self._record(trial) for trial in self._finished() if not self._is_outage(trial)]
 
     def searched(self) -> list[Record]:
         """Those of the search."""
-        return [self._record(trial) for trial in self._finished() if not _is_for_proof(trial)]
+        settled = (trial for trial in self._finished() if not self._is_outage(trial))
+        return [self._record(trial) for trial in settled if not _is_for_proof(trial)]
 
     def for_proof(self) -> list[Record]:
         """Those that were measured for a proof alone."""
-        return [self._record(trial) for trial in self._finished() if _is_for_proof(trial)]
+        settled = (trial for trial in self._finished() if not self._is_outage(trial))
+        return [self._record(trial) for trial in settled if _is_for_proof(trial)]
+
+    def outages(self) -> list[Record]:
+        """The records of trials under which the machines failed: they are kept, and say nothing of strategies."""
+        return [self._record(trial) for trial in self._finished() if self._is_outage(trial)]
+
+    def is_repeated(self, candidate: Candidate) -> bool:
+        """Whether so many trials of a candidate have ended so that what ends so again is the candidate's own doing.
+
+        One is enough, unless others have ended so too: then it is rather the machines.
+        """
+        whose = [
+            _strategy_id(trial)
+            for trial in self._finished()
+            if _has_candidate(trial) and (failure := self._record(trial).failure) and failure.kind == "infrastructure"
+        ]
+        num_own = whose.count(candidate.strategy_id)
+        return num_own >= (MAX_EXCUSED if num_own < len(whose) else 1)
 
     def taken(self) -> set[str]:
         """The ids of strategies that wait or are being tried."""
@@ -153,6 +187,12 @@ class Study:
 
     def agree(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         """Hold the model and the cluster against those that the study was begun with; they are those if it is new."""
+        is_strange = "model" not in self._optuna.user_attrs and bool(self._trials())
+        if is_strange or self._optuna.directions != [StudyDirection.MINIMIZE]:
+            rule = "a study of Optuna's that autosync has begun, or a name that is not taken"
+            raise InputError(
+                f"the study {self.name} in the storage is of something else", rule=rule, hint="--study NAME"
+            )
         for what, found in (("model", model.fingerprint()), ("cluster", cluster.fingerprint())):
             known = self._optuna.user_attrs.get(what)
             if known is None:
@@ -188,7 +228,15 @@ class Study:
         """
         others = (trial for trial in self._trials() if trial.number < number or _is_for_proof(trial))
         alike = (trial for trial in others if _has_candidate(trial) and _strategy_id(trial) == strategy_id)
-        return any(not _is_withdrawn(trial) and (_is_to_come(trial) or _has_record(trial)) for trial in alike)
+        return any(not _is_withdrawn(trial) and (_is_to_come(trial) or self._is_settled(trial)) for trial in alike)
+
+    def _is_outage(self, trial: FrozenTrial) -> bool:
+        failure = self._record(trial).failure
+        return failure is not None and failure.is_infrastructure
+
+    def _is_settled(self, trial: FrozenTrial) -> bool:
+        """Whether a trial says something of its strategy."""
+        return _has_record(trial) and not self._is_outage(trial)
 
     def _waits(self, strategy_id: str) -> bool:
         waiting = (trial for trial in self._trials() if trial.state == TrialState.WAITING and _has_candidate(trial))
@@ -220,23 +268,22 @@ def begin_study(
     """A new study, or a part of our own in one that others have in the same storage."""
     if folder.is_begun:
         raise taken_error(folder.path)
+    is_made = not folder.path.exists()
     folder.path.mkdir(parents=True, exist_ok=True)
     with _closing_where_it_fails(folder.hold()) as held:
         if folder.is_begun:
             # Somebody else began it meanwhile, and is done.
             raise taken_error(folder.path)
-        save_model(model, folder.model)
-        save_cluster(folder.cluster, cluster)
-        # Last: a folder that has its settings has all that is needed to go on.
-        settings.write(folder)
         try:
+            save_model(model, folder.model)
+            save_cluster(folder.cluster, cluster)
+            # Last: a folder that has its settings has all that is needed to go on.
+            settings.write(folder)
             study = Study(folder, settings, held, storage=storage)
             study.agree(model, cluster)
-        except AutosyncError:
-            if storage is not None:
-                # It cannot be opened, or a study of something else is in it: the name is still free.
-                for file in (folder.settings, folder.model, folder.cluster):
-                    file.unlink()
+        except Exception:
+            # No storage, a study of something else in it, a full disk: the name is still free.
+            folder.forget(whole=is_made)
             raise
         return study
 
@@ -263,6 +310,20 @@ def _closing_where_it_fails(held: IO[bytes]) -> Iterator[IO[bytes]]:
 def _plain(candidate: Candidate) -> dict[str, Any]:
     strategy = None if candidate.strategy is None else dump_strategy(candidate.strategy)
     return {"origin": candidate.origin, "strategy_id": candidate.strategy_id, "strategy": strategy}
+
+
+def _is_well_formed(attributes: object) -> bool:
+    """Whether a trial has the attributes that `enqueue` and `tell` give it, or none."""
+    if not isinstance(attributes, dict) or not isinstance(attributes.get(RECORD_ATTRIBUTE, {}), dict):
+        return False
+    if CANDIDATE_ATTRIBUTE not in attributes:
+        return True
+    fields = attributes[CANDIDATE_ATTRIBUTE]
+    return (
+        isinstance(fields, dict)
+        and all(isinstance(fields.get(name), str) for name in ("origin", "strategy_id"))
+        and (fields.get("strategy", "") is None or isinstance(fields.get("strategy"), dict))
+    )
 
 
 def _has_record(trial: FrozenTrial) -> bool:

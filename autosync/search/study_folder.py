@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import fcntl
+import os
 import re
 import secrets
 from dataclasses import dataclass, field
@@ -11,10 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from autosync import documents
+from autosync.datasets.storage import LOCK_FLAGS, LOCK_MODE, lock_of
 from autosync.datasets.studies import CLUSTER_FILE, JOURNAL_FILE, MODEL_FILE, STUDIES_FOLDER, STUDY_FILE, find_study
 from autosync.documents import STRICT
 from autosync.errors import InputError, OperationError
-from autosync.search.effort import NORMAL_EFFORT, Effort
+from autosync.search.measurement_effort import NORMAL_EFFORT, Effort
 from autosync.search.target import Target
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -74,19 +77,55 @@ class StudyFolder:
         return self.path / "summary.json"
 
     @property
+    def links(self) -> dict[str, Path]:
+        """Where names in it lead that are links out of it, which writing would follow."""
+        # Not by Path.resolve, which raises where links go round in a circle.
+        inside = os.path.realpath(self.path)
+        ways = (self.settings, self.journal, self.lock, self.model, self.cluster, self.logs, self.best, self.script)
+        return {
+            way.name: Path(os.path.realpath(way))
+            for way in (*ways, self.summary)
+            if way.is_symlink() and not Path(os.path.realpath(way)).is_relative_to(inside)
+        }
+
+    @property
     def is_begun(self) -> bool:
         """Whether there is a study: a folder whose maker was killed before it had its settings holds none."""
         return any(path.exists() for path in (self.settings, self.journal, self.logs, self.best, self.summary))
 
     def hold(self) -> IO[bytes]:
         """Keep others from tuning in this folder until what is returned is closed, or its process ends."""
-        file = self.lock.open("ab")
+        # A link or a pipe of that name, in a folder that came from elsewhere, is not followed and not waited for.
+        try:
+            file = os.fdopen(os.open(self.lock, LOCK_FLAGS, LOCK_MODE), "rb")
+        except OSError as error:
+            raise OperationError(f"{self.lock} cannot be locked: {error.strerror}") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             raise OperationError(f"{self.path}: this study is being tuned by another process") from error
+        if not self._is_lock(file):
+            # Its holder has taken the folder away.
+            file.close()
+            raise OperationError(f"{self.path}: another process has just begun this study, in vain; try again")
         return file
+
+    def forget(self, *, whole: bool) -> None:
+        """Take away what was written of a study that could not be begun; with `whole` its folder too."""
+        written = [self.settings, self.model, self.cluster, self.journal, lock_of(self.journal)]
+        for path in [*written, self.lock] if whole else written:
+            path.unlink(missing_ok=True)
+        if whole:
+            # What else is there is not of the beginning of a study.
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+
+    def _is_lock(self, file: IO[bytes]) -> bool:
+        try:
+            return os.path.samestat(self.lock.stat(), os.fstat(file.fileno()))
+        except FileNotFoundError:
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

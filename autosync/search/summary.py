@@ -8,43 +8,46 @@ from pathlib import Path
 
 from autosync.datasets.schema import Flag, Measurement, Record
 from autosync.plan.bound import Bound
-from autosync.search.guarantee import Contest, Verdict
-from autosync.search.handover import Usage
-from autosync.search.prospect import TimeShares, prospect, time_shares
-from autosync.search.study import Study
+from autosync.search.guarantee import ProofResult, Verdict
+from autosync.search.headroom import Headroom, TimeShares, possible_gain, time_shares
+from autosync.search.winner_usage import WinnerUsage
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.specs.profile.quality import profile_fields
 from autosync.strategy.describe import schedule_in_words
 from autosync.trials.compare import Ratio
 
 
 def summary_fields(
     *,
-    study: Study,
+    study: str,
     model: ModelSpec,
     cluster: ClusterSpec,
     records: Sequence[Record],
     baselines: Sequence[Record],
+    outages: Sequence[Record] = (),
     verdict: Verdict,
     limit: Bound,
-    usage: Usage,
+    usage: WinnerUsage,
     bundle: Path,
 ) -> dict[str, object]:
     """The fields of `summary.json` that say what was found; what finding it cost is told by whoever did."""
-    gain = prospect(verdict.default.measurement, model, cluster, limit)
+    gain = possible_gain(verdict.default.measurement, model, cluster, limit)
     return {
         "schema": "autosync.summary/1",
-        "study": study.name,
+        "study": study,
         "model": model.name,
         "cluster": cluster.name,
+        "profile": profile_fields(model),
         "num_trials": len(records),
         "num_failed_trials": sum(record.failure is not None for record in records),
+        "num_outages": len(outages),
         "num_stopped_trials": sum(_has_flag(record.measurement, "stopped_early") for record in records),
         "num_busy_trials": sum(_has_flag(record.measurement, "busy_machine") for record in records),
         "num_baseline_trials": len(baselines),
         "tried": tried_by_origin(records),
-        "winner": _winner(verdict, model, usage, bundle),
-        "contests": [_contest(contest, model, cluster) for contest in verdict.contests],
+        "winner": _winner(verdict, model, limit, usage, bundle),
+        "contests": [_contest(result, model, cluster) for result in verdict.results],
         "left_out": {name: f"{failure.kind}: {failure.message}" for name, failure in verdict.left_out.items()},
         "other_cpu_share": verdict.other_cpu_share,
         "bound_seconds": gain.bound.seconds,
@@ -55,13 +58,14 @@ def summary_fields(
             "in_words": str(gain),
         },
         "fidelity": {
-            contest.name: found.to_plain() for contest in verdict.contests if (found := verdict.fidelity(contest))
+            result.name: found.to_plain() for result in verdict.results if (found := verdict.fidelity(result))
         },
         "failures": [
             {"trial": record.trial, "origin": record.origin, "why": _why(record)}
             for record in (*records, *baselines)
             if record.failure is not None
         ],
+        "outages": [{"trial": record.trial, "origin": record.origin, "why": _why(record)} for record in outages],
     }
 
 
@@ -70,19 +74,20 @@ def tried_by_origin(records: Sequence[Record]) -> dict[str, int]:
     return dict(Counter(record.origin.partition(":")[0] for record in records))
 
 
-def _winner(verdict: Verdict, model: ModelSpec, usage: Usage, bundle: Path) -> dict[str, object]:
+def _winner(verdict: Verdict, model: ModelSpec, limit: Bound, usage: WinnerUsage, bundle: Path) -> dict[str, object]:
     winner = verdict.winner
     candidate = winner.candidate
     strategy = candidate.strategy
     inexact = verdict.fidelity(winner)
     return {
         "name": winner.name,
-        "role": winner.entrant.role,
+        "role": winner.contestant.role,
         "origin": candidate.origin,
         "strategy_id": None if strategy is None else candidate.strategy_id,
         "classes": ["exact"] if strategy is None else sorted(strategy.classes),
         "beats_stock_ddp": verdict.beats_default,
         "speedup_over_stock_ddp": None if winner.ratio is None else _speedup(winner.ratio),
+        "headroom": _headroom(winner, limit),
         "against": [{"name": ratio.name, "other": ratio.other, **_speedup(ratio)} for ratio in verdict.against],
         "in_words": candidate.in_words(model),
         "schedule": None if strategy is None else schedule_in_words(strategy),
@@ -94,20 +99,34 @@ def _winner(verdict: Verdict, model: ModelSpec, usage: Usage, bundle: Path) -> d
     }
 
 
-def _contest(contest: Contest, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
-    measured, settings = contest.measurement, contest.entrant.settings
+def _headroom(winner: ProofResult, limit: Bound) -> dict[str, object] | None:
+    """What is left to gain; None where the winner is not exact, for which the bound does not hold."""
+    strategy = winner.candidate.strategy
+    if strategy is not None and not strategy.is_exact:
+        return None
+    left = Headroom(step=winner.measurement.median_seconds, bound=limit)
     return {
-        "name": contest.name,
-        "role": contest.entrant.role,
-        "origin": contest.candidate.origin,
-        "strategy_id": None if contest.candidate.strategy is None else contest.candidate.strategy_id,
-        "classes": ["exact"] if contest.candidate.strategy is None else sorted(contest.candidate.strategy.classes),
+        "share_of_bound": left.share,
+        "most_times_as_fast": left.most,
+        "limit": str(limit.largest),
+        "in_words": str(left),
+    }
+
+
+def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
+    measured, settings = result.measurement, result.contestant.settings
+    return {
+        "name": result.name,
+        "role": result.contestant.role,
+        "origin": result.candidate.origin,
+        "strategy_id": None if result.candidate.strategy is None else result.candidate.strategy_id,
+        "classes": ["exact"] if result.candidate.strategy is None else sorted(result.candidate.strategy.classes),
         "stock_ddp": None if settings is None else settings.arguments(),
         "seconds": {"value": measured.median_seconds, "low": measured.low_seconds, "high": measured.high_seconds},
         "exposed_seconds": measured.exposed_seconds,
-        "time": _time(time_shares(measured, model, cluster)),
+        "time": _time(time_shares(measured, model, cluster, result.candidate.strategy)),
         "flags": list(measured.flags),
-        "speedup_over_stock_ddp": None if contest.ratio is None else _speedup(contest.ratio),
+        "speedup_over_stock_ddp": None if result.ratio is None else _speedup(result.ratio),
     }
 
 
@@ -116,7 +135,9 @@ def _time(shares: TimeShares) -> dict[str, object]:
         "compute_seconds": shares.compute,
         "exposed_communication_seconds": shares.exposed,
         "idle_seconds": shares.idle,
-        "busiest_link_seconds": shares.link,
+        "busiest_link": None if shares.link is None else shares.link.link,
+        "busiest_link_seconds": None if shares.link is None else shares.link.seconds,
+        "busiest_link_share": shares.link_share,
     }
 
 

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from autosync.plan.lowering import lower
-from autosync.search.memory import Room
+from autosync.plan.types import Plan
+from autosync.search.node_memory import NodeMemory
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
+from autosync.strategy.codecs import Cast, Codec, PowerSGD
 from autosync.strategy.emit.ddp import why_not_ddp
 from autosync.strategy.emit.hooks import TORCH_COMPRESSION_RATE
-from autosync.strategy.parts import all_parts
 from autosync.strategy.presets.buckets import ready_buckets
 from autosync.strategy.presets.common import is_sparse_to_ddp
 from autosync.strategy.presets.lossy import is_worth_factors
-from autosync.strategy.representation import AllReduce, Cast, Codec, Message, PowerSGD, Strategy
+from autosync.strategy.representation import Message, Strategy, all_parts
 from autosync.strategy.space.limits import InexactClass, Limits
+from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 Target = Literal["autosync", "ddp"]
 
@@ -64,6 +66,8 @@ class DdpDomain:
     model: ModelSpec
     cluster: ClusterSpec
     allow: tuple[InexactClass, ...] = ()
+    plan_of: Callable[[Strategy], Plan] | None = None
+    """Lowers a strategy: a study passes its preparer's."""
 
     def sample(self, rng: random.Random) -> Strategy:
         """One of the patterns, with sizes drawn evenly in orders of magnitude."""
@@ -125,7 +129,8 @@ class DdpDomain:
             return False
         if why_not_ddp(strategy, self.model, self.cluster):
             return False
-        return Room(self.model, self.cluster).has(lower(strategy, self.model, self.cluster))
+        plan_of = self.plan_of or (lambda strategy: lower(strategy, self.model, self.cluster))
+        return NodeMemory(self.model, self.cluster).fits(plan_of(strategy))
 
     def _strategy(self, caps: Sequence[int], codec: Codec | None) -> Strategy:
         limits = [max(cap, 1) for cap in caps[:MAX_CAPS]]

@@ -1,209 +1,104 @@
-"""`tune`: find the strategy, prove it, hand it over. The whole road in one function."""
+"""`tune`: the whole product in one function.
+
+- `model` is a task (`FILE.py[:NAME]`, or the function that returns it) or a model spec, whose compute is then replayed
+  (a file, a shipped name, also `SPEC@x4`, or the object). `cluster` is a cluster file, a shipped name or the object.
+  `launcher` replaces the cluster's own.
+- `proposer` suggests strategies, and `simulator` predicts their step times. Each is a name or a builder like those that
+  the names stand for. A study that was begun with a builder is resumed with the same builder.
+- `prior` is what the simulator learns before the first trial: records of other models and clusters. The shipped prior
+  is used where the caller names neither a simulator nor a prior.
+- `allow` admits `lossy` and `stale` strategies. With the target "ddp", stock DDP runs all strategies, so only those
+  that it can express are tried.
+- `num_trials` (50), `budget_seconds` and `patience` (20 trials without a gain, 0 for no limit) end the search.
+- `effort` says how much is measured of each strategy; a trial that takes longer than `trial_timeout_seconds` fails.
+- `study` names the study's folder. Tuners with the same `storage`, an Optuna URL, and the same `study` share a search.
+- `resume` goes on with an interrupted study. It keeps its settings, except for `num_trials`, `budget_seconds`,
+  `patience` and `effort` where given. `replay` searches recorded trials, of a study or a dataset, instead of a cluster.
+- `consent` is asked before anything runs, or is contacted, that a study's folder names and that this user has not named
+  before. Without it that is refused; `autosync.specs.consent.agree` allows all of it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from autosync import jsonio
-from autosync.datasets.schema import Record
-from autosync.errors import OperationError
-from autosync.search.baselines import find_rivals
-from autosync.search.effort import Effort
-from autosync.search.guarantee import Verdict, choose_finalists, prove
-from autosync.search.handover import bundle_of, usage, write_bundle
-from autosync.search.own_cost import TimedService, peak_memory_bytes
-from autosync.search.plan import plan_tuning
-from autosync.search.progress import SILENT, Course, Progress, Tried
+from autosync.datasets.files import check_writable
+from autosync.datasets.studies import STUDIES_FOLDER
+from autosync.search.guarantee import prove
+from autosync.search.measurement_effort import Effort
+from autosync.search.operands import ClusterOperand, LauncherOperand, ModelOperand
+from autosync.search.planning import plan_tuning
+from autosync.search.progress import SILENT, ProgressListener
 from autosync.search.proposers.catalogue import open_proposer
-from autosync.search.rounds import Rounds
-from autosync.search.stopping import why_stop
-from autosync.search.study import Study
-from autosync.search.summary import summary_fields
+from autosync.search.proposers.interface import Ground, Proposer
+from autosync.search.running_study import running
+from autosync.search.search_loop import SearchLoop
 from autosync.search.target import Target
-from autosync.search.trial import Trials
-from autosync.simulators.compilation import compiling_is_told
-from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec
+from autosync.search.tuned import Tuned, hand_over, records_of
+from autosync.simulators.interface import Simulator
+from autosync.specs.consent import Consent, refuse
 from autosync.strategy.space.limits import InexactClass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """What tuning came to: the study's folder, the verdict, and the fields of `summary.json`.
-
-    `records` has the trials of the search in their order, `baselines` what was measured for the proof alone.
-    """
-
-    folder: Path
-    model: ModelSpec
-    cluster: ClusterSpec
-    records: tuple[Record, ...]
-    baselines: tuple[Record, ...]
-    verdict: Verdict
-    summary: dict[str, object]
 
 
 def tune(
     *,
-    model: str | None = None,
-    cluster: str | None = None,
+    model: ModelOperand | None = None,
+    cluster: ClusterOperand | None = None,
+    launcher: LauncherOperand | None = None,
+    proposer: str | Callable[[Ground], Proposer] | None = None,
+    simulator: str | Callable[..., Simulator] | None = None,
+    prior: Path | str | None = None,
+    allow: Sequence[InexactClass] = (),
+    target: Target = "autosync",
     num_trials: int | None = None,
     budget_seconds: float | None = None,
     patience: int | None = None,
     effort: Effort | None = None,
-    proposer: str | None = None,
-    simulator: str | None = None,
-    prior: Path | str | None = None,
-    allow: Sequence[InexactClass] = (),
-    target: Target = "autosync",
     trial_timeout_seconds: float = 120.0,
     seed: int = 0,
     study: str | None = None,
     storage: str | None = None,
     resume: str | None = None,
     replay: str | None = None,
+    consent: Consent = refuse,
     output: Path | None = None,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> Tuned:
-    """Find the fastest strategy for a model on a cluster and prove it against stock DDP.
+    """Find the fastest strategy for a model on a cluster, and prove it against stock DDP.
 
-    `model` names a task (`FILE.py[:NAME]`) or a model spec, whose compute is then replayed (a file or a shipped one,
-    also `SPEC@x4`); `cluster` a cluster file or a shipped cluster. Strategies are tried one after another on the
-    cluster, stock DDP first, then what the `proposer` says: `num_trials` at most (50 unless told otherwise), no new one
-    after `budget_seconds`, and none once the last `patience` brought nothing (20 unless told otherwise, 0 for never).
-    `simulator` predicts for proposers that ask. It begins with what a `prior` teaches, records of other models and
-    clusters: those that ship where no simulator is named. `allow` lets `lossy` and `stale` strategies in; `target`
-    "ddp" tries only what stock DDP can express, and by stock DDP. `effort` says how much is measured of each. The
-    fastest are measured again in turn with stock DDP, stock DDP with its best single bucket and the best preset. The
-    winner is written as the study's `best.yaml` (and to `output`): stock DDP's own buckets where nothing beats it for
-    certain. Trials that fail are kept as records; tuning goes on.
-
-    Whatever interrupts it, trials that have ended are kept, and `resume` (a study) goes on with it: its settings are
-    those that it was begun with, but for `num_trials`, `budget_seconds`, `patience` and `effort` where given. `storage`
-    is a URL of Optuna's in place of the study's own journal: all who name the same storage and study tune together.
-    `replay` (a study, or a dataset) searches what was measured once instead of a cluster.
+    The fastest strategies of the trials are measured again, in turn with stock DDP, stock DDP with its best bucket and
+    the best preset. The winner is the study's `best.yaml` (and `output`): stock DDP's buckets where nothing is faster
+    for certain. The docstring of `autosync.search.tune` describes the parameters.
     """
     began = time.monotonic()
+    if resume is None:
+        check_writable(Path(STUDIES_FOLDER) / "study")
+    how_long = {"num_trials": num_trials, "budget_seconds": budget_seconds, "patience": patience, "effort": effort}
+    who = {"proposer": proposer, "simulator": simulator, "prior": None if prior is None else str(prior)}
+    what = {"allow": tuple(allow), "target": target, "trial_timeout_seconds": trial_timeout_seconds, "seed": seed}
     plan = plan_tuning(
         model=model,
         cluster=cluster,
+        launcher=launcher,
         study=study,
-        settings={
-            "num_trials": num_trials,
-            "budget_seconds": budget_seconds,
-            "patience": patience,
-            "trial_timeout_seconds": trial_timeout_seconds,
-            "seed": seed,
-            "proposer": proposer,
-            "simulator": simulator,
-            "prior": None if prior is None else str(prior),
-            "allow": tuple(allow),
-            "target": target,
-            "effort": effort,
-        },
+        settings={**how_long, **who, **what},
         storage=storage,
         resume=resume,
         replay=replay,
+        consent=consent,
         progress=progress,
     )
-    settings = plan.settings
-    ground = plan.ground()
-    asked_of = open_proposer(settings.proposer, ground)
-    course = Course(num_trials=settings.num_trials, budget_seconds=settings.budget_seconds, effort=settings.effort)
-    try:
-        with plan.open_study() as opened, plan.service() as ranks, compiling_is_told(progress.now):
-            course.go_on(opened.searched())
-            service = TimedService(ranks)
-            trials = plan.trials(opened.name, service)
-            rounds = Rounds(opened, asked_of, seed=settings.seed)
-            ended = _search(opened, trials, rounds, course, patience=settings.patience, progress=progress)
-            # A study that was tried already is only to be proved.
-            spares = settings.num_trials == 0 and not course.tried
-            finalists = (
-                rounds.predicted(settings.effort.num_predicted, ground.simulator)
-                if spares
-                else choose_finalists(course.tried, settings.effort.num_finalists)
-            )
-            progress.note(course.proving(len(finalists)))
-            rivals = find_rivals(opened, trials, ground, spares_trials=spares, progress=progress) if finalists else ()
-            verdict = prove(
-                trials,
-                finalists,
-                rivals=rivals,
-                best_seconds=course.best_seconds,
-                seed=settings.seed,
-                progress=progress,
-            )
-            records, baselines = tuple(course.records), tuple(opened.for_proof())
-    except OperationError as error:
-        raise OperationError(f"{error} (the study is kept in {plan.folder.path})") from error
-    except KeyboardInterrupt:
-        progress.note(f"{_counted(course.tried)} in {plan.folder.path}")
-        raise
-    bundle = bundle_of(trials, verdict.winner)
-    path = write_bundle(bundle, plan.folder.best, output)
-    how = usage(verdict.winner, bundle, path, script=plan.folder.script)
-    if how.script is not None:
-        jsonio.write_text(plan.folder.script, how.script)
-    summary = summary_fields(
-        study=opened,
-        model=plan.model,
-        cluster=plan.cluster,
-        records=records,
-        baselines=baselines,
-        verdict=verdict,
-        limit=trials.bound(),
-        usage=how,
-        bundle=plan.folder.best,
-    )
-    wall_seconds = time.monotonic() - began
-    summary |= {
-        "proposer": settings.proposer,
-        "ended": ended,
-        "wall_seconds": round(wall_seconds, 3),
-        "search_seconds": round(rounds.search_seconds, 3),
-        "own_seconds": round(wall_seconds - service.busy_seconds, 3),
-        "peak_memory_bytes": peak_memory_bytes(),
-    }
-    jsonio.write_json(plan.folder.summary, summary)
-    return Tuned(
-        folder=plan.folder.path,
-        model=plan.model,
-        cluster=plan.cluster,
-        records=records,
-        baselines=baselines,
-        verdict=verdict,
-        summary=summary,
-    )
-
-
-def _search(
-    study: Study, trials: Trials, rounds: Rounds, course: Course, *, patience: int, progress: Progress
-) -> str | None:
-    """Try one strategy after another; why it ended before all trials or all time were spent, if it did."""
-    # The bound holds for exact strategies alone.
-    bound_seconds = None if study.settings.allow else trials.bound().seconds
-    ended = why_stop(course.records, bound_seconds=bound_seconds, patience=patience)
-    while ended is None and not course.is_over(study.num_under_way()):
-        asked = rounds.next(course.num_left)
-        if asked is None:
-            ended = "nothing new is left to try"
-            break
-        progress.now(course.beginning(asked.candidate))
-        study.tell(trials.run(asked.candidate, asked.number, best_seconds=course.best_seconds))
-        course.take_in(study.searched())
-        progress.note(course.outcome(asked.number))
-        ended = why_stop(course.records, bound_seconds=bound_seconds, patience=patience)
-    if ended is not None:
-        progress.note(ended)
-    return ended
-
-
-def _counted(tried: Sequence[Tried]) -> str:
-    """What an interrupted study has."""
-    if len(tried) == 1:
-        return "1 trial is kept"
-    return f"{len(tried) or 'no'} trials are kept"
+    ground, settings = plan.ground(), plan.settings
+    with running(plan, progress) as run:
+        search = SearchLoop(run, open_proposer(settings.proposer, ground), settings, progress)
+        search.run()
+        finalists = search.finalists(ground.simulator)
+        baselines = search.baselines(ground) if finalists else ()
+        best_seconds, seed = search.status.best_seconds, settings.seed
+        verdict = prove(
+            run.trials, finalists, baselines=baselines, best_seconds=best_seconds, seed=seed, progress=progress
+        )
+        records = records_of(run, search)
+    return hand_over(plan, run, search, verdict, records, output=output, began=began)

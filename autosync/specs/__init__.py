@@ -1,1 +1,1 @@
-"""What is known of a task, a model and a cluster, as plain values checked where files are read."""
+"""Specs of tasks, models and clusters: plain values, checked where files are read."""

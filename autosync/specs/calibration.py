@@ -1,4 +1,4 @@
-"""What was measured on a cluster: the facts that a cluster file cannot know, beside the rates that it claims.
+"""Measurements of a cluster, beside the rates that its file claims.
 
 `autosync cluster probe` writes them into the cluster file; the bound and simulators read them. Plans and fingerprints
 ignore them. Rates are payload bytes per second. Every figure has its 95 % interval.
@@ -31,16 +31,16 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCalibration:
-    """One node: its link to and from the others, messages through it, and its ranks; None where nothing was measured.
+    """The measurements of a node: its link, messages over it, and its ranks; None where nothing was measured.
 
-    - `rate_out`, `rate_in`: bytes per second over its interface, several nodes at the other end;
+    - `rate_out`, `rate_in`: bytes per second over its interface, with several nodes at the other end;
     - `rate_out_both`, `rate_in_both`: the same while both directions are full;
-    - `burst_out_bytes`, `burst_in_bytes`: what passes at once after a pause;
+    - `burst_out_bytes`, `burst_in_bytes`: the bytes that pass at once after a pause;
     - `latency_seconds`: half a round trip of the smallest message;
-    - `message_seconds`, `message_cpu_seconds`: what each message more costs its sender, by the clock and of processor;
+    - `message_seconds`, `message_cpu_seconds`: the cost of one more message to its sender, in time and processor time;
     - `rate_within`: bytes per second between two of its ranks;
-    - `compute_seconds`: for each rank, how long a small fixed computation takes;
-    - `interface`: the interface that the traffic went over.
+    - `compute_seconds`: for each rank, the time of a small fixed computation;
+    - `interface`: the network interface that the traffic used.
     """
 
     __pydantic_config__ = STRICT
@@ -73,7 +73,7 @@ class RackCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """How long a collective of so many bytes takes on its slowest rank."""
+    """The time of a collective of so many bytes on its slowest rank."""
 
     __pydantic_config__ = STRICT
 
@@ -83,7 +83,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The cost of a collective among all workers by size; `algorithm` is the backend's own (native) or one of ours."""
+    """The time of a collective among all workers by size; `algorithm` is the backend's own (native) or one of ours."""
 
     __pydantic_config__ = STRICT
 
@@ -94,11 +94,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One probe of a cluster: when, with what, and what it found.
+    """One probe of a cluster.
 
-    `emulated`: on a testbed, where all nodes share this machine. `cpu_share` is the largest share of processor time in
-    use on a node meanwhile: near 1, the processor is what was measured, not the network. `step_seconds` is how long a
-    mixed step took over and over, `step_variation` its coefficient of variation; None where one rank trains alone.
+    `emulated`: a testbed, whose nodes share this machine. `cpu_share` is the largest share of processor time in use on
+    a node during the probe: near 1, the processor was measured and not the network. `step_seconds` is the time of a
+    mixed step, repeated; `step_variation` is its coefficient of variation; None where one rank trains alone.
+    `num_processors` are those of the machine that emulates all nodes; None if the nodes are real.
     """
 
     __pydantic_config__ = STRICT
@@ -115,7 +116,12 @@ class Calibration:
     step_variation: float | None = None
     racks: tuple[RackCalibration, ...] = ()
     curves: tuple[Curve, ...] = ()
+    num_processors: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_processors is not None and self.num_processors < 1:
+            raise ValueError(f"num_processors: {self.num_processors} is no number of processors (1 or more)")
 
     def node(self, name: str) -> NodeCalibration | None:
-        """What was measured of a node; None where it was not probed."""
+        """The measurements of a node; None where it was not probed."""
         return next((node for node in self.nodes if node.name == name), None)

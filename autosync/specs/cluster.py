@@ -1,9 +1,9 @@
-"""The cluster spec: nodes, ranks, links, and which nodes are alike.
+"""The cluster spec: nodes, ranks, links, and classes of equal nodes.
 
-A node has one network interface, a rank is one process. Worker ranks come first, node by node in the order of the file;
+A node has one network interface; a rank is one process. Worker ranks come first, node by node in the order of the file;
 then each server-only node has one rank. Rates are bytes per second in each direction. A spec that breaks a rule
-(`cluster_rules`) cannot be built. Files are read and written by `cluster_file`. What was measured on the cluster, if it
-was probed, stands beside what the file claims (`calibration`).
+(`cluster_rules`) cannot be built. `cluster_file` reads and writes files. `calibration` holds measurements, if the
+cluster was probed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from autosync.errors import InputError
 from autosync.specs import cluster_rules
 from autosync.specs.calibration import Calibration
 from autosync.specs.launch_options import KubernetesOptions, RayOptions
+from autosync.specs.launchers import launcher_traits, shares_loopback
 from autosync.units import format_rate, format_size
 
 Role = Literal["worker", "server"]
@@ -66,9 +67,8 @@ class Rank:
 class ClusterSpec:
     """A cluster.
 
-    `alike` lists classes of nodes that may be exchanged for one another; a node in no class is like itself alone.
-    `python` is the Python of the nodes, where it is not found at the path of the one that launches. `ray` and
-    `kubernetes` are for the launcher of that name.
+    `alike` lists classes of nodes that may be exchanged for one another. `python` is the path of Python on the nodes,
+    if it differs from the path here. `ray` and `kubernetes` are options of those launchers.
     """
 
     name: str
@@ -100,12 +100,32 @@ class ClusterSpec:
     def num_workers(self) -> int:
         return sum(node.devices for node in self.nodes if node.role == "worker")
 
+    @property
+    def is_one_machine(self) -> bool:
+        """All ranks run on this machine and share its processors and memory."""
+        return launcher_traits(self.launcher).is_one_machine
+
+    @property
+    def is_emulated(self) -> bool:
+        """The network between the nodes is emulated."""
+        return launcher_traits(self.launcher).is_emulated
+
+    @property
+    def shares_loopback(self) -> bool:
+        """Nodes share this machine's own network: ranks talk over loopback."""
+        return shares_loopback(self.launcher)
+
+    @property
+    def launcher_options(self) -> RayOptions | KubernetesOptions | None:
+        """The file's section for the launcher of this cluster."""
+        return {"ray": self.ray, "kubernetes": self.kubernetes}.get(self.launcher)
+
     def node_index(self, name: str) -> int:
         """The position of the node of that name; KeyError where there is none."""
         return _node_indexes(self)[name]
 
     def leader(self, node: int) -> int:
-        """The first rank of a node: where it serves and where its ranks meet."""
+        """The first rank of a node: it serves, and the ranks of the node meet at it."""
         return next(rank.index for rank in self.ranks if rank.node == node)
 
     def worker_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -113,7 +133,7 @@ class ClusterSpec:
         return _worker_groups(self)
 
     def fingerprint(self) -> str:
-        """A hash of all that plans depend on: names, ranks, racks, backend, symmetry; no rates, hosts or launcher."""
+        """A hash of all that plans depend on: names, ranks, racks, backend, symmetry; not rates, hosts, launcher."""
         nodes = [(n.name, n.role, n.devices, n.rack) for n in self.nodes]
         classes = [list(positions) for positions in symmetry_classes(self)]
         return jsonio.content_hash([nodes, classes, self.backend])
@@ -121,9 +141,9 @@ class ClusterSpec:
 
 @functools.lru_cache(maxsize=256)
 def symmetry_classes(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
-    """Node positions by class, every node in exactly one; nodes that are declared like no other stand alone.
+    """Node positions by class; a node that is in no declared class is a class of its own.
 
-    Ordered by first member, so that the order in which the file declares them makes no difference.
+    The classes are ordered by first member, so their order in the file does not matter.
     """
     class_of = {name: index for index, names in enumerate(cluster.alike) for name in names}
     classes: dict[object, list[int]] = {}
@@ -162,7 +182,7 @@ def _worker_groups(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
 
 
 def describe(cluster: ClusterSpec) -> str:
-    """The cluster as a table for people: one line a node, then the racks and the totals."""
+    """The cluster as a table: one line for each node, then racks and totals."""
     ranks: dict[int, list[int]] = {}
     for rank in cluster.ranks:
         ranks.setdefault(rank.node, []).append(rank.index)
@@ -209,12 +229,12 @@ def _count(number: int, what: str) -> str:
 
 
 def _span(indexes: list[int]) -> str:
-    """The ranks of one node follow one another: `3` or `4-7`."""
+    """Ranks of a node, which follow one another: `3` or `4-7`."""
     return str(indexes[0]) if len(indexes) == 1 else f"{indexes[0]}-{indexes[-1]}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns aligned; those that are empty but for their heading are left out."""
+    """Aligned columns, without those that have only a heading."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in zip(*columns, strict=True)]

@@ -1,8 +1,8 @@
-"""Cluster files: YAML (or JSON) into a `ClusterSpec` and back.
+"""Reads and writes cluster files: YAML or JSON.
 
-The file speaks in words (`500 Mbit/s`, `16 GB`) and in groups (`count: 8`); the spec holds bytes per second and single
-nodes. All mistakes of a file are found together, each with its line. AutoDist's resource_spec.yml is recognised and
-handed to `resource_spec`; a bare name such as `8-hosts` is looked up among the clusters that ship with the package.
+The file has words (`500 Mbit/s`, `16 GB`) and groups (`count: 8`); the spec has bytes per second and single nodes. All
+mistakes of a file are reported together, each with its line. AutoDist's resource_spec.yml is recognised and read by
+`resource_spec`. A bare name such as `8-hosts` names a cluster that ships with the package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeEntry:
-    """A node, or `count` of them, as the file has it. Sizes and rates are any value: `units` judges them."""
+    """A node of the file, or `count` of them. Sizes and rates may be any value: `units` checks them."""
 
     __pydantic_config__ = STRICT
 
@@ -80,7 +80,7 @@ def load_cluster(path: Path | str) -> ClusterSpec:
 
 
 def parse_cluster(document: Document) -> ClusterSpec:
-    """The cluster that a document holds, in our format or in AutoDist's."""
+    """The cluster of a document in our format or in AutoDist's."""
     try:
         if resource_spec.is_resource_spec(document.value):
             return resource_spec.build_cluster(document.value, name=Path(document.file).stem, document=document)
@@ -94,7 +94,7 @@ def parse_cluster(document: Document) -> ClusterSpec:
 
 
 def build_cluster(fields: Mapping[str, Any], *, name: str = "cluster", document: Document | None = None) -> ClusterSpec:
-    """The cluster of a file's fields without their header; `name` is for those that give none."""
+    """The cluster of a file's fields without header; `name` is the default name."""
     return _Builder(documents.from_plain(dict(fields), into=_ClusterEntry, document=document), name).build()
 
 
@@ -116,7 +116,7 @@ def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 
 def save_cluster(path: Path | str, cluster: ClusterSpec) -> None:
-    """Write a cluster as YAML, or as JSON where the file's name ends so."""
+    """Write a cluster as YAML, or as JSON where the file name ends in .json."""
     documents.write(path, dump_cluster(cluster))
 
 
@@ -127,7 +127,7 @@ def shipped_clusters() -> dict[str, Path]:
 
 
 def _find(path: Path | str) -> Path:
-    """The file itself, or the shipped one where a bare name is no file."""
+    """The file, or the shipped one where a bare name is no file."""
     given = Path(path)
     is_bare = given.name == str(path) and given.suffix not in (".yaml", ".yml", ".json")
     if given.is_file() or not is_bare:
@@ -168,7 +168,7 @@ def _dump_rates(key: str, out: float, into: float) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns entries into nodes and collects mistakes; a harmless value stands in for a wrong one until the end."""
+    """Turns entries into nodes and collects mistakes. A harmless value stands for a wrong one until the end."""
 
     entry: _ClusterEntry
     default_name: str
@@ -177,7 +177,7 @@ class _Builder:
     def build(self) -> ClusterSpec:
         self._check_counts()
         nodes: list[Node] = []
-        # The position in the file of each node: one entry may stand for many.
+        # The entry of each node in the file: one entry may stand for many nodes.
         origins: list[int] = []
         counted: list[tuple[str, ...]] = []
         for position, entry in enumerate(self.entry.nodes):
@@ -211,7 +211,7 @@ class _Builder:
         raise InputError(dict.fromkeys([*self.problems, *placed]))
 
     def _check_counts(self) -> None:
-        """Before anything is multiplied: a file of one line must not become a million nodes."""
+        """Checked before nodes are multiplied: one line of a file must not become a million nodes."""
         total = 0
         for position, entry in enumerate(self.entry.nodes):
             count = 1 if entry.count is None else entry.count
@@ -264,7 +264,7 @@ class _Builder:
         return Rack(name=entry.name, uplink_out=out, uplink_in=into)
 
     def _rates(self, entry: _NodeEntry | _RackEntry, key: str, path: ValuePath) -> tuple[float, float]:
-        """The rates out and in, given as one for both or one each."""
+        """The rates out and in: one value for both, or one each."""
         both = getattr(entry, key)
         each = {name: getattr(entry, name) for name in (f"{key}_out", f"{key}_in")}
         rule = f"{key} for both directions, or {key}_out and {key}_in"
@@ -295,9 +295,9 @@ class _Builder:
 
 
 def _in_file(problem: Problem, origins: list[int], num_counted: int) -> Problem | None:
-    """A problem of the spec at the place in the file that it comes from.
+    """A problem of the spec with its place in the file.
 
-    The classes of counted nodes come before those in the file; what is wrong with them is said of the nodes already.
+    Classes of counted nodes come before those of the file; their mistakes are reported for the nodes already.
     """
     match problem.path:
         case ("nodes", int(position), *rest):

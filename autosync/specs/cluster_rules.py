@@ -1,7 +1,7 @@
-"""What makes a cluster spec right: names, hosts, roles, racks and declared symmetry.
+"""The rules for cluster specs: names, hosts, roles, racks and declared symmetry.
 
-Every cluster is held against these rules, whether it was read from a file or built in code. Each breach is one
-`Problem` whose path is the place within the spec; whoever read a file turns that into a line.
+Every cluster is checked, whether it was read from a file or built in code. Each mistake is a `Problem` with the path
+within the spec; readers of files turn the path into a line.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from autosync.errors import Path, Problem, did_you_mean
+from autosync.specs.calibration import Calibration
+from autosync.specs.launchers import LAUNCHERS, shares_loopback
 
-if TYPE_CHECKING:
-    from autosync.specs.calibration import Calibration
-    from autosync.specs.cluster import Node, Rack
-
-LAUNCHERS = ("local", "testbed", "ssh", "slurm", "ray", "kubernetes")
 MAX_NODES = 4096
 MAX_DEVICES = 1024
 MAX_RANKS = 16384
 
-# Names and hosts end up in commands (ssh, srun) and in messages: nothing that a shell or an option parser would read.
+# Names and hosts become words of commands (ssh, srun): no character may mean something to a shell or option parser.
 _WORD = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_:.%-]{0,252}")
 _NAME_RULE = "a name is made of letters, digits and _ : . % - and does not begin with . % or -"
 _HOST_RULE = "a host is a name or an address"
@@ -37,10 +34,43 @@ _ALIKE_FIELDS = (
 )
 
 
+class NodeFields(Protocol):
+    """The fields of a node that rules are about."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def rack(self) -> str | None: ...
+    @property
+    def memory_bytes(self) -> int | None: ...
+
+
+class RackFields(Protocol):
+    """The fields of a rack that rules are about."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def uplink_out(self) -> float: ...
+    @property
+    def uplink_in(self) -> float: ...
+
+
 def mistakes(
-    *, name: str, nodes: Sequence[Node], racks: Sequence[Rack], alike: Sequence[Sequence[str]], launcher: str
+    *,
+    name: str,
+    nodes: Sequence[NodeFields],
+    racks: Sequence[RackFields],
+    alike: Sequence[Sequence[str]],
+    launcher: str,
 ) -> list[Problem]:
-    """Everything that is wrong with a cluster but for nodes that are declared alike and are not."""
+    """All mistakes of a cluster, except nodes that are declared alike and differ."""
     return [
         *_in_name(name),
         *_in_nodes(nodes),
@@ -51,8 +81,8 @@ def mistakes(
     ]
 
 
-def disagreements(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> list[Problem]:
-    """Nodes that are declared alike and differ. To be asked only where `mistakes` finds none."""
+def disagreements(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -> list[Problem]:
+    """Nodes that are declared alike and differ. Call it only where `mistakes` returns none."""
     by_name = {node.name: node for node in nodes}
     found = []
     for index, names in enumerate(alike):
@@ -71,8 +101,8 @@ def disagreements(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> list
     return found
 
 
-def strangers(calibration: Calibration, nodes: Sequence[Node], racks: Sequence[Rack]) -> list[Problem]:
-    """Measurements of nodes and racks that the cluster does not have, or that are there twice."""
+def strangers(calibration: Calibration, nodes: Sequence[NodeFields], racks: Sequence[RackFields]) -> list[Problem]:
+    """Measurements of unknown nodes and racks, and repeated ones."""
     nodes_measured = [node.name for node in calibration.nodes]
     racks_measured = [rack.name for rack in calibration.racks]
     return [
@@ -93,7 +123,7 @@ def _strange_names(kind: str, measured: Sequence[str], known: Sequence[str]) -> 
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], path: Path) -> Problem:
-    """A name nobody knows, with the known ones and the nearest."""
+    """The problem of an unknown name, with the known names and the nearest."""
     names = list(known)
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     return Problem(
@@ -109,7 +139,7 @@ def _in_name(name: str) -> Iterator[Problem]:
         yield Problem(what=f"{name!r} names no cluster", rule="a name is one line of 1 to 100 signs", path=("name",))
 
 
-def _in_nodes(nodes: Sequence[Node]) -> Iterator[Problem]:
+def _in_nodes(nodes: Sequence[NodeFields]) -> Iterator[Problem]:
     seen: set[str] = set()
     for position, node in enumerate(nodes):
         place: Path = ("nodes", position)
@@ -128,7 +158,7 @@ def _in_nodes(nodes: Sequence[Node]) -> Iterator[Problem]:
         yield Problem(what=f"{num_ranks} ranks", rule=f"at most {MAX_RANKS} ranks", path=("nodes",))
 
 
-def _in_node(node: Node, place: Path) -> Iterator[Problem]:
+def _in_node(node: NodeFields, place: Path) -> Iterator[Problem]:
     if node.role not in ("worker", "server"):
         yield unknown_name("role", node.role, ("worker", "server"), (*place, "role"))
     elif node.role == "server" and node.devices != 0:
@@ -150,22 +180,23 @@ def _in_rate(rate: float | None, path: Path) -> Iterator[Problem]:
         yield Problem(what=f"{rate} bytes per second is no rate", rule="a rate is finite and above 0", path=path)
 
 
-def _in_hosts(nodes: Sequence[Node], launcher: str) -> Iterator[Problem]:
-    """Two nodes on one host would share its network interface; only on this machine alone does that do no harm."""
+def _in_hosts(nodes: Sequence[NodeFields], launcher: str) -> Iterator[Problem]:
+    """Nodes on one host would share its network interface. That is allowed only where all ranks run on this machine."""
     owners: dict[str, str] = {}
+    is_shared = launcher in LAUNCHERS and shares_loopback(launcher)
     for position, node in enumerate(nodes):
         path: Path = ("nodes", position, "host")
         if not _WORD.fullmatch(node.host):
-            # A host left out is the name, which has been judged already.
+            # A host that is left out is the name, which has been checked already.
             if node.host != node.name:
                 yield Problem(what=f"{node.host!r} is no host", rule=_HOST_RULE, path=path)
-        elif node.host in owners and launcher != "local" and owners[node.host] != node.name:
+        elif owners.get(node.host, node.name) != node.name and not is_shared:
             rule = "each node has a host of its own, for it has one network interface"
             yield Problem(what=f"{node.host!r} is the host of {owners[node.host]!r} too", rule=rule, path=path)
         owners.setdefault(node.host, node.name)
 
 
-def _in_racks(nodes: Sequence[Node], racks: Sequence[Rack]) -> Iterator[Problem]:
+def _in_racks(nodes: Sequence[NodeFields], racks: Sequence[RackFields]) -> Iterator[Problem]:
     names: set[str] = set()
     for position, rack in enumerate(racks):
         path: Path = ("racks", position, "name")
@@ -181,7 +212,7 @@ def _in_racks(nodes: Sequence[Node], racks: Sequence[Rack]) -> Iterator[Problem]
             yield unknown_name("rack", node.rack, [rack.name for rack in racks], ("nodes", position, "rack"))
 
 
-def _in_classes(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> Iterator[Problem]:
+def _in_classes(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -> Iterator[Problem]:
     known = {node.name: None for node in nodes}
     seen: set[str] = set()
     for index, names in enumerate(alike):
@@ -199,8 +230,4 @@ def _in_classes(nodes: Sequence[Node], alike: Sequence[Sequence[str]]) -> Iterat
 
 def _in_launcher(launcher: str) -> Iterator[Problem]:
     if launcher not in LAUNCHERS:
-        from importlib import metadata
-
-        added = {entry.name for entry in metadata.entry_points(group="autosync.launchers")}
-        if launcher not in added:
-            yield unknown_name("launcher", launcher, [*LAUNCHERS, *sorted(added)], ("launcher",))
+        yield unknown_name("launcher", launcher, LAUNCHERS.names(), ("launcher",))

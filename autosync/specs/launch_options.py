@@ -1,4 +1,4 @@
-"""What a cluster file says to one launcher alone: the sections `ray` and `kubernetes`."""
+"""The sections of a cluster file for one launcher: `ray` and `kubernetes`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _STRICT: Any = {"extra": "forbid", "strict": True}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Which Ray cluster, and what each node's bundle of the placement group reserves.
+    """The Ray cluster, and the resources of each bundle of the placement group.
 
-    Without `resources` a worker's bundle has a CPU for each device, and a GPU too where the backend is nccl. `pinned`
-    nodes are those that the file's hosts name; others are wherever Ray finds room, each on a node of its own.
+    Without `resources` a worker's bundle has a CPU for each device, and also a GPU where the backend is nccl. `pinned`
+    nodes are those that the hosts of the file name. Otherwise Ray places each node anywhere, on a machine of its own.
     """
 
     __pydantic_config__ = _STRICT
@@ -29,8 +29,8 @@ class RayOptions:
 class KubernetesOptions:
     """The pods that stand for nodes.
 
-    `container` and `pod` are more fields of the container and of the pod, as Kubernetes has them. `pinned` pods run on
-    the machines that the file's hosts name; others wherever there is room, each on a machine of its own.
+    `container` and `pod` are more fields of the container and of the pod in Kubernetes. `pinned` pods run on the
+    machines that the hosts of the file name; others on any, each on a machine of its own.
     """
 
     __pydantic_config__ = _STRICT

@@ -1,8 +1,8 @@
-"""The model spec: what is known of a model without its code.
+"""The model spec: a model as data, without its code.
 
-Its variables (what must be synchronised, and in which order they come and go) and the compute timeline of one step.
-Plans depend on the variables alone, whose orders are integers; the timeline's seconds serve simulators and replay. So
-two profiles of one model on different devices make the same plans.
+It has the model's variables, which must be synchronised, with the order in which they are used and become ready; and
+the compute timeline of one step. Plans depend on the variables alone, whose orders are integers. Simulators and replay
+use the seconds of the timeline. So two profiles of one model on different devices make the same plans.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ ITEM_BYTES: Mapping[str, int] = {
 class Variable:
     """One trainable parameter that gets a gradient.
 
-    `use` is the position of its first use in the forward pass and `ready` the position at which its gradient is
-    complete in the backward pass, counted over all variables; variables of one module have the same `use`. A tied
-    weight is one variable: ready at its last contribution, used at its first use; `aliases` are its other names, and
-    it has no factors. `kind` says what its gradient is made of: anything (`dense`), the rows of a batch (`embedding`,
-    with the mean and the largest number of distinct rows that one rank touches in a step), or a product of two
-    factors with `factor_rows` rows (`linear`; the gradient is outputsᵀ · inputs). `sparse`: torch makes its gradient
-    a sparse tensor, as of `nn.Embedding(sparse=True)`; only embeddings have such gradients.
+    `use` is the position of its first use in the forward pass, counted over all variables; variables of one module have
+    the same `use`. `ready` is the position at which its gradient is complete in the backward pass. A tied weight is one
+    variable: it is used at its first use and ready at its last contribution. `aliases` are its other names.
+
+    `kind` is the form of its gradient: any (`dense`); rows (`embedding`, with the mean and the largest number of
+    distinct rows that a rank touches in a step); or a product of two factors with `factor_rows` rows (`linear`; the
+    gradient is outputsᵀ · inputs). A tied weight has no factors. `sparse`: torch makes the gradient a sparse tensor,
+    as for `nn.Embedding(sparse=True)`; only embeddings have such gradients. `idle`: it got no gradient in the profiled
+    steps and may get one in others.
     """
 
     __pydantic_config__ = STRICT
@@ -58,10 +60,11 @@ class Variable:
     sparse: bool = False
     factor_rows: int | None = None
     aliases: tuple[str, ...] = ()
+    idle: bool = False
 
     def __post_init__(self) -> None:
-        if not self.name or any(character in self.name for character in "[]\n"):
-            raise ValueError(f"{self.name!r} is no variable name (a name is not empty and has no brackets)")
+        if not self.name or not self.name.isprintable() or any(character in self.name for character in "[]"):
+            raise ValueError(f"{self.name!r} is no variable name (one line, not empty, without brackets)")
         if any(size < 1 for size in self.shape):
             raise ValueError(f"the shape {list(self.shape)} has an empty axis (every size is 1 or more)")
         if self.use < 0 or self.ready < 0:
@@ -97,21 +100,24 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untrained:
-    """A parameter that is not synchronised: `frozen` needs no gradient, `unused` got none in the profiled steps."""
+    """A parameter that is not synchronised.
+
+    `frozen` needs no gradient, `unused` got none in the profiled steps, `empty` has no elements.
+    """
 
     __pydantic_config__ = STRICT
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
-    reason: Literal["frozen", "unused"]
+    reason: Literal["frozen", "unused", "empty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A stretch of compute in one module: forward, backward or optimizer.
 
-    `variables` are those it uses (forward), whose gradients are complete at its end (backward), or that it updates
+    `variables` are those that it uses (forward), whose gradients are complete at its end (backward), or that it updates
     (optimizer). A module that is called twice has two segments.
     """
 
@@ -127,10 +133,50 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """The quality of measured times.
+
+    `low_seconds` to `high_seconds` is the 95 % interval of the compute time of one optimizer step, from `num_steps`
+    steps; both are None where these are too few. `other_cpu_share` is the share of processor time that other programs
+    used; `waited_share` is the share of time in which threads of the profile waited for a processor; None where
+    unknown, as on a GPU. The flag `busy_machine` means that one of them is too large, `unsteady` that the interval is
+    too wide.
+    """
+
+    __pydantic_config__ = STRICT
+
+    num_steps: int
+    low_seconds: float | None = None
+    high_seconds: float | None = None
+    other_cpu_share: float | None = None
+    waited_share: float | None = None
+    flags: tuple[Literal["busy_machine", "unsteady"], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 1:
+            raise ValueError(f"{self.num_steps} steps measure nothing (1 or more)")
+        if (self.low_seconds is None) != (self.high_seconds is None):
+            raise ValueError("half an interval (low_seconds and high_seconds, or neither)")
+        low, high = self.low_seconds, self.high_seconds
+        if low is not None and high is not None and not 0 <= low <= high < math.inf:
+            raise ValueError(f"{low} to {high} is no interval (0 <= low_seconds <= high_seconds)")
+        for share in (self.other_cpu_share, self.waited_share):
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{share} is no share (0 to 1)")
+
+    def dilated(self, factor: float) -> Profiled:
+        """The same for times that are `factor` times as long."""
+        if self.low_seconds is None or self.high_seconds is None:
+            return self
+        return replace(self, low_seconds=self.low_seconds * factor, high_seconds=self.high_seconds * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The compute of one step on one device, in order, without any communication. `source` says how the times were had.
+    """The compute of one step on one device, in order, without communication. `source` is the origin of the times.
 
     With gradient accumulation, `forward` and `backward` are those of one microstep; see `ModelSpec.step_seconds`.
+    `profiled` is None where times were computed, or measured by a version that did not record their quality.
     """
 
     __pydantic_config__ = STRICT
@@ -138,6 +184,7 @@ class Timeline:
     device: str
     source: Literal["measured", "computed"]
     note: str = ""
+    profiled: Profiled | None = None
     forward: tuple[Segment, ...]
     backward: tuple[Segment, ...]
     optimizer: tuple[Segment, ...] = ()
@@ -148,37 +195,53 @@ class Timeline:
         return sum(segment.seconds for segment in (*self.forward, *self.backward, *self.optimizer))
 
     def dilated(self, factor: float) -> Timeline:
-        """The same timeline `factor` times as slow."""
+        """The timeline with times that are `factor` times as long."""
 
         def slow(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
             return tuple(replace(segment, seconds=segment.seconds * factor) for segment in segments)
 
-        return replace(self, forward=slow(self.forward), backward=slow(self.backward), optimizer=slow(self.optimizer))
+        return replace(
+            self,
+            profiled=self.profiled and self.profiled.dilated(factor),
+            forward=slow(self.forward),
+            backward=slow(self.backward),
+            optimizer=slow(self.optimizer),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """What a plan must know of the optimizer.
+    """The facts about an optimizer that plans depend on.
 
-    `elementwise`: each element's update depends on that element alone (SGD, Adam, AdamW …), so parts and shards can
-    be updated apart. `sparse`: it takes sparse gradients. `state_slots`: tensors of state it keeps for each parameter.
+    `elementwise`: the update of each element depends on that element alone (SGD, Adam, AdamW …), so parts and shards
+    can be updated separately. `per_variable`: the update of a variable depends on that variable alone, so it can be
+    updated as soon as its gradient is there; None in older files, where only `elementwise` is known. `sparse`: it takes
+    sparse gradients. `state_slots`: the tensors of state for each parameter.
     """
 
     __pydantic_config__ = STRICT
 
     name: str
     elementwise: bool = True
+    per_variable: bool | None = None
     sparse: bool = False
     state_slots: int = 0
 
     def __post_init__(self) -> None:
         if self.state_slots < 0:
             raise ValueError(f"{self.state_slots} state slots cannot be (0 or more)")
+        if self.elementwise and self.per_variable is False:
+            raise ValueError("an elementwise optimizer updates each variable by itself (per_variable is not false)")
+
+    @property
+    def updates_apart(self) -> bool:
+        """Whether each variable can be updated separately; false where that is unknown."""
+        return self.elementwise or bool(self.per_variable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model as far as synchronisation is concerned."""
+    """A model with everything that synchronisation depends on."""
 
     __pydantic_config__ = STRICT
 
@@ -194,6 +257,8 @@ class ModelSpec:
     timeline: Timeline
 
     def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise ValueError(f"{self.name!r} is no name of a model (one line, without control characters)")
         if not self.variables:
             raise ValueError("the model has no trainable variables (at least one)")
         if self.batch_size < 1 or self.accumulation_steps < 1:
@@ -213,7 +278,7 @@ class ModelSpec:
         self._check_timeline(names)
 
     def _check_timeline(self, names: set[str]) -> None:
-        """Whoever follows the timeline must meet every variable, and in the order that plans are made for."""
+        """A timeline has every variable, in the order that plans are made for."""
         timeline = self.timeline
         for segment in (*timeline.forward, *timeline.backward, *timeline.optimizer):
             unknown = set(segment.variables) - names
@@ -239,7 +304,7 @@ class ModelSpec:
 
     @property
     def num_parameters(self) -> int:
-        """Trainable parameters, those without a gradient among them."""
+        """Trainable parameters, including those without a gradient."""
         idle = sum(math.prod(u.shape) for u in self.untrained if u.reason == "unused")
         return sum(variable.num_elements for variable in self.variables) + idle
 
@@ -254,11 +319,11 @@ class ModelSpec:
         return variables_by_name(self)[name]
 
     def dilated(self, factor: float) -> ModelSpec:
-        """The model in slow motion: compute `factor` times as long, bytes as they are."""
+        """The model with compute times that are `factor` times as long; bytes stay."""
         return replace(self, name=f"{self.name}@x{factor:g}", timeline=self.timeline.dilated(factor))
 
     def fingerprint(self) -> str:
-        """A hash of all that plans depend on; neither times nor notes."""
+        """A hash of all that plans depend on; not of times and notes."""
         return _fingerprint(self)
 
 

@@ -1,7 +1,7 @@
-"""Model specs in files: reading and writing them, the specs that ship with autosync, and slow motion.
+"""Reads and writes model specs: files, the specs that ship with autosync, and dilated ones.
 
-`load_model` takes what users hand in as MODEL: a spec file, or the name of a shipped one, either with `@x4` behind it
-for compute four times as long. `model_of` takes a task as well and profiles it on the spot.
+`load_model` takes the MODEL of commands: a spec file or the name of a shipped spec, either with `@x4` for compute that
+takes four times as long. `model_of` also takes a task and profiles it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from autosync.specs.task_file import is_task
 
 _DILATION = re.compile(r"(?P<base>.+)@(?P<factor>[^@/]*)", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
-# Words that YAML readers take for something other than a string; ours or anybody's.
+# Words that some YAML reader does not take for a string.
 _TAKEN_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def load_model(target: str) -> ModelSpec:
-    """The model spec of a file, or the shipped one of that name; `@x4` behind either dilates its compute."""
+    """The model spec of a file, or the shipped one of that name; `@x4` dilates its compute."""
     base, factor = split_dilation(target)
     if is_task(base):
         hint = f"autosync profile {base} -o {Path(base.partition('.py')[0]).name}.yaml"
@@ -38,12 +38,12 @@ def load_model(target: str) -> ModelSpec:
 
 
 def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
-    """The model spec of a target of any kind; a task is profiled now, on the device."""
+    """The model spec of any target; a task is profiled now, on the device."""
     base, factor = split_dilation(target)
     if not is_task(base):
         return load_model(target)
-    # Profiling runs the model; whoever only reads spec files does not wait for torch.
-    from autosync.specs.profile import profile
+    # Profiling loads torch; reading a spec file does not.
+    from autosync.specs.profile.run import profile
     from autosync.specs.task_file import load_task
 
     model = profile(load_task(base), device=device)
@@ -51,7 +51,7 @@ def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
 
 
 def save_model(model: ModelSpec, path: Path | str) -> None:
-    """Write a model spec as YAML, or as JSON where the file's name ends so."""
+    """Write a model spec as YAML, or as JSON where the file name ends in .json."""
     if Path(path).suffix.lower() == ".json":
         documents.write(path, dump_model(model))
     else:
@@ -69,7 +69,7 @@ def format_model(model: ModelSpec) -> str:
 
 
 def split_dilation(target: str) -> tuple[str, float | None]:
-    """`resnet50@x4` -> `("resnet50", 4.0)`; without a dilation, or where a file has that name, `(target, None)`."""
+    """`resnet50@x4` -> `("resnet50", 4.0)`; `(target, None)` without dilation, or where a file has that name."""
     match = _DILATION.fullmatch(target)
     if match is None or Path(target).exists():
         return target, None
@@ -108,7 +108,7 @@ def _find(name: str) -> Path:
 
 
 def shipped_models() -> dict[str, Path]:
-    """The model specs that ship with the package, by the name that stands for each."""
+    """The model specs that ship with the package, by name."""
     folder = Path(str(resources.files("autosync.configs"))) / "models"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 

@@ -1,8 +1,8 @@
-"""AutoDist's resource_spec.yml as a cluster.
+"""Reads AutoDist's resource_spec.yml as a cluster.
 
 AutoDist (petuum/autodist, autodist/resource_spec.py and its multi-node tutorial) describes a cluster by addresses, GPU
-and CPU indexes, one chief, ssh settings by name and a bandwidth in Gbit/s. What AutoDist would refuse is refused here.
-The ssh settings are checked but not kept: who starts the ranks takes user, port and key from ssh's own configuration.
+and CPU indexes, one chief, named ssh settings and a bandwidth in Gbit/s. What AutoDist would refuse is refused here.
+The ssh settings are checked and dropped: user, port and key come from the user's own ssh configuration.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _KEYS: Mapping[object, str] = {
     "bandwidth_out": "network_bandwidth",
     "bandwidth_in": "network_bandwidth",
 }
-"""The keys of a resource spec that the fields of a node come from."""
+"""The keys of a resource spec, by the fields of a node that come from them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NodeEntry:
-    """One machine. AutoDist takes 1 Gbit/s where no bandwidth is given, and warns of it."""
+class _ResourceNode:
+    """One machine. AutoDist assumes 1 Gbit/s where no bandwidth is given, and warns."""
 
     __pydantic_config__ = STRICT
 
@@ -61,12 +61,12 @@ class _SshEntry:
 class _ResourceSpec:
     __pydantic_config__ = STRICT
 
-    nodes: tuple[_NodeEntry, ...]
+    nodes: tuple[_ResourceNode, ...]
     ssh: Mapping[str, _SshEntry] = field(default_factory=dict)
 
 
 def is_resource_spec(value: Any) -> bool:
-    """Whether a file's value has AutoDist's shape: no schema, and nodes that have addresses."""
+    """Whether a value has AutoDist's form: no schema, and nodes with addresses."""
     if not isinstance(value, Mapping) or "schema" in value or not isinstance(value.get("nodes"), list):
         return False
     return any(isinstance(node, Mapping) and "address" in node for node in value["nodes"])
@@ -99,9 +99,9 @@ def build_cluster(fields: Mapping[str, Any], *, name: str, document: Document | 
 
 
 def dump_resource_spec(cluster: ClusterSpec) -> dict[str, Any]:
-    """What AutoDist's format can say of a cluster: addresses, devices and the slower direction of each interface.
+    """The cluster in AutoDist's format: addresses, devices, and the slower direction of each interface.
 
-    Ranks without GPUs are told as CPUs. The first node is the chief; how ssh reaches the others is ssh's own to know.
+    Ranks without GPUs become CPUs. The first node is the chief. ssh settings are left out.
     """
     kind = "gpus" if cluster.backend == "nccl" else "cpus"
     nodes = [
@@ -123,7 +123,7 @@ def _in_file(problem: Problem) -> Problem:
     return problem
 
 
-def _node(entry: _NodeEntry, *, has_gpus: bool) -> Node:
+def _node(entry: _ResourceNode, *, has_gpus: bool) -> Node:
     is_server = has_gpus and not entry.gpus
     rate = entry.network_bandwidth * BYTES_PER_SECOND
     return Node(
@@ -137,7 +137,7 @@ def _node(entry: _NodeEntry, *, has_gpus: bool) -> Node:
 
 
 def _mistakes(spec: _ResourceSpec) -> Iterator[Problem]:
-    """What AutoDist would refuse, or trip over later."""
+    """Everything that AutoDist refuses, or fails on later."""
     is_single = len(spec.nodes) == 1
     chiefs = [position for position, entry in enumerate(spec.nodes) if entry.chief]
     if not chiefs and not is_single:
@@ -153,7 +153,7 @@ def _mistakes(spec: _ResourceSpec) -> Iterator[Problem]:
             yield Problem(what=f"{ssh.port} is no port", rule="1 to 65535", path=("ssh", name, "port"))
 
 
-def _in_node(entry: _NodeEntry, place: Path, spec: _ResourceSpec, *, is_single: bool) -> Iterator[Problem]:
+def _in_node(entry: _ResourceNode, place: Path, spec: _ResourceSpec, *, is_single: bool) -> Iterator[Problem]:
     if not is_single and _is_loopback(entry.address):
         rule = "with several nodes each is known to the others by its address"
         yield Problem(what=f"{entry.address!r} is a loopback address", rule=rule, path=(*place, "address"))

@@ -1,10 +1,10 @@
-"""Token buckets that hold the rate of an emulated link: what `tc tbf` and the sender's interface are told for it.
+"""Token buckets that hold the rate of an emulated link: the settings of `tc tbf` and of the sender's interface.
 
-Two things make a rate hold within a percent. Frames are large, so headers cost little: of 9014 bytes on the wire 8948
-are payload. And a bucket takes the largest packet that a sender hands over: segmentation is left to the interface, so
-one "packet" is up to 64 kB, and a bucket smaller than that cuts it up frame by frame, which a busy machine cannot keep
-up with. Slow links therefore make their senders hand over smaller packets, and have smaller buckets: after a pause a
-bucket's worth of bytes passes at once, whatever the rate.
+Two things keep a rate within a percent. Frames are large, so headers cost little: of 9014 bytes on the wire, 8948 are
+payload. And a bucket takes the largest packet that a sender hands over. Segmentation is left to the interface, so one
+"packet" has up to 64 kB; a smaller bucket would cut it up frame by frame, which a busy machine is too slow for. So
+senders on slow links hand over smaller packets and have smaller buckets: after a pause, a bucket's worth of bytes
+passes at once, whatever the rate.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 MTU_BYTES = 9000
 QUEUE_BYTES = 64 * 2**20
-"""The queue before a link. Larger than what the sockets of a testbed buffer: nothing is dropped, senders wait."""
+"""The queue before a link. It is larger than the buffers of all sockets: nothing is dropped, senders wait."""
 
 _BUCKET_SECONDS = 500e-6
-# Two frames with their headers, below which large packets would save nothing; and what the kernel lets a packet be.
+# Two frames with headers (smaller packets would save nothing), and the kernel's limit.
 _MIN_PACKET_BYTES = 18_300
 _MAX_PACKET_BYTES = 65_000
 # The headers of the frames that one packet becomes.
@@ -31,7 +31,7 @@ class Bucket:
     burst_bytes: int
 
     def __str__(self) -> str:
-        """The words that `tc` knows; its `bps` are bytes per second."""
+        """The words of `tc`, whose `bps` are bytes per second."""
         return f"tbf rate {self.rate}bps burst {self.burst_bytes} limit {QUEUE_BYTES}"
 
 

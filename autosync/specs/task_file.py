@@ -1,7 +1,7 @@
-"""Loading a task from the user's Python file, and naming the user's file and line whenever the user's code fails.
+"""Loads a task from the user's Python file, and names the user's file and line when the user's code fails.
 
-A task file is the one kind of input that runs code. Whatever that code raises comes out as a `TaskError` with the
-innermost line of the user's file; the original exception is its cause, so that `--debug` can show the whole traceback.
+A task file is the only input that runs code. Whatever that code raises becomes a `TaskError` with the innermost line of
+the user's file. The original exception is its cause, so `--debug` can show the whole traceback.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DEFAULT_NAME = "task"
 
 _TARGET = re.compile(r"(?P<file>.*\.py)(?::(?P<name>.*))?", re.DOTALL)
 _load_numbers = itertools.count()
-# Modules beside a task file that earlier loads imported: another folder's `_blocks` must not be taken for this one's.
+# Modules that earlier loads imported from beside a task file: `_blocks` of another folder must not be reused.
 _neighbours: set[str] = set()
 
 
 def is_task(target: str) -> bool:
-    """Whether a target names a task (`FILE.py[:NAME]`) and no model spec."""
+    """Whether a target names a task (`FILE.py[:NAME]`), not a model spec."""
     return _TARGET.fullmatch(target) is not None
 
 
@@ -67,7 +67,7 @@ def load_task(target: str) -> Task:
 
 
 class _FreshLoader(SourceFileLoader):
-    """Compiles the file as it is now, and leaves no bytecode beside it."""
+    """Compiles the file as it is now and leaves no bytecode beside it."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -118,7 +118,7 @@ def _describe_type(value: object) -> str:
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """Names in the file that hold a task or a function of its own that might return one."""
+    """Names in the file of tasks, and of functions that might return one."""
     return sorted(
         name
         for name, value in vars(module).items()
@@ -129,7 +129,7 @@ def _candidates(module: ModuleType) -> list[str]:
 
 @contextlib.contextmanager
 def _import_path(folder: Path) -> Iterator[None]:
-    """The folder first on the import path; neighbours that an earlier load imported are imported anew."""
+    """Put the folder first on the import path; reload modules that an earlier load imported from beside a task."""
     for name in _neighbours:
         sys.modules.pop(name, None)
     _neighbours.clear()
@@ -149,12 +149,12 @@ def _import_path(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
-    """Around the user's code: what it raises becomes a TaskError that names the innermost line of the user's file.
+    """A block of the user's code: its exceptions become TaskErrors with the innermost line of the user's file.
 
-    `doing` says which call it was. `line` is named where no line of the user's file is on the stack.
+    `doing` names the call. `line` is used where no line of the user's file is on the stack.
     """
     try:
-        # stdout belongs to our own output, which may be one JSON document.
+        # stdout is for our own output, which may be one JSON document.
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except InputError as error:
@@ -178,7 +178,7 @@ def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
 def task_code(task: Task, doing: str, function: Callable[..., Any]) -> Iterator[None]:
     """`user_code` for a function of a task. If the task was made in the running program, errors name its file.
 
-    Which file that is, is looked up for errors alone: this is around the parts of every step that is measured.
+    The file is looked up for errors alone: this block is part of every measured step.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -190,7 +190,7 @@ def task_code(task: Task, doing: str, function: Callable[..., Any]) -> Iterator[
 
 
 def wrong_result(task: Task, function: Callable[..., Any], what: str, *, rule: str, hint: str = "") -> TaskError:
-    """The error for a function of a task that returned something of no use."""
+    """The error for a function of a task that returned a useless value."""
     file, line = _place(task, function)
     return _error(file, what, rule=rule, hint=hint, line=line)
 
@@ -206,7 +206,7 @@ def _user_line(error: BaseException, file: str) -> int:
 
 
 def _elsewhere(error: BaseException, file: str) -> str:
-    """`raised at net.py:12` where another file beside the user's raised: often that is where the mistake is."""
+    """`raised at net.py:12` where another file beside the user's raised: the mistake is often there."""
     folder = Path(file).resolve().parent
     for frame in reversed(_frames(error)):
         path = Path(frame.filename)
@@ -218,7 +218,7 @@ def _elsewhere(error: BaseException, file: str) -> str:
 
 
 def _field_hint(error: BaseException) -> str:
-    """The field that was meant where `Task(…)` got one that it does not have."""
+    """The nearest field where `Task(…)` got an unknown one."""
     match = re.search(r"Task\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     return did_you_mean(match[1], [field.name for field in fields(Task)]) if match else ""
 
@@ -232,14 +232,14 @@ def _same_file(first: str, second: str) -> bool:
 
 
 def _shown(found: str, file: str) -> str:
-    """A file beside the user's, written the way the user wrote theirs."""
+    """A file beside the user's, with its path written as the user wrote it."""
     path = Path(found).resolve()
     folder = Path(file).resolve().parent
     return str(Path(file).parent / path.relative_to(folder)) if path.is_relative_to(folder) else found
 
 
 def _place(task: Task, function: object) -> tuple[str, int]:
-    """The file to name when a function of the task is at fault, and the line where it has the function."""
+    """The file of a function of the task, and its line."""
     file = task.source.rpartition(":")[0] or _file_of(function)
     return file, _line_of(function) if _same_file(_file_of(function), file) else 1
 

@@ -1,13 +1,14 @@
-"""Running the parts of a task: build the model and the optimizer, draw a batch, compute the loss.
+"""Runs the parts of a task: builds the model and the optimizer, draws a batch, computes the loss.
 
-Everybody who runs a task (profile, trials) does it through these doors, so that each mistake in the user's code is
-told with the user's file and line, and what the code returned is checked before it is used.
+Profiles and trials run tasks through these functions. So each mistake in the user's code is reported with its file and
+line, and returned values are checked before they are used.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -75,24 +76,35 @@ def compute_loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def run_backward(task: Task, loss: torch.Tensor) -> None:
-    """The backward pass; the user's code may have a part in it."""
+    """Run the backward pass, which may call code of the user."""
     with task_code(task, "the backward pass", task.loss):
         loss.backward()  # type: ignore[no-untyped-call]
 
 
-def step_optimizer(task: Task, optimizer: torch.optim.Optimizer) -> None:
-    """One update. An optimizer that asks for a closure is refused by its own error."""
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether step() of an optimizer needs a closure that computes loss and gradients (LBFGS)."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def step_optimizer(
+    task: Task, optimizer: torch.optim.Optimizer, closure: Callable[[], torch.Tensor] | None = None
+) -> None:
+    """Update once, with a closure if the optimizer needs one."""
     with task_code(task, "optimizer.step()", task.optimizer):
-        optimizer.step()
+        if closure is not None and needs_closure(optimizer):
+            optimizer.step(closure)  # type: ignore[arg-type] # torch says float: a loss is a tensor
+        else:
+            optimizer.step()
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with each tensor in it on the device."""
+    """The batch with every tensor on the device."""
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The batch with each tensor in it replaced: within lists, tuples, mappings and dataclasses, at any depth."""
+    """The batch with every tensor replaced: in lists, tuples, mappings and dataclasses, at any depth."""
     import torch
 
     if isinstance(batch, torch.Tensor):
@@ -102,7 +114,7 @@ def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
     if isinstance(batch, list | tuple):
         return type(batch)(map_tensors(item, function) for item in batch)
     if isinstance(batch, MutableMapping):
-        # A copy keeps what a mapping of the user's own class holds besides its items.
+        # A copy keeps the attributes of a mapping of the user's own class.
         mapping = copy.copy(batch)
         mapping.update({key: map_tensors(item, function) for key, item in batch.items()})
         return mapping

@@ -24,19 +24,11 @@ from autosync import jsonio
 from autosync.documents import to_plain
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Codec,
-    Message,
-    ParameterServer,
-    Partition,
-    PartName,
-    Periodic,
-    Sharded,
-    Strategy,
-    Synchroniser,
-)
+from autosync.strategy.codecs import Cast, Codec
+from autosync.strategy.parts import Partition, PartName
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import PLAIN
+from autosync.strategy.synchronisers.base import Synchroniser
 
 
 def strategy_id(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> str:
@@ -91,25 +83,12 @@ def _canonical_message(message: Message, synchroniser: Synchroniser, *, has_wire
 
 
 def canonical_synchroniser(synchroniser: Synchroniser, cluster: ClusterSpec) -> Synchroniser:
-    """The synchroniser that does the same on this cluster and is written first (rules 1 to 4)."""
-    groups = cluster.worker_groups()
-    is_alone = all(len(group) == 1 for group in groups)
-    is_flat = is_alone or len(groups) == 1
-    if isinstance(synchroniser, Periodic) and synchroniser.every == 1 and synchroniser.outer is None:
-        synchroniser = AllReduce(topology=synchroniser.topology)
-    if cluster.num_workers == 1 and not isinstance(synchroniser, Periodic):
-        return AllReduce()
-    if isinstance(synchroniser, AllReduce) and synchroniser.hierarchical and is_flat:
-        synchroniser = replace(synchroniser, hierarchical=False)
-    if isinstance(synchroniser, ParameterServer) and synchroniser.local_proxy:
-        nodes = {cluster.ranks[group[0]].node for group in groups}
-        if is_alone or nodes == {cluster.node_index(synchroniser.server)}:
-            synchroniser = replace(synchroniser, local_proxy=False)
-    if isinstance(synchroniser, AllReduce | Sharded | Periodic) and synchroniser.topology == "halving_doubling":
-        num_meeting = len(groups) if getattr(synchroniser, "hierarchical", False) else cluster.num_workers
-        if num_meeting == 2:
-            synchroniser = replace(synchroniser, topology="ring")
-    return synchroniser
+    """The synchroniser that does the same on this cluster and is written first (rules 1 to 4).
+
+    Each kind says its own form; that of one worker holds for all.
+    """
+    form = synchroniser.canonical(cluster)
+    return PLAIN if cluster.num_workers == 1 and not form.trains_apart else form
 
 
 def _without_idle_cuts(
@@ -136,8 +115,7 @@ def _joins(message: Message) -> bool:
 def joins_parts(synchroniser: Synchroniser, codec: Codec | None) -> bool:
     """Whether parts of a variable that travel together by these are as good as one (rule 5)."""
     codec_is_by_number = codec is None or isinstance(codec, Cast)
-    one_part_only = synchroniser.kind in ("sparse_gather", "sufficient_factors")
-    return codec_is_by_number and not one_part_only
+    return codec_is_by_number and not synchroniser.travels_alone
 
 
 def _with_joined(message: Message, joined: set[str]) -> Message:

@@ -19,15 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import (
-    Codec,
-    Message,
-    Overlap,
-    Partition,
-    PartName,
-    Strategy,
-    Synchroniser,
-)
+from autosync.strategy.codecs import Codec
+from autosync.strategy.parts import Partition, PartName
+from autosync.strategy.representation import Message, Overlap, Strategy
+from autosync.strategy.synchronisers.base import Synchroniser
 
 Integers = npt.NDArray[np.int64]
 

@@ -8,24 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from autosync import units
 from autosync.specs.model import ModelSpec
 from autosync.strategy.layers import told_as_layers
-from autosync.strategy.parts import all_parts
-from autosync.strategy.representation import (
-    AllReduce,
-    Message,
-    ParameterServer,
-    PartName,
-    Periodic,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
-from autosync.strategy.wording import abbreviated, count, format_table, runs, settings, spread
+from autosync.strategy.parts import PartName
+from autosync.strategy.representation import Message, Strategy, all_parts
+from autosync.strategy.wording import abbreviated, count, format_table, natural, settings, spread
 
 MAX_ROWS = 24
 
@@ -60,16 +49,17 @@ def summarise(strategy: Strategy, model: ModelSpec | None = None) -> Summary:
     servers: dict[str, list[Message]] = {}
     for message in strategy.messages:
         kinds.setdefault(message.synchroniser.kind, []).append(message)
-        if isinstance(message.synchroniser, ParameterServer):
-            servers.setdefault(message.synchroniser.server, []).append(message)
+        server = message.synchroniser.served_by
+        if server is not None:
+            servers.setdefault(server, []).append(message)
     return Summary(
         name=strategy.name,
         classes=tuple(sorted(strategy.classes)),
         overlap=strategy.overlap,
-        num_lanes=len({message.lane for message in strategy.messages}),
+        num_lanes=strategy.num_lanes,
         total=_totals(strategy.messages, sizes),
         by_synchroniser={kind: _totals(messages, sizes) for kind, messages in kinds.items()},
-        by_server={name: _totals(servers[name], sizes) for name in sorted(servers, key=_natural)},
+        by_server={name: _totals(servers[name], sizes) for name in sorted(servers, key=natural)},
     )
 
 
@@ -107,9 +97,7 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
 
 def _manner(message: Message) -> str:
     """Messages of one manner are told of together: all that differs among them is place, size and order."""
-    synchroniser = message.synchroniser
-    kind = f"sparse {synchroniser.kind}" if getattr(synchroniser, "sparse", False) else synchroniser.kind
-    return f"{kind} {message.codec.kind if message.codec else ''}"
+    return f"{message.synchroniser.title} {message.codec.kind if message.codec else ''}"
 
 
 def _who(variables: Sequence[str], model: ModelSpec | None) -> tuple[str, bool]:
@@ -122,41 +110,14 @@ def _who(variables: Sequence[str], model: ModelSpec | None) -> tuple[str, bool]:
 def _clause(who: str, messages: Sequence[Message], *, is_plural: bool) -> str:
     cut = list(_cut(messages).values())
     encoded = f" as {messages[0].codec.kind}" if messages[0].codec else ""
-    text = f"{who} {_verb(messages, is_plural=is_plural)}{encoded}"
+    group = [message.synchroniser for message in messages]
+    text = f"{who} {type(group[0]).in_words(group, is_plural=is_plural)}{encoded}"
     if min(cut) > 1:
         text += f" in {spread(cut)} parts" + (" each," if is_plural else ",")
     elif max(cut) > 1:
         numbers = [number for number in cut if number > 1]
         text += f", {len(numbers)} of {len(cut)} variables in {spread(numbers)} parts,"
     return text if len(cut) == len(messages) == 1 else f"{text} in {count(len(messages), 'message')}"
-
-
-def _verb(messages: Sequence[Message], *, is_plural: bool) -> str:
-    be = "are" if is_plural else "is"
-    match messages[0].synchroniser:
-        case ParameterServer(sparse=sparse):
-            names = sorted({str(getattr(m.synchroniser, "server", "")) for m in messages}, key=_natural)
-            go = (
-                ("send touched rows" if is_plural else "sends touched rows")
-                if sparse
-                else "go"
-                if is_plural
-                else "goes"
-            )
-            return f"{go} to {'a server' if len(names) == 1 else 'servers'} on {runs(names)}"
-        case AllReduce():
-            hierarchical = all(getattr(m.synchroniser, "hierarchical", False) for m in messages)
-            return f"{be} all-reduced" + (" within nodes and then between them" if hierarchical else "")
-        case Sharded():
-            return f"{be} reduce-scattered, updated by shard and all-gathered"
-        case SparseGather():
-            return f"{'gather' if is_plural else 'gathers'} touched rows"
-        case SufficientFactors():
-            return f"{'gather' if is_plural else 'gathers'} the factors of gradients"
-        case Periodic():
-            steps = spread([m.synchroniser.every for m in messages if isinstance(m.synchroniser, Periodic)])
-            return f"{be} averaged every {steps} steps"
-    raise AssertionError(messages[0].synchroniser)
 
 
 def _schedule(strategy: Strategy, summary: Summary) -> str:
@@ -166,7 +127,7 @@ def _schedule(strategy: Strategy, summary: Summary) -> str:
 def schedule_in_words(strategy: Strategy) -> str:
     """How transfers are scheduled."""
     until = "until backward returns" if strategy.overlap == "backward" else "until the next use of each parameter"
-    facts = [f"transfers may last {until}", count(len({message.lane for message in strategy.messages}), "lane")]
+    facts = [f"transfers may last {until}", count(strategy.num_lanes, "lane")]
     priorities = {message.priority for message in strategy.messages}
     if len(priorities) > 1:
         facts.append(f"priorities {min(priorities)} to {max(priorities)}")
@@ -242,9 +203,3 @@ def _bytes(messages: Sequence[Message], sizes: dict[str, int] | None) -> int | N
 def _sizes(strategy: Strategy, model: ModelSpec | None) -> dict[str, int] | None:
     """Bytes of each part."""
     return None if model is None else {name: part.num_bytes for name, part in all_parts(strategy, model).items()}
-
-
-def _natural(name: str) -> list[Any]:
-    """Sorts node-10 after node-9."""
-    stem = name.rstrip("0123456789")
-    return [stem, int(name[len(stem) :] or -1)]

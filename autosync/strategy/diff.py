@@ -9,7 +9,7 @@ that have parts in common belong together. Equal changes are told once, for all 
 from __future__ import annotations
 
 import dataclasses
-import typing
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ from typing import Any
 
 from autosync import units
 from autosync.documents import to_plain
-from autosync.strategy.representation import Message, PartName, Strategy, Synchroniser
+from autosync.strategy.parts import PartName
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers import synchroniser_kinds
 from autosync.strategy.wording import abbreviated, count, spread
 
 WHOLE_STEP = "the whole step"
@@ -88,7 +90,7 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
 def _changed(place: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
     for aspect in dict.fromkeys([*before, *after]):
         # What only one of two synchronisers has is no difference while it is at its default.
-        default = _DEFAULTS.get(aspect)
+        default = _defaults().get(aspect)
         if before.get(aspect, default) != after.get(aspect, default):
             yield place, aspect, before.get(aspect), after.get(aspect)
 
@@ -195,9 +197,14 @@ def _worded_size(value: Any) -> str:
 
 
 _WORDINGS: Mapping[str, Callable[[Any], str]] = {"partition": _worded_cut, "slice_bytes": _worded_size}
-_DEFAULTS = {
-    field.name: field.default
-    for kind in typing.get_args(typing.get_args(Synchroniser)[0])
-    for field in dataclasses.fields(kind)
-    if field.name != "kind" and field.default is not dataclasses.MISSING
-}
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    """The defaults of all synchronisers' fields, by name."""
+    return {
+        field.name: field.default
+        for kind in synchroniser_kinds().values()
+        for field in dataclasses.fields(kind)
+        if field.name != "kind" and field.default is not dataclasses.MISSING
+    }

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from autosync import documents
+from autosync.document_lines import below
 from autosync.documents import Document
 from autosync.errors import DocumentError, DoesNotApplyError, Problem, first_problems
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
-from autosync.strategy.representation import SCHEMA_KIND, SCHEMA_VERSION, PartName, Strategy
+from autosync.strategy.parts import PartName
+from autosync.strategy.representation import SCHEMA_KIND, SCHEMA_VERSION, Strategy
 
 BUNDLE_KIND = "bundle"
 BUNDLE_VERSION = 1
@@ -66,6 +68,11 @@ def save_strategy(path: Path | str, strategy: Strategy) -> None:
     documents.write(path, dump_strategy(strategy))
 
 
+def looks_like_file(name: str) -> bool:
+    """Whether a name can only be meant as a file's; the name of a preset is the alternative."""
+    return "/" in name or Path(name).suffix.lower() in (".yaml", ".yml", ".json")
+
+
 def is_bundle(document: Document) -> bool:
     """Whether a document says that it is a bundle, of whatever version."""
     value = document.value
@@ -79,8 +86,8 @@ def part_of(document: Document, key: str) -> Document:
     return dataclasses.replace(
         document,
         value=document.value[key],
-        lines={path[1:]: line for path, line in document.lines.items() if path[:1] == (key,)},
-        spellings={path[1:]: text for path, text in document.spellings.items() if path[:1] == (key,)},
+        lines=below(document.lines, key),
+        spellings=below(document.spellings, key),
     )
 
 

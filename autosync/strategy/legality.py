@@ -14,25 +14,17 @@ from autosync.errors import DoesNotApplyError, Path, Problem, did_you_mean
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.backends import BACKENDS
-from autosync.strategy.parts import Part, all_parts
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Message,
-    ParameterServer,
-    Partition,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
+from autosync.strategy.codecs import Cast, PowerSGD
+from autosync.strategy.parts import Part, Partition
+from autosync.strategy.representation import Message, Strategy, all_parts
+from autosync.strategy.synchronisers.rules import Finding, MessageFacts
 
 MAX_PARTS = 4096
 MAX_SLICES = 65_536
 """As many slices as a model's bytes may be cut into: a plan has operations for each of them."""
 
+TOGETHER = "updates all of them together"
+UNTRIED = "was not tried for that (profile the model again)"
 SUMMABLE_ONLY = "only a codec whose results can be summed: cast"
 
 
@@ -49,7 +41,7 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
     if cut:
         return cut
     parts = all_parts(strategy, model)
-    found = list(_distribution_problems(strategy, parts))
+    found = [*_overlap_problems(strategy, model), *_distribution_problems(strategy, parts)]
     rules = _Rules(model, cluster)
     for position, message in enumerate(strategy.messages):
         known = [parts[name] for name in message.parts if name in parts]
@@ -68,6 +60,15 @@ def message_problems(
 ) -> list[Problem]:
     """Every rule that one message of these parts breaks by itself."""
     return list(_Rules(model, cluster).problems(message, parts, path))
+
+
+def _overlap_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
+    if strategy.overlap == "forward" and not model.optimizer.updates_apart:
+        rule = (
+            f"messages are updated one by one, which needs an optimizer that updates each variable by itself; "
+            f"{model.optimizer.name} {TOGETHER if model.optimizer.per_variable is False else UNTRIED}"
+        )
+        yield Problem(what="overlap forward", rule=rule, path=("overlap",))
 
 
 def _partition_problems(strategy: Strategy, model: ModelSpec) -> Iterator[Problem]:
@@ -123,16 +124,13 @@ def _unknown(what: str, name: str, known: Sequence[str], path: Path) -> Problem:
     return Problem(what=what, rule=f"known: {listed}", path=path, hint=did_you_mean(name, known))
 
 
-_Finding = tuple[Path, str, str]
-
-
 class _Rules:
     """The rules of single messages, with all that they ask of model, cluster and backend looked up once."""
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         self.model = model
+        self.cluster = cluster
         self.backend = BACKENDS[cluster.backend]
-        self.num_workers = cluster.num_workers
         self.smallest_slice_bytes = smallest_slice_bytes(model)
         self.nodes = {node.name: node for node in cluster.nodes}
 
@@ -147,122 +145,59 @@ class _Rules:
         for place, what, rule in itertools.chain.from_iterable(groups):
             yield Problem(what=what, rule=rule, path=(*path, *place))
 
-    def _form(self, parts: Sequence[Part]) -> Iterator[_Finding]:
+    def _form(self, parts: Sequence[Part]) -> Iterator[Finding]:
         dtypes = {part.variable.dtype for part in parts}
         if len(dtypes) > 1:
             yield ("parts",), f"parts of {' and '.join(sorted(dtypes))}", "a message has one dtype"
 
-    def _synchroniser(self, message: Message, parts: Sequence[Part]) -> Iterator[_Finding]:
-        place: Path = ("synchroniser",)
-        match message.synchroniser:
-            case ParameterServer() as server:
-                yield from self._parameter_server(server, message, parts, place)
-            case Sharded() as sharded:
-                yield from self._elementwise(place, "sharded updates")
-                if sharded.topology == "halving_doubling" and self.num_workers & (self.num_workers - 1):
-                    rule = "reduce-scatter by halving needs a power of two"
-                    yield (*place, "topology"), f"halving_doubling on {self.num_workers} workers", rule
-            case SparseGather():
-                yield from self._rows(message, parts, place)
-            case SufficientFactors():
-                yield from self._factors(message, parts, place)
-            case Periodic():
-                if self.model.loss_scaling:
-                    rule = "a worker whose own gradients overflow would leave out the step alone"
-                    yield place, "periodic averaging in a task that scales its loss", rule
-            case AllReduce():
-                pass
+    def _synchroniser(self, message: Message, parts: Sequence[Part]) -> Iterator[Finding]:
+        facts = MessageFacts(
+            parts=parts,
+            is_sliced=message.slice_bytes is not None,
+            model=self.model,
+            cluster=self.cluster,
+            backend=self.backend,
+            nodes=self.nodes,
+        )
+        return message.synchroniser.problems(facts)
 
-    def _parameter_server(
-        self, server: ParameterServer, message: Message, parts: Sequence[Part], place: Path
-    ) -> Iterator[_Finding]:
-        node = self.nodes.get(server.server)
-        if node is None:
-            near = did_you_mean(server.server, list(self.nodes))
-            rule = f"known: {', '.join(self.nodes)}" + (f"; {near}" if near else "")
-            yield (*place, "server"), f"unknown node {server.server!r}", rule
-        elif not self.backend.serves_without_device and node.role == "server":
-            yield (*place, "server"), f"{server.server} has no device", f"{self.backend.name} runs on devices only"
-        if server.update == "server":
-            yield from self._elementwise(place, "updates at a server")
-        if server.sparse:
-            yield from self._rows(message, parts, place)
-            if server.local_proxy:
-                rule = "rows of a node's ranks are not merged on the way: each rank sends its own"
-                yield (*place, "local_proxy"), "a local proxy for rows", rule
-        if server.staleness and (self.model.clip_norm or self.model.loss_scaling):
-            rule = "clipping and loss scaling need every gradient of the step before the first update"
-            yield (*place, "staleness"), "staleness in a task that clips or scales", rule
-
-    def _elementwise(self, place: Path, what: str) -> Iterator[_Finding]:
-        if not self.model.optimizer.elementwise:
-            yield place, f"{what} with {self.model.optimizer.name}", "needs an elementwise optimizer"
-
-    def _rows(self, message: Message, parts: Sequence[Part], place: Path) -> Iterator[_Finding]:
-        part = parts[0]
-        if len(parts) > 1:
-            yield ("parts",), "several parts travel as rows", "rows travel alone: one part in the message"
-        if part.variable.kind != "embedding":
-            yield place, f"{part.name} is {part.variable.kind}", "rows need an embedding"
-        if not self.model.optimizer.sparse:
-            yield place, f"rows with {self.model.optimizer.name}", "needs an optimizer that takes sparse gradients"
-        if self.model.clip_norm or self.model.loss_scaling:
-            yield place, "rows in a task that clips or scales", "clipping and scaling are for dense gradients"
-        if message.slice_bytes is not None:
-            yield ("slice_bytes",), "rows in slices", "rows are not sliced: their number is known at run time only"
-
-    def _factors(self, message: Message, parts: Sequence[Part], place: Path) -> Iterator[_Finding]:
-        part = parts[0]
-        if len(parts) > 1:
-            yield ("parts",), "several parts travel as factors", "factors travel alone: one part in the message"
-        if part.variable.kind != "linear":
-            rule = "factors need a linear variable: a matrix that is used once a step and not tied"
-            yield place, f"{part.name} is {part.variable.kind}", rule
-        if self.model.accumulation_steps > 1:
-            yield place, "factors with gradient accumulation", "factors of several microsteps do not add up"
-        if message.slice_bytes is not None:
-            yield ("slice_bytes",), "factors in slices", "factors are not sliced: both are needed to rebuild"
-
-    def _codec(self, message: Message, parts: Sequence[Part]) -> Iterator[_Finding]:
+    def _codec(self, message: Message, parts: Sequence[Part]) -> Iterator[Finding]:
         codec = message.codec
         if codec is None:
             return
         place: Path = ("codec",)
         synchroniser = message.synchroniser
-        plain_server = isinstance(synchroniser, ParameterServer) and not synchroniser.sparse
-        if not (plain_server or isinstance(synchroniser, AllReduce | Sharded)):
-            kind = "sparse parameter_server" if isinstance(synchroniser, ParameterServer) else synchroniser.kind
-            yield place, f"{codec.kind} with {kind}", "codecs encode dense gradients"
+        if not synchroniser.takes_codecs:
+            yield place, f"{codec.kind} with {synchroniser.title}", "codecs encode dense gradients"
             return
         if self.model.loss_scaling:
             rule = "scaled gradients overflow now and then, and no codec takes infinities"
             yield place, f"{codec.kind} in a task that scales its loss", rule
-        meets_within_node = getattr(synchroniser, "hierarchical", False) or getattr(synchroniser, "local_proxy", False)
-        if not isinstance(codec, Cast) and (isinstance(synchroniser, Sharded) or meets_within_node):
+        if not isinstance(codec, Cast) and synchroniser.passes_sums_on:
             yield place, f"{codec.kind} where sums are passed on", SUMMABLE_ONLY
-        topology = getattr(synchroniser, "topology", "native")
-        if not isinstance(codec, Cast | PowerSGD) and topology not in ("native", "ring"):
+        route = synchroniser.route
+        if not isinstance(codec, Cast | PowerSGD) and route not in (None, "native", "ring"):
             rule = "what cannot be summed is gathered: native or ring"
-            yield ("synchroniser", "topology"), f"{topology} with {codec.kind}", rule
+            yield ("synchroniser", "topology"), f"{route} with {codec.kind}", rule
         if isinstance(codec, Cast) and parts[0].variable.dtype not in ("float32", "float64"):
             yield place, f"{parts[0].variable.dtype} cast to {codec.dtype}", "a cast must make numbers smaller"
         if isinstance(codec, PowerSGD):
             yield from self._power_sgd(codec, message, parts, place)
 
-    def _power_sgd(self, codec: PowerSGD, message: Message, parts: Sequence[Part], place: Path) -> Iterator[_Finding]:
-        if isinstance(message.synchroniser, ParameterServer):
-            yield place, "power_sgd with parameter_server", "its factors are summed by all: all_reduce only"
+    def _power_sgd(self, codec: PowerSGD, message: Message, parts: Sequence[Part], place: Path) -> Iterator[Finding]:
+        if not message.synchroniser.sums_everywhere:
+            yield place, f"power_sgd with {message.synchroniser.kind}", "its factors are summed by all: all_reduce only"
         if message.slice_bytes is not None:
             yield ("slice_bytes",), "power_sgd in slices", "a factor needs its whole matrix"
         for part in parts:
             if part.smaller_side <= codec.rank:
                 yield place, f"rank {codec.rank} for {part.name} of shape {list(part.shape)}", "rank below both sides"
 
-    def _transport(self, message: Message) -> Iterator[_Finding]:
+    def _transport(self, message: Message) -> Iterator[Finding]:
         backend = self.backend
-        topology = getattr(message.synchroniser, "topology", "native")
-        if topology != "native" and not backend.own_rounds:
-            yield ("synchroniser", "topology"), f"{topology} on {backend.name}", "native only: it has no tags"
+        route = message.synchroniser.route
+        if route not in (None, "native") and not backend.own_rounds:
+            yield ("synchroniser", "topology"), f"{route} on {backend.name}", "native only: it has no tags"
         if message.priority and not backend.overtakes:
             rule = "it runs a communicator in one static order: priority 0"
             yield ("priority",), f"priority {message.priority} on {backend.name}", rule

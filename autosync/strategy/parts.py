@@ -1,16 +1,58 @@
-"""Parts: where each piece of a partitioned variable lies, how large it is and what it is made of."""
+"""Parts: how a variable is cut, and where each part lies, how large it is and what it is made of."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
 
-from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
-from autosync.strategy.representation import Partition, PartName, Strategy
+from autosync.documents import STRICT
+from autosync.specs.model import ITEM_BYTES, Variable
 
 INDEX_BYTES = 8
 """Of a row that travels alone: which one it is."""
+
+
+_PART = re.compile(r"(?P<variable>[^\[\]]+)(\[(?P<index>0|[1-9][0-9]*)\])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A variable cut along `axis` into parts of the given sizes."""
+
+    __pydantic_config__ = STRICT
+
+    axis: int = 0
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sizes or any(size < 1 for size in self.sizes):
+            raise ValueError(f"sizes {list(self.sizes)} have an empty part (each part has 1 or more)")
+        if self.axis < 0:
+            raise ValueError(f"axis {self.axis} counts from the end (0 or more)")
+
+
+@dataclass(frozen=True, slots=True)
+class PartName:
+    """A part of a variable: `fc.weight[2]`, or the whole of it: `fc.weight`."""
+
+    variable: str
+    index: int = 0
+    whole: bool = True
+
+    def __str__(self) -> str:
+        return self.variable if self.whole else f"{self.variable}[{self.index}]"
+
+    @staticmethod
+    @functools.lru_cache(maxsize=65536)
+    def parse(text: str) -> PartName:
+        """Read `VARIABLE` or `VARIABLE[INDEX]`; searches read the same few over and over."""
+        match = _PART.fullmatch(text) if len(text) <= 4096 else None
+        if match is None:
+            raise ValueError(f"{text!r} names no part (VARIABLE or VARIABLE[INDEX])")
+        index = match["index"]
+        return PartName(match["variable"], int(index) if index else 0, index is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +123,3 @@ def parts_of(variable: Variable, partition: Partition | None) -> tuple[Part, ...
         parts.append(Part(PartName(variable.name, index, whole=False), variable, partition.axis, begin, begin + size))
         begin += size
     return tuple(parts)
-
-
-def all_parts(strategy: Strategy, model: ModelSpec) -> Mapping[str, Part]:
-    """Every part of every variable under a strategy, by its name."""
-    found: dict[str, Part] = {}
-    for variable in model.variables:
-        for part in parts_of(variable, strategy.partitions.get(variable.name)):
-            found[str(part.name)] = part
-    return found

@@ -44,6 +44,12 @@ def _run(stem: str, first: int | None, last: int | None) -> str:
     return f"{stem}{first}" if first == last else f"{stem}{first}..{last}"
 
 
+def natural(name: str) -> list[Any]:
+    """A key that sorts node-10 after node-9."""
+    stem = name.rstrip("0123456789")
+    return [stem, int(name[len(stem) :] or -1)]
+
+
 def spread(numbers: Sequence[int]) -> str:
     """`4`, or `2 to 7`."""
     low, high = min(numbers), max(numbers)

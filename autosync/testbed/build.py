@@ -1,7 +1,7 @@
-"""Building and removing testbeds, looking after their health, and clearing away what was left behind.
+"""Building, checking, repairing and removing testbeds, and clearing what killed processes left behind.
 
-All of it under the lock. A record is written before the first command and marks the testbed whole after the last one;
-it is unmarked before anything is removed. So whatever a `kill -9` leaves is known to be left over.
+All of it happens under the lock. A record is written before the first command and marks the testbed whole after the
+last one; the mark is removed before a testbed is taken down. So what a `kill -9` leaves is always known as left over.
 """
 
 from __future__ import annotations
@@ -10,88 +10,90 @@ from dataclasses import dataclass, replace
 
 from autosync.errors import OperationError
 from autosync.specs.shaping import bucket
-from autosync.testbed import holder, processes, records
+from autosync.testbed import namespace_holder, processes, records
 from autosync.testbed.commands import Runner
-from autosync.testbed.layout import INTERFACE, Host, Layout, build_steps, link_step, remove_steps
-from autosync.testbed.places import Places
-from autosync.testbed.records import Lease, Record
+from autosync.testbed.folders import NamespaceFolders
+from autosync.testbed.layout import INTERFACE, Host, NetworkLayout, build_calls, link_call, removal_calls
+from autosync.testbed.records import Lease, TestbedRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What is wrong with a testbed, and the hosts that are whole but for a link that was set down."""
+    """The faults of a testbed, and its hosts whose link was set down."""
 
     faults: tuple[str, ...]
     cut_off: tuple[Host, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Builder:
-    """Acts in one set of places while it holds their lock."""
+class TestbedBuilder:
+    """Builds and removes testbeds in `folders` while it holds their lock."""
 
-    places: Places
+    __test__ = False
+
+    folders: NamespaceFolders
     lock: int
 
-    def build(self, layout: Layout, *, is_kept: bool, leases: tuple[Lease, ...]) -> Record:
-        """A whole testbed, or none: whatever stops the building, what was built is removed again."""
-        record = Record(layout=layout, is_kept=is_kept, leases=leases)
-        records.write(self.places, record)
+    def build(self, layout: NetworkLayout, *, is_kept: bool, leases: tuple[Lease, ...]) -> TestbedRecord:
+        """Build a whole testbed. If anything fails, all of it is removed again."""
+        record = TestbedRecord(layout=layout, is_kept=is_kept, leases=leases)
+        records.write(self.folders, record)
         try:
-            if self.places.rootless:
-                holder.start(self.places, layout.key)
+            if self.folders.rootless:
+                namespace_holder.start(self.folders, layout.key)
             runner = self._runner(layout.key)
-            for step in build_steps(layout):
-                runner.run(step)
+            for call in build_calls(layout):
+                runner.run(call)
             record = replace(record, is_whole=True)
-            records.write(self.places, record)
+            records.write(self.folders, record)
         except BaseException:
             self.remove(layout.key)
             raise
         return record
 
     def remove(self, key: str) -> None:
-        """End the testbed's processes and take away its links, namespaces and record, as far as they are there."""
-        record = records.read(self.places, key)
+        """End a testbed's processes, and remove its links, namespaces and record, as far as they exist."""
+        record = records.read(self.folders, key)
         if record is not None and record.is_whole:
-            records.write(self.places, replace(record, is_whole=False))
-        names = self.places.existing(key)
-        files = (self.places.namespace(key, name) for name in names)
+            records.write(self.folders, replace(record, is_whole=False))
+        names = self.folders.existing(key)
+        files = (self.folders.namespace(key, name) for name in names)
         processes.end_all([found for file in files if (found := processes.namespace_id(file)) is not None])
         runner = self._runner(key)
         switch = next((name for name in names if name.endswith("-switch")), "")
-        for step in remove_steps(switch, names):
-            runner.run(step)
-        if self.places.rootless:
-            holder.end(self.places, key)
-        left = self.places.existing(key)
+        for call in removal_calls(switch, names):
+            runner.run(call)
+        if self.folders.rootless:
+            namespace_holder.end(self.folders, key)
+        left = self.folders.existing(key)
         if left:
             raise OperationError(f"namespaces cannot be removed: {', '.join(left)}")
-        self.places.record(key).unlink(missing_ok=True)
+        self.folders.record(key).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove what was left behind: by whoever was killed while building, removing or using a testbed."""
-        for key in self.places.recorded():
-            record = records.read(self.places, key)
+        """Remove testbeds whose processes were killed while they built, removed or used them."""
+        for key in self.folders.recorded():
+            record = records.read(self.folders, key)
             if record is None or record.is_left_over:
                 self.remove(key)
-        for key in self.places.unrecorded() | (holder.keys(self.places) - set(self.places.recorded())):
+        for key in self.folders.unrecorded() | (namespace_holder.keys(self.folders) - set(self.folders.recorded())):
             self.remove(key)
 
-    def repair(self, layout: Layout, hosts: tuple[Host, ...]) -> None:
-        """Put cables back that were pulled."""
+    def repair(self, layout: NetworkLayout, hosts: tuple[Host, ...]) -> None:
+        """Set the links of hosts up again."""
         for host in hosts:
-            self._runner(layout.key).run(link_step(layout, host, up=True))
+            self._runner(layout.key).run(link_call(layout, host, up=True))
 
     def _runner(self, key: str) -> Runner:
-        return Runner(enter=self.places.manage(key), lock=self.lock)
+        return Runner(enter=self.folders.manage(key), lock=self.lock)
 
 
-def check_health(places: Places, layout: Layout) -> Health:
+def check_health(folders: NamespaceFolders, layout: NetworkLayout) -> Health:
     """Compare a testbed with its layout: namespaces, links, addresses and rates."""
-    gone = set(layout.namespaces) - set(places.existing(layout.key))
-    if gone or (places.rootless and not holder.is_alive(places, layout.key)):
+    gone = set(layout.namespaces) - set(folders.existing(layout.key))
+    if gone or (folders.rootless and not namespace_holder.is_alive(folders, layout.key)):
         return Health(faults=(f"namespaces are gone: {', '.join(sorted(gone)) or 'all'}",))
-    runner = Runner(enter=places.manage(layout.key))
+    runner = Runner(enter=folders.manage(layout.key))
     links = runner.query("ip", "-json", "-n", layout.switch, "link", "show") or []
     flags = {link["ifname"]: link["flags"] for link in links}
     rates = _rates(runner, layout.switch)
@@ -108,7 +110,7 @@ def check_health(places: Places, layout: Layout) -> Health:
     return Health(faults=tuple(faults), cut_off=cut_off)
 
 
-def _switch_rates(layout: Layout) -> dict[str, float]:
+def _switch_rates(layout: NetworkLayout) -> dict[str, float]:
     ports = {host.port: host.bandwidth_in for host in layout.hosts}
     ports |= {uplink.port: uplink.out for uplink in layout.uplinks}
     return ports | {uplink.spine_port: uplink.into for uplink in layout.uplinks}

@@ -1,6 +1,6 @@
-"""Calls of `ip` and `tc` as data, and the running of them.
+"""Calls of `ip` and `tc` as data, and a runner for them.
 
-A step is many lines for one call, for a call a line would take a hundred times as long. Without root the calls are made
+One call takes many lines, because a call for each line would take a hundred times as long. Without root, calls run
 inside the user namespace that owns the testbed.
 """
 
@@ -16,7 +16,7 @@ from autosync.errors import OperationError
 
 TIMEOUT_SECONDS = 60.0
 
-# What the kernel says where a module is missing, and what that means.
+# Messages of the kernel about missing modules, and their meaning.
 _MISSING = {
     "Specified qdisc kind is unknown": "the kernel has no token bucket filter (module sch_tbf)",
     "Unknown device type": "the kernel has no veth or bridge interfaces (modules veth, bridge)",
@@ -25,14 +25,14 @@ _MISSING = {
 
 
 def tool_environment() -> dict[str, str]:
-    """The environment of `ip` and `tc`: found where only root looks by default, and speaking English."""
+    """The environment of `ip` and `tc`: with the folders of system tools in PATH, and in English."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     return {**os.environ, "PATH": path, "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Lines for `ip` or `tc`, in a namespace or (None) where namespaces are named. Removal goes on after a failure."""
+class ToolCall:
+    """Lines for one call of `ip` or `tc`, in a namespace if given. A call that `may_fail` goes on after a failure."""
 
     tool: Literal["ip", "tc"]
     lines: tuple[str, ...]
@@ -40,7 +40,7 @@ class Step:
     may_fail: bool = False
 
     def __str__(self) -> str:
-        """The commands that a person would type."""
+        """The commands as a person would type them."""
         inside = f"-n {self.namespace} " if self.namespace else ""
         return "\n".join(f"{self.tool} {inside}{line}" for line in self.lines)
 
@@ -51,21 +51,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """Runs steps. `enter` is the command that leads to where the namespaces are named.
+    """Runs calls. `enter` is the command that leads to the namespaces.
 
-    Children inherit `lock`: when this process is killed, the lock holds until what it began has ended too.
+    Child processes inherit `lock`: when this process is killed, the lock holds until they have ended.
     """
 
     enter: tuple[str, ...] = ()
     lock: int | None = None
 
-    def run(self, step: Step) -> None:
-        result = self._call(step.command(), "\n".join(step.lines) + "\n")
-        if result.returncode and not step.may_fail:
-            raise OperationError(_explain(step, result.stderr))
+    def run(self, call: ToolCall) -> None:
+        result = self._call(call.command(), "\n".join(call.lines) + "\n")
+        if result.returncode and not call.may_fail:
+            raise OperationError(_explain(call, result.stderr))
 
     def query(self, *command: str) -> list[dict[str, Any]] | None:
-        """What `ip -json ...` answers; None where the thing that was asked for is not there."""
+        """The answer of `ip -json ...`; None where the object does not exist."""
         result = self._call(command)
         if result.returncode:
             return None
@@ -90,8 +90,8 @@ class Runner:
             raise OperationError(f"{full[0]} cannot be run: {error.strerror}") from error
 
 
-def _explain(step: Step, stderr: str) -> str:
+def _explain(call: ToolCall, stderr: str) -> str:
     said = " ".join(stderr.split())
     reason = next((meaning for words, meaning in _MISSING.items() if words in said), "")
-    where = f" in {step.namespace}" if step.namespace else ""
-    return f"{step.tool}{where} failed: {said}" + (f" ({reason})" if reason else "")
+    where = f" in {call.namespace}" if call.namespace else ""
+    return f"{call.tool}{where} failed: {said}" + (f" ({reason})" if reason else "")

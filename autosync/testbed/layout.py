@@ -1,12 +1,12 @@
-"""The emulated cluster as data: which namespace, address and switch port each node has, and which commands build it.
+"""The emulated cluster as data: the namespace, address and switch port of each node, and the commands that build it.
 
-Nothing here acts. All interfaces live in namespaces of the testbed's own, none on the machine itself, so their names
-are the same in every testbed and clash with nothing:
+Nothing here acts. All interfaces live in the testbed's own namespaces, none on the machine itself, so their names are
+the same in every testbed and never clash:
 
     eth0 in a host's namespace --- host0, host1 ... in the switch's namespace, on a bridge
     uplink0, uplink1 ...       --- downlink0, downlink1 ... between a rack's bridge (rack0 ...) and the spine
 
-Each end of a link shapes what it sends: eth0 the node's rate out, hostN its rate in; likewise uplink and downlink.
+Each end of a link limits what it sends: eth0 the node's rate out, hostN its rate in; likewise uplink and downlink.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
 from autosync.specs.shaping import MTU_BYTES, bucket, packet_bytes
-from autosync.testbed.commands import Step
+from autosync.testbed.commands import ToolCall
 
 PREFIX = "autosync-"
 INTERFACE = "eth0"
 MAX_HOSTS = 250
 NUM_SLOTS = 256
 
-# Part of each testbed's key: a testbed that an older version built is not taken for one of this version.
+# Part of each key, so that a testbed of an older version is not used.
 _VERSION = 1
-# All links of a switch are in one group, so that one command deletes them, and waits until both ends are gone.
+# All links of a switch form a group: one command deletes them and waits until both ends are gone.
 _GROUP = 77
 _QUIET = "addrgenmode none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where one node is: rates in bytes per second."""
+    """The network of one node; rates are bytes per second."""
 
     node: str
     namespace: str
@@ -59,8 +59,8 @@ class Uplink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """One testbed. `key` tells testbeds apart by all that their cluster files say."""
+class NetworkLayout:
+    """The network of one testbed. `key` is a hash of the cluster file."""
 
     name: str
     key: str
@@ -78,18 +78,18 @@ class Layout:
 
 
 def cluster_key(cluster: ClusterSpec) -> str:
-    """The same for the same file, another for any change in it; what was measured on the cluster changes nothing."""
+    """A hash of the cluster file without its calibration."""
     return jsonio.content_hash([_VERSION, dump_cluster(replace(cluster, calibration=None))], length=8)
 
 
-def plan_layout(cluster: ClusterSpec, slot: int) -> Layout:
-    """Each node's place. A slot is a subnet, 10.77.SLOT.0/24."""
+def plan_layout(cluster: ClusterSpec, slot: int) -> NetworkLayout:
+    """The layout of a cluster. A slot is a subnet, 10.77.SLOT.0/24."""
     if len(cluster.nodes) > MAX_HOSTS:
         rule = f"a testbed has at most {MAX_HOSTS} hosts, all on one machine"
         raise InputError(f"{cluster.name} has {len(cluster.nodes)} nodes", rule=rule)
     key = cluster_key(cluster)
     racks = {rack.name: f"rack{index}" for index, rack in enumerate(cluster.racks)}
-    return Layout(
+    return NetworkLayout(
         name=cluster.name,
         key=key,
         slot=slot,
@@ -120,36 +120,36 @@ def plan_layout(cluster: ClusterSpec, slot: int) -> Layout:
 
 
 def host_namespace(key: str, index: int) -> str:
-    """The namespace of the node at that position; known before the testbed is up."""
+    """The namespace of the node at that position, also before the testbed is up."""
     return f"{PREFIX}{key}-{index}"
 
 
-def build_steps(layout: Layout) -> tuple[Step, ...]:
+def build_calls(layout: NetworkLayout) -> tuple[ToolCall, ...]:
     """The commands that build a testbed, in order."""
-    names = Step(tool="ip", lines=tuple(f"netns add {name}" for name in layout.namespaces))
-    switch = Step(tool="ip", namespace=layout.switch, lines=tuple(_switch_lines(layout)))
+    names = ToolCall(tool="ip", lines=tuple(f"netns add {name}" for name in layout.namespaces))
+    switch = ToolCall(tool="ip", namespace=layout.switch, lines=tuple(_switch_lines(layout)))
     shaped = [line for uplink in layout.uplinks for line in _uplink_rates(uplink)]
     shaped += [_shape(host.port, host.bandwidth_in) for host in layout.hosts]
-    rates = Step(tool="tc", namespace=layout.switch, lines=tuple(shaped))
-    return (names, switch, rates, *(step for host in layout.hosts for step in _host_steps(layout, host)))
+    rates = ToolCall(tool="tc", namespace=layout.switch, lines=tuple(shaped))
+    return (names, switch, rates, *(call for host in layout.hosts for call in _host_calls(layout, host)))
 
 
-def remove_steps(switch: str, namespaces: tuple[str, ...]) -> tuple[Step, ...]:
-    """The commands that take away whatever there is of these namespaces.
+def removal_calls(switch: str, namespaces: tuple[str, ...]) -> tuple[ToolCall, ...]:
+    """The commands that remove these namespaces, as far as they exist.
 
-    Deleting a namespace is asynchronous, deleting a link is not: it is gone at both ends when the command returns.
+    Deleting a namespace is asynchronous; deleting a link is not: both its ends are gone when the command returns.
     """
-    links = Step(tool="ip", namespace=switch, lines=(f"link delete group {_GROUP}",), may_fail=True)
-    names = Step(tool="ip", lines=tuple(f"netns delete {name}" for name in namespaces), may_fail=True)
+    links = ToolCall(tool="ip", namespace=switch, lines=(f"link delete group {_GROUP}",), may_fail=True)
+    names = ToolCall(tool="ip", lines=tuple(f"netns delete {name}" for name in namespaces), may_fail=True)
     return ((links,) if switch in namespaces else ()) + ((names,) if namespaces else ())
 
 
-def link_step(layout: Layout, host: Host, *, up: bool) -> Step:
-    """Pull a host's cable out of the switch, or put it back."""
-    return Step(tool="ip", namespace=layout.switch, lines=(f"link set {host.port} {'up' if up else 'down'}",))
+def link_call(layout: NetworkLayout, host: Host, *, up: bool) -> ToolCall:
+    """Set a host's link up or down at the switch."""
+    return ToolCall(tool="ip", namespace=layout.switch, lines=(f"link set {host.port} {'up' if up else 'down'}",))
 
 
-def _switch_lines(layout: Layout) -> Iterator[str]:
+def _switch_lines(layout: NetworkLayout) -> Iterator[str]:
     for bridge in ("spine", *(uplink.bridge for uplink in layout.uplinks)):
         yield f"link add name {bridge} mtu {MTU_BYTES} group {_GROUP} type bridge mcast_snooping 0"
         yield f"link set {bridge} up {_QUIET}"
@@ -171,7 +171,7 @@ def _uplink_rates(uplink: Uplink) -> Iterator[str]:
     yield _shape(uplink.spine_port, uplink.into)
 
 
-def _host_steps(layout: Layout, host: Host) -> Iterator[Step]:
+def _host_calls(layout: NetworkLayout, host: Host) -> Iterator[ToolCall]:
     subnet = f"10.77.{layout.slot}.0/24"
     lines = (
         "link set lo up",
@@ -180,8 +180,8 @@ def _host_steps(layout: Layout, host: Host) -> Iterator[Step]:
         # Every kernel has reno. BBR, the default of some machines, paces itself and stays far below slow rates.
         f"route add {subnet} dev {INTERFACE} src {host.address} congctl reno",
     )
-    yield Step(tool="ip", namespace=host.namespace, lines=lines)
-    yield Step(tool="tc", namespace=host.namespace, lines=(_shape(INTERFACE, host.bandwidth_out),))
+    yield ToolCall(tool="ip", namespace=host.namespace, lines=lines)
+    yield ToolCall(tool="tc", namespace=host.namespace, lines=(_shape(INTERFACE, host.bandwidth_out),))
 
 
 def _shape(port: str, rate: float) -> str:

@@ -1,7 +1,7 @@
-"""Testbeds that are up: bringing one up, using it, looking at it, taking it down.
+"""Testbeds that are up: bring one up, use it, inspect it, take it down.
 
-Whoever uses a testbed has a lease. The last one out takes it down, unless it is kept (`autosync testbed up`). Leases of
-processes that have ended are void, and whatever nobody uses is removed by the next `up` or `down`.
+Each user of a testbed has a lease. The last one takes it down, unless it is kept (`autosync testbed up`). Leases of
+processes that have ended are void. The next `up` or `down` removes testbeds without users.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Self
 from autosync.errors import OperationError, UnknownNameError
 from autosync.specs.cluster import ClusterSpec
 from autosync.testbed import processes, records
-from autosync.testbed.build import Builder, check_health
+from autosync.testbed.build import TestbedBuilder, check_health
 from autosync.testbed.commands import Runner
-from autosync.testbed.layout import INTERFACE, NUM_SLOTS, Host, Layout, cluster_key, link_step, plan_layout
-from autosync.testbed.places import Places
+from autosync.testbed.folders import NamespaceFolders
+from autosync.testbed.layout import INTERFACE, NUM_SLOTS, Host, NetworkLayout, cluster_key, link_call, plan_layout
 from autosync.testbed.processes import Running
-from autosync.testbed.records import Lease, Record
-from autosync.testbed.support import find_places
+from autosync.testbed.records import Lease, TestbedRecord
+from autosync.testbed.requirements import find_folders
 
 
 class Testbed:
-    """A testbed that is up. As a context manager it gives its lease back at the end.
+    """A testbed that is up. As a context manager, it gives its lease back at the end.
 
-    May be used from several threads; a process that forks must not use it in both halves.
+    Threads may share it; after a fork only one of the processes may use it.
     """
 
-    # It is no test, whatever its name begins with.
+    # Not a test, although its name begins like one.
     __test__ = False
 
-    def __init__(self, layout: Layout, places: Places, lease: Lease | None = None) -> None:
+    def __init__(self, layout: NetworkLayout, folders: NamespaceFolders, lease: Lease | None = None) -> None:
         self.layout = layout
-        self._places = places
+        self._folders = folders
         self._lease = lease
         self._hosts = {host.node: host for host in layout.hosts}
-        self._runner = Runner(enter=places.manage(layout.key))
+        self._runner = Runner(enter=folders.manage(layout.key))
 
     interface = INTERFACE
 
@@ -59,53 +59,53 @@ class Testbed:
 
     def enter(self, node: str) -> tuple[str, ...]:
         """The words before a command that make it run in a node's host."""
-        return self._places.enter(self.layout.key, self.namespace(node))
+        return self._folders.enter(self.layout.key, self.namespace(node))
 
     def counters(self) -> dict[str, tuple[int, int]]:
-        """Bytes that each node has sent and received over its link, headers included, since it is up."""
+        """The bytes that each node has sent and received over its link since the testbed is up, with headers."""
         links = self._runner.query("ip", "-json", "-stats", "-n", self.layout.switch, "link", "show")
         if links is None:
             raise OperationError(f"the testbed of {self.layout.name} is gone")
-        # Seen from the switch: what it received the host has sent.
+        # Counted at the switch: what the switch received, the host has sent.
         ports = {link["ifname"]: (link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]) for link in links}
         return {host.node: ports[host.port] for host in self.layout.hosts if host.port in ports}
 
     def processes(self) -> dict[str, list[Running]]:
-        """What runs in each node's host."""
-        files = {host.node: self._places.namespace(self.layout.key, host.namespace) for host in self.layout.hosts}
+        """The processes in each node's host."""
+        files = {host.node: self._folders.namespace(self.layout.key, host.namespace) for host in self.layout.hosts}
         ids = {found: node for node, file in files.items() if (found := processes.namespace_id(file)) is not None}
         return {node: [] for node in files} | processes.running_in(ids)
 
     def set_link(self, node: str, *, up: bool) -> None:
-        """Pull a node's cable out of the switch, or put it back."""
-        self._runner.run(link_step(self.layout, self._host(node), up=up))
+        """Set a node's link up or down at the switch."""
+        self._runner.run(link_call(self.layout, self._host(node), up=up))
 
     def faults(self) -> tuple[str, ...]:
-        """What differs from the layout; links that are set down among it."""
-        health = check_health(self._places, self.layout)
+        """The differences from the layout, and the links that are set down."""
+        health = check_health(self._folders, self.layout)
         return (*health.faults, *(f"the link of {host.node} is down" for host in health.cut_off))
 
     def close(self) -> None:
-        """Give the lease back; the last one takes the testbed down unless it is kept. Harmless when repeated."""
+        """Give the lease back. The last one takes the testbed down unless it is kept. May be repeated."""
         lease, self._lease = self._lease, None
         if lease is None:
             return
-        with records.locked(self._places) as lock:
-            record = records.read(self._places, self.layout.key)
+        with records.locked(self._folders) as lock:
+            record = records.read(self._folders, self.layout.key)
             if record is None or lease not in record.leases:
                 return
             record = replace(record, leases=tuple(user for user in record.users if user != lease))
-            records.write(self._places, record)
+            records.write(self._folders, record)
             if record.is_left_over:
-                Builder(places=self._places, lock=lock).remove(self.layout.key)
+                TestbedBuilder(folders=self._folders, lock=lock).remove(self.layout.key)
 
     def down(self, *, force: bool = False) -> None:
-        """Take the testbed down, kept or not; refused while another process uses it, unless forced."""
+        """Take the testbed down, kept or not. Refused while another process uses it, unless forced."""
         self._lease = None
-        with records.locked(self._places) as lock:
-            record = records.read(self._places, self.layout.key)
+        with records.locked(self._folders) as lock:
+            record = records.read(self._folders, self.layout.key)
             if record is not None:
-                _remove_all([record], Builder(places=self._places, lock=lock), force=force)
+                _remove_all([record], TestbedBuilder(folders=self._folders, lock=lock), force=force)
 
     def _host(self, node: str) -> Host:
         if node not in self._hosts:
@@ -114,64 +114,64 @@ class Testbed:
 
 
 def up(cluster: ClusterSpec, *, keep: bool = False) -> Testbed:
-    """The testbed of a cluster: the one that is up if it is whole, else a new one. `keep` makes it stay without users.
+    """The testbed of a cluster: the existing one if it is whole, else a new one.
 
-    The lease is this process's until `close`; with `keep` there is none.
+    This process has a lease until `close`. With `keep` there is no lease, and the testbed stays up without users.
     """
-    places = find_places()
+    folders = find_folders()
     key = cluster_key(cluster)
-    with records.locked(places) as lock:
-        builder = Builder(places=places, lock=lock)
+    with records.locked(folders) as lock:
+        builder = TestbedBuilder(folders=folders, lock=lock)
         builder.sweep()
         lease = None if keep else records.new_lease()
         leases = () if lease is None else (lease,)
         record = _reusable(builder, key)
         if record is not None:
             record = replace(record, is_kept=record.is_kept or keep, leases=(*record.users, *leases))
-            records.write(places, record)
-            return Testbed(record.layout, places, lease)
+            records.write(folders, record)
+            return Testbed(record.layout, folders, lease)
         if keep:
-            # The file has been edited since: what was kept for it then is of no use now.
-            old = [r for r in records.read_all(places) if r.layout.name == cluster.name and not r.users]
+            # The file was edited: testbeds that were kept for its earlier content are useless.
+            old = [r for r in records.read_all(folders) if r.layout.name == cluster.name and not r.users]
             _remove_all(old, builder, force=False)
-        record = builder.build(plan_layout(cluster, _free_slot(places)), is_kept=keep, leases=leases)
-    return Testbed(record.layout, places, lease)
+        record = builder.build(plan_layout(cluster, _free_slot(folders)), is_kept=keep, leases=leases)
+    return Testbed(record.layout, folders, lease)
 
 
 def find(cluster: ClusterSpec) -> Testbed:
     """The testbed of a cluster that is up, without a lease."""
-    places = find_places()
-    record = records.read(places, cluster_key(cluster))
+    folders = find_folders()
+    record = records.read(folders, cluster_key(cluster))
     if record is None or not record.is_whole:
-        same_name = any(other.layout.name == cluster.name for other in records.read_all(places))
+        same_name = any(other.layout.name == cluster.name for other in records.read_all(folders))
         why = "; the one that is up was built from another content of the file" if same_name else ""
         raise OperationError(f"no testbed of {cluster.name} is up{why}")
-    return Testbed(record.layout, places)
+    return Testbed(record.layout, folders)
 
 
-def planned(cluster: ClusterSpec) -> Layout:
+def planned(cluster: ClusterSpec) -> NetworkLayout:
     """The layout that `up` would build, or has built."""
-    places = find_places()
-    record = records.read(places, cluster_key(cluster))
-    return plan_layout(cluster, _free_slot(places)) if record is None else record.layout
+    folders = find_folders()
+    record = records.read(folders, cluster_key(cluster))
+    return plan_layout(cluster, _free_slot(folders)) if record is None else record.layout
 
 
-def find_all() -> list[tuple[Testbed, Record]]:
+def find_all() -> list[tuple[Testbed, TestbedRecord]]:
     """All testbeds of this user that are up, with their records."""
-    places = find_places()
-    return [(Testbed(record.layout, places), record) for record in records.read_all(places) if record.is_whole]
+    folders = find_folders()
+    return [(Testbed(record.layout, folders), record) for record in records.read_all(folders) if record.is_whole]
 
 
 def down(cluster: ClusterSpec | None = None, *, force: bool = False) -> list[str]:
-    """Take down the testbeds of a cluster's name, or all; what was left behind goes too. The names of those removed.
+    """Take down the testbeds with a cluster's name, or all, and return their names. Left-over testbeds go too.
 
     Refused while a process uses one of them, unless forced.
     """
-    places = find_places()
-    with records.locked(places) as lock:
-        builder = Builder(places=places, lock=lock)
+    folders = find_folders()
+    with records.locked(folders) as lock:
+        builder = TestbedBuilder(folders=folders, lock=lock)
         builder.sweep()
-        chosen = [r for r in records.read_all(places) if cluster is None or r.layout.name == cluster.name]
+        chosen = [r for r in records.read_all(folders) if cluster is None or r.layout.name == cluster.name]
         return _remove_all(chosen, builder, force=force)
 
 
@@ -180,7 +180,7 @@ def describe_users(users: tuple[Lease, ...]) -> str:
     return ", ".join(dict.fromkeys(str(lease.pid) for lease in users))
 
 
-def _remove_all(chosen: list[Record], builder: Builder, *, force: bool) -> list[str]:
+def _remove_all(chosen: list[TestbedRecord], builder: TestbedBuilder, *, force: bool) -> list[str]:
     for record in chosen:
         others = tuple(lease for lease in record.users if lease.pid != os.getpid())
         if others and not force:
@@ -193,12 +193,12 @@ def _remove_all(chosen: list[Record], builder: Builder, *, force: bool) -> list[
     return [record.layout.name for record in chosen]
 
 
-def _reusable(builder: Builder, key: str) -> Record | None:
-    """The whole testbed of that key, its cables put back; one that is damaged is removed."""
-    record = records.read(builder.places, key)
+def _reusable(builder: TestbedBuilder, key: str) -> TestbedRecord | None:
+    """The existing testbed of a key, with its links set up. A damaged one is removed."""
+    record = records.read(builder.folders, key)
     if record is None:
         return None
-    health = check_health(builder.places, record.layout)
+    health = check_health(builder.folders, record.layout)
     if not health.faults:
         builder.repair(record.layout, health.cut_off)
         return record
@@ -210,8 +210,8 @@ def _reusable(builder: Builder, key: str) -> Record | None:
     return None
 
 
-def _free_slot(places: Places) -> int:
-    taken = {record.layout.slot for record in records.read_all(places)}
+def _free_slot(folders: NamespaceFolders) -> int:
+    taken = {record.layout.slot for record in records.read_all(folders)}
     free = next((slot for slot in range(NUM_SLOTS) if slot not in taken), None)
     if free is None:
         raise OperationError(f"{NUM_SLOTS} testbeds are up: there is no subnet for another")

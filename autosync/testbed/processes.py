@@ -1,4 +1,4 @@
-"""The processes that run in a testbed's hosts: found by their network namespace, ended by what cannot be reused."""
+"""The processes in a testbed's hosts: found by their network namespace, ended through descriptors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Running:
 
 
 def namespace_id(path: Path) -> NamespaceId | None:
-    """What tells a namespace from all others; None where the file is none."""
+    """The identity of a namespace; None where the file does not exist."""
     try:
         facts = path.stat()
     except OSError:
@@ -37,18 +37,18 @@ def namespace_id(path: Path) -> NamespaceId | None:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started: with its pid, an identity. None once it has ended."""
+    """The start time of a process, which with its pid is an identity. None once it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold anything; after it come the state and further fields without spaces in them.
+    # The name in parentheses may hold any characters. The fields after it have no spaces.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
 def command_line(pid: int) -> list[str]:
-    """The words a process was started with; none for one that has ended."""
+    """The command line of a process; empty for one that has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
@@ -81,7 +81,7 @@ def end_all(namespaces: Collection[NamespaceId]) -> None:
         if waited > KILL_SECONDS:
             raise OperationError(f"processes {', '.join(map(str, pids))} in the testbed do not end")
         for pid in pids:
-            # Those that fork meanwhile are found by the next round.
+            # The next round finds processes that were forked meanwhile.
             if waited > ASK_SECONDS:
                 _signal(pid, signal.SIGKILL, wanted)
             elif pid not in asked:
@@ -91,13 +91,13 @@ def end_all(namespaces: Collection[NamespaceId]) -> None:
 
 
 def _signal(pid: int, number: signal.Signals, namespaces: set[NamespaceId]) -> None:
-    """Through a descriptor, looked at again once it is held: a pid may belong to another process by now."""
+    """Send a signal through a descriptor, after a second look: the pid may belong to another process by now."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
             if namespace_id(Path(f"/proc/{pid}/ns/net")) in namespaces:
                 signal.pidfd_send_signal(descriptor, number)
-                # One that is stopped hears nothing until it goes on.
+                # A stopped process gets no signal until it is continued.
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What is known of each testbed: its layout, who uses it, whether it is whole. A file each, one lock for all."""
+"""The record of each testbed: its layout, its users, and whether it is whole. One file each, one lock for all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from autosync import documents, jsonio
 from autosync.documents import STRICT
 from autosync.errors import InputError, OperationError
 from autosync.testbed import processes
-from autosync.testbed.layout import Layout
-from autosync.testbed.places import Places
+from autosync.testbed.folders import NamespaceFolders
+from autosync.testbed.layout import NetworkLayout
 
 KIND = "testbed"
 VERSION = 1
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A process that uses a testbed; void once it has ended. One process may have several."""
+    """A process's use of a testbed; void once the process has ended. A process may have several."""
 
     __pydantic_config__ = STRICT
 
@@ -39,15 +39,16 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A testbed. One that is not `is_whole` was being built or removed when whoever did so was killed.
+class TestbedRecord:
+    """A testbed on record. It is not `is_whole` if its builder or remover was killed.
 
-    One that is kept stays until `down`; any other goes with its last lease.
+    A testbed that `is_kept` stays until `down`; any other goes with its last lease.
     """
 
+    __test__ = False
     __pydantic_config__ = STRICT
 
-    layout: Layout
+    layout: NetworkLayout
     is_whole: bool = False
     is_kept: bool = False
     leases: tuple[Lease, ...] = ()
@@ -69,30 +70,30 @@ def new_lease() -> Lease:
     return Lease(pid=pid, started=started, token=secrets.token_hex(8))
 
 
-def write(places: Places, record: Record) -> None:
-    jsonio.write_json(places.record(record.layout.key), documents.dump(record, kind=KIND, version=VERSION))
+def write(folders: NamespaceFolders, record: TestbedRecord) -> None:
+    jsonio.write_json(folders.record(record.layout.key), documents.dump(record, kind=KIND, version=VERSION))
 
 
-def read(places: Places, key: str) -> Record | None:
-    """The record of a testbed; None where there is none that can be read."""
-    path = places.record(key)
+def read(folders: NamespaceFolders, key: str) -> TestbedRecord | None:
+    """The record of a testbed; None where none can be read."""
+    path = folders.record(key)
     if not path.exists():
         return None
     try:
-        return documents.load(path, kind=KIND, version=VERSION, into=Record)[0]
+        return documents.load(path, kind=KIND, version=VERSION, into=TestbedRecord)[0]
     except InputError:
         return None
 
 
-def read_all(places: Places) -> list[Record]:
-    found = (read(places, key) for key in places.recorded())
+def read_all(folders: NamespaceFolders) -> list[TestbedRecord]:
+    found = (read(folders, key) for key in folders.recorded())
     return [record for record in found if record is not None]
 
 
 @contextlib.contextmanager
-def locked(places: Places) -> Iterator[int]:
-    """One builder or remover at a time; the lock's descriptor, for children to hold it too."""
-    descriptor = os.open(places.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def locked(folders: NamespaceFolders) -> Iterator[int]:
+    """Hold the lock of all testbeds; the descriptor of the lock, for child processes to hold it too."""
+    descriptor = os.open(folders.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
@@ -101,7 +102,7 @@ def locked(places: Places) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    message = f"another autosync has held {places.folder / 'lock'} for {LOCK_SECONDS:g} s"
+                    message = f"another autosync has held {folders.folder / 'lock'} for {LOCK_SECONDS:g} s"
                     raise OperationError(message) from None
                 time.sleep(_POLL_SECONDS)
         yield descriptor

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from autosync.launchers import LAUNCHERS
 from autosync.launchers.environment import python_of
-from autosync.launchers.request import Launch, Launcher, LaunchRequest, MindedLaunch, Script
+from autosync.launchers.request import Launch, Launcher, LaunchRequest, ScriptLaunch, TrainingScript
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.launchers import LAUNCHERS
 
 WAIT_SECONDS = 60.0
 _TELL = "import os; print(*(os.environ.get(name, '-') for name in {names!r}))"
@@ -30,10 +30,20 @@ _HEARS = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys
 def check_launcher(cluster: ClusterSpec, folder: Path) -> None:
     """Hold a cluster's launcher against its contract. `folder` is for logs."""
     make = LAUNCHERS.get(cluster.launcher)
+    check_traits(make())
     check_plans(make(), cluster)
     with make().hold(cluster):
         for number, check in enumerate((check_environment, check_codes, check_stop, check_signals)):
             check(make(), cluster, folder / f"check-{number}")
+
+
+def check_traits(launcher: Launcher) -> None:
+    """A launcher says how it reaches other machines, unless all ranks run on this machine."""
+    assert isinstance(launcher.is_one_machine, bool), "is_one_machine is no bool"
+    assert isinstance(launcher.is_emulated, bool), "is_emulated is no bool"
+    assert bool(launcher.way) is not launcher.is_one_machine, "way is empty exactly where all ranks run here"
+    assert launcher.default_python, "ranks have no Python where the cluster file names none"
+    assert launcher.control in ("loopback", "file", "relayed"), launcher.control
 
 
 def check_plans(launcher: Launcher, cluster: ClusterSpec) -> None:
@@ -45,7 +55,7 @@ def check_plans(launcher: Launcher, cluster: ClusterSpec) -> None:
     assert len({process.log for process in request.processes}) == len(ranks), "ranks share a log"
     assert str(request).count("'a program'") == len(ranks), "a process is not printed"
     assert set(launcher.addresses(cluster)) == {node.name for node in cluster.nodes}, "a node has no address"
-    script = Script(command=("a program",), port=29501)
+    script = TrainingScript(command=("a program",), port=29501)
     workers = launcher.plan_script(cluster, script, Path("logs")).processes
     assert [process.rank for process in workers] == list(range(cluster.num_workers)), "servers run what nobody planned"
 
@@ -54,7 +64,7 @@ def check_environment(launcher: Launcher, cluster: ClusterSpec, folder: Path) ->
     """Ranks know who they are, where the first is met and on which node they run, and have what was asked for."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "AUTOSYNC_NODE", "WISH")
     command = (python_of(cluster), "-c", _TELL.format(names=names))
-    script = Script(command=command, server_command=command, environment={"WISH": "granted"}, port=29501)
+    script = TrainingScript(command=command, server_command=command, environment={"WISH": "granted"}, port=29501)
     request = launcher.plan_script(cluster, script, folder)
     assert _end(launcher, request) == [0] * len(cluster.ranks), _told(request)
     for rank, process in zip(cluster.ranks, request.processes, strict=True):
@@ -86,9 +96,9 @@ def check_stop(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
 
 def check_signals(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
     """Signals reach every rank of a script, and the order of ends is told."""
-    script = Script(command=(python_of(cluster), "-c", _HEARS), port=29501)
+    script = TrainingScript(command=(python_of(cluster), "-c", _HEARS), port=29501)
     request = launcher.plan_script(cluster, script, folder)
-    launch = cast(MindedLaunch, launcher.start(request))
+    launch = cast(ScriptLaunch, launcher.start(request))
     try:
         _await(lambda: all("waits" in log for log in _logs(request)), launch, request)
         launch.signal(signal.SIGUSR1)

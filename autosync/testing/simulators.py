@@ -23,8 +23,8 @@ from datetime import UTC, datetime, timedelta
 from autosync.datasets.schema import Failure, Measurement, Record
 from autosync.errors import InputError
 from autosync.plan.tables import LOCAL_KINDS
-from autosync.simulators.costs import Costs, ProcessorCosts
 from autosync.simulators.interface import Prediction, Simulator
+from autosync.simulators.shared.costs import Costs, ProcessorCosts
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.canonical import strategy_id
@@ -153,7 +153,7 @@ def record_of(
         measurement=measurement,
         environment={},
         compute="replayed",
-        network="emulated" if cluster.launcher == "testbed" else "real",
+        network="emulated" if cluster.is_emulated else "real",
         started=(_STARTED + timedelta(minutes=trial)).isoformat(),
     )
 

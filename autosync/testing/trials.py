@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+from autosync.datasets.schema import FailureKind
 from autosync.errors import OperationError
 from autosync.trials.contestant import Contestant
-from autosync.trials.service import StepSamples, TrialFailed
+from autosync.trials.failures import Blame, TrialFailed
+from autosync.trials.service import StepSamples
 
 Load = Callable[[float], float]
 """By which factor all steps are slower at a time, in seconds since the service began."""
@@ -27,7 +29,8 @@ class FakeSteps:
 
     The first `num_warmup_steps` after `prepare` take `warmup_factor` as long. Without `settle` the next contestant's
     steps have to share the links for `leaves_seconds`. `noise` is the standard deviation of a step as a share of it.
-    `fails_at` is the step after `prepare` that fails, 0 for `prepare` itself.
+    `fails_at` is the step after `prepare` that fails, 0 for `prepare` itself, by `fails_by` and put down to `blame`; so
+    many times as `num_failures`, then never again.
     """
 
     seconds: float
@@ -38,6 +41,9 @@ class FakeSteps:
     cpu_share: float = 0.25
     peak_memory_bytes: int = 100_000_000
     fails_at: int | None = None
+    fails_by: FailureKind = "raised"
+    blame: Blame = "strategy"
+    num_failures: int | None = None
     leaves_seconds: float = 0.0
     loss: float = 1.0
     gradient_error: float = 0.0
@@ -143,5 +149,9 @@ class FakeService:
         return seconds + shared
 
     def _fail(self, name: str) -> None:
+        steps = self._steps[name]
+        if steps.num_failures is not None:
+            num_left = steps.num_failures - 1
+            self._steps[name] = replace(steps, num_failures=num_left, fails_at=steps.fails_at if num_left else None)
         self._taken.clear()
-        raise TrialFailed("raised", f"rank 0: {name} fails here")
+        raise TrialFailed(steps.fails_by, f"rank 0: {name} fails here", blame=steps.blame)

@@ -16,14 +16,14 @@ import numpy as np
 
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
+from autosync.trials.averaging_periods import PeriodService
 from autosync.trials.contestant import Contestant
-from autosync.trials.periods import InPeriods
+from autosync.trials.outages import Outages
 from autosync.trials.policy import DEFAULT_POLICY, Policy, Tally, doubts, first_steady_step, warm_up
 from autosync.trials.samples import Service
 from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
 
-Progress = Callable[[str], None]
 Blocks = Mapping[str, Sequence[Sequence[float]]]
 """By contestant: for each round the seconds of its steps."""
 
@@ -116,7 +116,7 @@ def compare(
     policy: Policy = DEFAULT_POLICY,
     seed: int = 0,
     compute_seconds: float | None = None,
-    progress: Progress = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Measure contestants in turn on a service and say who is faster.
 
@@ -210,12 +210,15 @@ def _confidence_of_each(num_comparisons: int) -> float:
 class _Field:
     """The contestants that are still in it, and what they did so far."""
 
-    def __init__(self, service: Service, contestants: Sequence[Contestant], policy: Policy, progress: Progress) -> None:
+    def __init__(
+        self, service: Service, contestants: Sequence[Contestant], policy: Policy, progress: Callable[[str], None]
+    ) -> None:
         self.failures: dict[str, Failure] = {}
-        self._service = InPeriods(service)
+        self._service = PeriodService(service)
         self._contestants = {contestant.name: contestant for contestant in contestants}
         self._policy = policy
         self._progress = progress
+        self._outages = Outages()
         self._warmups: dict[str, Tally] = {}
         self._memory: dict[str, tuple[int, ...]] = {}
         self._tallies = {name: Tally() for name in self._contestants}
@@ -231,7 +234,7 @@ class _Field:
             failed = self._failed_to_prepare()
             if failed is None:
                 return
-            self._leave_out(*failed)
+            self._fall_out(*failed)
 
     def _failed_to_prepare(self) -> tuple[str, TrialFailed] | None:
         for name, contestant in self._contestants.items():
@@ -256,6 +259,15 @@ class _Field:
         samples = self._service.run(contestant.name, 2)
         self._service.release(contestant.name)
         return tuple(samples.peak_memory_bytes)
+
+    def _fall_out(self, name: str, error: TrialFailed) -> None:
+        """After a failure nobody is prepared. Of the machines' own it is put up with; else who failed is left out."""
+        if not self._outages.excuses(name, error):
+            self._leave_out(name, error)
+            return
+        self.release()
+        self._progress(f"{name}: {error.message}")
+        self._outages.wait(error, self._progress)
 
     def _leave_out(self, name: str, error: TrialFailed) -> None:
         self.release()
@@ -287,10 +299,11 @@ class _Field:
                 # into the next forward pass, it finds none, and those of the last step are nobody else's burden.
                 taken[name] = self._service.run(name, num_steps + 1, settle=True)
             except TrialFailed as error:
-                self._leave_out(name, error)
+                self._fall_out(name, error)
                 self.prepare()
                 self.run_round([other for other in order if other in self._contestants], num_steps)
                 return
+        self._outages.over()
         for name, samples in taken.items():
             self._tallies[name].add(samples, begins_warmup=False)
         self._rounds.append({name: self._tallies[name].seconds[-num_steps:] for name in order})

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autosync.datasets.schema import Flag, Measurement, seconds_of_steps
+from autosync.trials.averaging_periods import PeriodService
 from autosync.trials.contestant import Contestant
-from autosync.trials.periods import InPeriods
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes, run_seconds
 from autosync.trials.statistics import Interval, correlated_median_interval
 
@@ -218,7 +218,7 @@ def measure(
 
     `best_seconds` is the best median so far, `compute_seconds` what a step takes without communication.
     """
-    service = InPeriods(service)
+    service = PeriodService(service)
     service.prepare(contestant)
     # What takes its time is whole periods, of which the tally has the mean step.
     policy = replace(policy, budget_seconds=policy.budget_seconds / service.steps_each(contestant.name))

@@ -11,27 +11,28 @@ import dataclasses
 import itertools
 import logging
 import queue
-import secrets
 import selectors
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autosync.datasets.schema import FailureKind
 from autosync.errors import OperationError
-from autosync.launchers import LAUNCHERS
-from autosync.launchers.address import RELAYED, tcp_place
+from autosync.launchers.control_address import RELAYED, tcp_place
 from autosync.launchers.environment import python_of
+from autosync.launchers.log_tail import last_words
+from autosync.launchers.messages import exit_message as _how
 from autosync.launchers.request import Launch, Launcher, LaunchRequest
-from autosync.launchers.tail import last_words
-from autosync.launchers.words import how_it_ended as _how
+from autosync.signatures import SECRET_VARIABLE, draw_secret
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.launchers import LAUNCHERS
 from autosync.trials import control
-from autosync.trials.control import Channel, ControlError, Gate
+from autosync.trials.control import Channel, ControlError, ControlListener
+from autosync.trials.failures import Blame, TrialFailed
 
-SERVANT = "autosync.trials.servant"
+RANK_WORKER = "autosync.trials.rank_worker"
 """The module that ranks of a trial service run."""
 
 POLL_SECONDS = 0.05
@@ -46,17 +47,8 @@ Answer = Mapping[str, Any]
 _LOG = logging.getLogger(__name__)
 
 
-class TrialFailed(OperationError):  # noqa: N818 - it is a trial's outcome, by the name that records have for it
-    """A trial has no measurement: the kind of failure and what happened, as the record will have it."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        super().__init__(message)
-        self.kind: FailureKind = kind
-        self.message = message
-
-
 def plan_launch(
-    cluster: ClusterSpec, folder: Path, address: str = "ADDRESS", *, program: str = SERVANT
+    cluster: ClusterSpec, folder: Path, address: str = "ADDRESS", *, program: str = RANK_WORKER
 ) -> tuple[Launcher, LaunchRequest]:
     """The launcher of a cluster and what it would start: on every rank a module. Refuses what it cannot start."""
     launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
@@ -70,7 +62,7 @@ class _Heard:
 
     progress: Callable[[str], None] = lambda _: None
     answers: dict[int, Answer] = field(default_factory=dict)
-    errors: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    errors: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     lost: dict[int, str | None] = field(default_factory=dict)
 
     @property
@@ -85,7 +77,7 @@ class _Heard:
 class Ranks:
     """All ranks of a cluster, running and connected: workers, then those that only serve."""
 
-    def __init__(self, cluster: ClusterSpec, folder: Path, *, program: str = SERVANT) -> None:
+    def __init__(self, cluster: ClusterSpec, folder: Path, *, program: str = RANK_WORKER) -> None:
         """Start them in a new folder that has their logs, and wait until all are there. Each runs a module."""
         self.folder = folder
         self._cluster = cluster
@@ -95,7 +87,7 @@ class Ranks:
         self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._launch: Launch | None = None
-        self._gate: Gate | None = None
+        self._gate: ControlListener | None = None
         try:
             self._start()
         except (OperationError, OSError) as error:
@@ -108,28 +100,32 @@ class Ranks:
             raise
 
     def _start(self) -> None:
-        token = secrets.token_hex(32)
+        token = draw_secret()
         launcher, _ = self._planned("ADDRESS")
+        # Whoever can read the file in which ranks meet can lock it too, and so keep them waiting.
+        self._private.mkdir(mode=0o700, parents=True)
         if launcher.control == "loopback":
             self._gate = control.listen_on_loopback(token, self._num_ranks)
         else:
-            self._gate = control.listen_in_folder(self.folder, token, self._num_ranks)
+            self._gate = control.listen_in_folder(self._private, token, self._num_ranks)
         _, request = self._planned(RELAYED if launcher.control == RELAYED else self._gate.address)
         if launcher.control == RELAYED:
             # Elsewhere it says where to look, on one machine nothing.
             self._names = [process.place for process in request.processes]
         # Only now, and never on the command line: plans are printed, and everybody sees everybody's arguments.
-        with_token = tuple(
-            dataclasses.replace(one, environment={**one.environment, control.TOKEN_VARIABLE: token})
-            for one in request.processes
+        secret = {control.TOKEN_VARIABLE: token, SECRET_VARIABLE: draw_secret()}
+        with_secret = tuple(
+            dataclasses.replace(one, environment={**one.environment, **secret}) for one in request.processes
         )
-        self._launch = launcher.start(dataclasses.replace(request, processes=with_token, control=self._gate.address))
+        self._launch = launcher.start(dataclasses.replace(request, processes=with_secret, control=self._gate.address))
         self._await_all(self._gate, self._launch)
+        # All are in: from now on there is no door.
+        self._gate.close()
 
     def _planned(self, address: str) -> tuple[Launcher, LaunchRequest]:
         return plan_launch(self._cluster, self.folder, address, program=self._program)
 
-    def _await_all(self, gate: Gate, launch: Launch) -> None:
+    def _await_all(self, gate: ControlListener, launch: Launch) -> None:
         deadline = time.monotonic() + START_SECONDS
         while len(self._channels) < self._num_ranks:
             with contextlib.suppress(queue.Empty):
@@ -162,11 +158,12 @@ class Ranks:
             first = self._cluster.nodes[self._cluster.ranks[0].node].name
             host = launcher.addresses(self._cluster)[first]
             return tcp_place(host, self.ask("meet", {}, START_SECONDS)[0]["port"])
-        return str(self._rendezvous)
+        return str(self._private.resolve() / "rendezvous")
 
     @property
-    def _rendezvous(self) -> Path:
-        return (self.folder / "rendezvous").resolve()
+    def _private(self) -> Path:
+        """A folder that only this user enters, for as long as the ranks run."""
+        return self.folder / "private"
 
     def ask(
         self,
@@ -247,17 +244,23 @@ class Ranks:
         for rank, error in heard.errors.items():
             if error["kind"] == "refused":
                 return TrialFailed("refused", f"{self._names[rank]}: {error['message']}")
+        assert self._launch is not None, "asked ranks have been started"
+        elsewhere = self._launch.lost()
         # Before those who raised: a rank that vanishes makes all others raise.
         for rank, how in heard.lost.items():
             if rank not in heard.answers or how is not None:
-                return TrialFailed("lost_rank", f"{self._names[rank]} is gone: {how or 'it closed its connection'}")
+                message = f"{self._names[rank]} is gone: {how or 'it closed its connection'}"
+                return TrialFailed("lost_rank", message, blame="machines" if rank in elsewhere else "either")
         for rank, error in heard.errors.items():
-            return TrialFailed("raised", f"{self._names[rank]}: {error['message']}")
+            return TrialFailed("raised", f"{self._names[rank]}: {error['message']}", blame=error["blame"])
         late = [rank for rank in range(self._num_ranks) if rank not in heard.answers]
-        return TrialFailed("timeout", f"not done within {seconds:g} s: {self._where(late)}")
+        where, is_silent = self._where(late)
+        # One that is stopped, or cut off, did not choose to be late.
+        blame: Blame = "either" if is_silent else "strategy"
+        return TrialFailed("timeout", f"not done within {seconds:g} s: {where}", blame=blame)
 
-    def _where(self, late: Sequence[int]) -> str:
-        """Where each late rank is. Who does not even say so is named first: the others wait for it."""
+    def _where(self, late: Sequence[int]) -> tuple[str, bool]:
+        """Where each late rank is, and whether one does not even say so: that is told first, for the others wait."""
         number = next(self._numbers)
         heard = _Heard()
         for rank in late:
@@ -270,7 +273,7 @@ class Ranks:
         stopped = (
             [f"{self._listed(silent)} {verb} not answer at all (stopped, or stuck outside Python)"] if silent else []
         )
-        return "; ".join([*stopped, *told])
+        return "; ".join([*stopped, *told]), bool(silent)
 
     def _listed(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._names[rank] for rank in ranks)
@@ -283,8 +286,8 @@ class Ranks:
             if self._launch is not None:
                 self._launch.stop()
         finally:
-            # Whoever was killed leaves it behind.
-            self._rendezvous.unlink(missing_ok=True)
             if self._gate is not None:
                 self._gate.close()
                 self._gate = None
+            # A rank that was killed leaves behind the file in which ranks met.
+            shutil.rmtree(self._private, ignore_errors=True)

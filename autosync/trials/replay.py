@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from autosync.runtime.optimizer_facts import known_optimizer
+from autosync.runtime.local.optimizer_facts import known_optimizer
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Variable
 from autosync.specs.task import Task
 
@@ -29,7 +29,7 @@ _SLACK_SECONDS = 0.0005
 """How far the pace may lag behind and catch up: sleeping too long by so much is made good by the next segment."""
 
 
-class Pace:
+class ReplayPace:
     """A clock that compute keeps up with: each segment ends when its time is over, whatever work was done meanwhile."""
 
     def __init__(self) -> None:
@@ -89,14 +89,14 @@ class _Owner(nn.Module):
                 hook(*self._factors)
 
 
-class _Stage(_Owner):
+class _ReplayStage(_Owner):
     """A module of the replayed model; its time is spent by the model."""
 
     def forward(self) -> None:
         return
 
 
-class _Table(_Stage, nn.Embedding):  # type: ignore[misc]  # it has a stage's forward pass and looks nothing up
+class _Table(_ReplayStage, nn.Embedding):  # type: ignore[misc]  # it has a stage's forward pass and looks nothing up
     """A stage whose variables have sparse gradients: stock DDP takes these from embeddings that say so alone."""
 
     def __init__(self, num_rows: int, width: int) -> None:
@@ -111,7 +111,7 @@ class ReplayedModel(_Owner):
     def __init__(self, model: ModelSpec) -> None:
         super().__init__()
         self._timeline = model.timeline
-        self._pace = Pace()
+        self._pace = ReplayPace()
         self._variables = {variable.name: variable for variable in model.variables}
         self._gradients: dict[str, torch.Tensor] = {}
         self._owners: dict[str, _Owner] = {}
@@ -138,7 +138,7 @@ class ReplayedModel(_Owner):
         parent = self._module(above, tables)
         module = dict(parent.named_children()).get(step)
         if module is None:
-            module = _Table(*tables[name].shape) if name in tables else _Stage()
+            module = _Table(*tables[name].shape) if name in tables else _ReplayStage()
             parent.add_module(step, module)
         assert isinstance(module, _Owner), "all modules here are"
         return module
@@ -183,7 +183,7 @@ class ReplayedModel(_Owner):
         )
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> ReplayPace:
         return self._pace
 
 
@@ -214,7 +214,7 @@ class ReplayedOptimizer(torch.optim.Optimizer):
         self, parameters: Iterable[Any], *, seconds_per_element: float = 0.0, stands_for: OptimizerSpec | None = None
     ) -> None:
         self.stands_for = stands_for
-        self._pace = Pace()
+        self._pace = ReplayPace()
         super().__init__(parameters, {"seconds_per_element": seconds_per_element})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

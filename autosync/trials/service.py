@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from autosync.disks import is_full
+from autosync.disk_errors import is_full
 from autosync.errors import AutosyncError, OperationError
-from autosync.launchers.address import RELAYED
-from autosync.launchers.check import require_fit_nodes
+from autosync.launchers.control_address import RELAYED
+from autosync.launchers.node_check import require_fit_nodes
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
 from autosync.specs.model import ModelSpec
@@ -34,7 +34,8 @@ from autosync.specs.task_file import is_task, task_path
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.files import dump_strategy
 from autosync.trials.contestant import Contestant
-from autosync.trials.ranks import START_SECONDS, Answer, Ranks, TrialFailed, plan_launch
+from autosync.trials.failures import TrialFailed
+from autosync.trials.ranks import START_SECONDS, Answer, Ranks, plan_launch
 
 __all__ = ["Contestant", "StepSamples", "TrialFailed", "TrialService"]
 
@@ -199,7 +200,8 @@ class TrialService:
         failure = self._ended_by.get(name)
         if failure is None:
             raise OperationError(f"{name} is not prepared")
-        raise TrialFailed(failure.kind, f"the ranks that had {name} prepared were ended: {failure.message}")
+        message = f"the ranks that had {name} prepared were ended: {failure.message}"
+        raise TrialFailed(failure.kind, message, blame=failure.blame)
 
     def _start_ranks(self) -> None:
         if not self._is_held:
@@ -211,12 +213,18 @@ class TrialService:
             folder = self._folder / f"ranks-{self._num_generations}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
         if is_full(folder):
-            # Whatever is tried next would fail of it too.
-            raise OperationError(f"the disk of {folder} is full: ranks have no room for their logs")
-        self._require_fit_nodes(folder)
-        self._ranks = Ranks(self.cluster, folder)
+            raise TrialFailed("launch", f"the disk of {folder} is full: ranks have no room for their logs")
+        try:
+            self._require_fit_nodes(folder)
+            self._ranks = Ranks(self.cluster, folder)
+            self._join(self._ranks)
+        except OperationError as error:
+            # No rank has heard of a strategy yet: whatever this is, it is none of any strategy's.
+            raise TrialFailed("launch", str(error)) from error
+
+    def _join(self, ranks: Ranks) -> None:
         with self._ended_by_failures():
-            rendezvous = self._ranks.meeting_point()
+            rendezvous = ranks.meeting_point()
         self._ask(
             "join",
             {
@@ -248,6 +256,9 @@ class TrialService:
             yield
         except BaseException as error:
             if isinstance(error, TrialFailed):
+                if error.kind != "refused" and is_full(self._folder):
+                    # However it showed: a rank that cannot write its log, say.
+                    error.blame = "machines"
                 self._ended_by.update(dict.fromkeys(self._prepared, error))
             self._end_ranks()
             raise

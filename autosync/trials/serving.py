@@ -12,8 +12,8 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.plan.lowering import lower
-from autosync.runtime.invitations import servers_of
-from autosync.runtime.serve import Server
+from autosync.runtime.serving.invitations import servers_of
+from autosync.runtime.serving.serve import Server
 from autosync.specs.task import Task
 from autosync.specs.task_run import build_model
 from autosync.strategy.bundle import Bundle

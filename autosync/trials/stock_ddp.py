@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.emit.settings import START_POWER_SGD_STEP, DdpSettings
-from autosync.strategy.representation import Cast, PowerSGD
 
 
 def stock_ddp(model: nn.Module, settings: DdpSettings) -> DistributedDataParallel:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,18 @@ from autosync.specs.task_run import (
     build_optimizer,
     compute_loss,
     draw_batch,
+    needs_closure,
     run_backward,
     step_optimizer,
 )
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.trials import meters
-from autosync.trials.conversation import RefusedError
+from autosync.trials.rank_requests import RefusedError
 from autosync.trials.stock_ddp import stock_ddp
 
 
-class Training:
+class ContestantTraining:
     """A model, its optimizer and what synchronises them: a bundle's strategy, or torch's DDP where there is none.
 
     With `trace` it writes its timeline there.
@@ -99,29 +101,38 @@ class Training:
         self._doing = "drawing its batches"
         batches = [draw_batch(task, self._batches) for _ in range(task.accumulation_steps)]
         start = time.perf_counter()
+        if needs_closure(self._optimizer):
+            step_optimizer(task, self._optimizer, lambda: self._passes(batches))
+        else:
+            self._passes(batches)
+            self._doing = "in the optimizer's step"
+            step_optimizer(task, self._optimizer)
+        self._doing = None
+        return time.perf_counter() - start
+
+    def _passes(self, batches: Sequence[Any]) -> torch.Tensor:
+        """The passes of a step, whose gradients are ready to be stepped with; the loss of the last one."""
         self._optimizer.zero_grad()
         for batch in batches[:-1]:
             with self._without_sync():
                 self._pass_through(batch)
-        self._pass_through(batches[-1])
-        self._doing = "in the optimizer's step"
-        if task.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._bare.parameters(), task.clip_norm)
-        step_optimizer(task, self._optimizer)
-        self._doing = None
-        return time.perf_counter() - start
+        loss = self._pass_through(batches[-1])
+        if self._task.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._bare.parameters(), self._task.clip_norm)
+        return loss
 
     def settle(self) -> None:
         """Wait for the transfers and updates that the last step has left to be done during the next one."""
         if not self._is_stock_ddp:
             drain(self._bare)
 
-    def _pass_through(self, batch: Any) -> None:
+    def _pass_through(self, batch: Any) -> torch.Tensor:
         self._doing = "in the forward pass"
         loss = compute_loss(self._task, self._model, batch)
         self._losses.append(loss.detach())
         self._doing = "in the backward pass"
         run_backward(self._task, loss)
+        return loss.detach()
 
     def _without_sync(self) -> contextlib.AbstractContextManager[None]:
         if self._is_stock_ddp:

@@ -26,7 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import autosync
-from autosync.runtime.parallelize import no_sync
 
 LENGTH = 16
 NUM_EXAMPLES = 3072
@@ -76,7 +75,7 @@ def train(args: argparse.Namespace) -> None:
     optimizer = make_optimizer(model.parameters())
     if args.bundle:
         model, optimizer = autosync.parallelize(model, optimizer, args.bundle)
-        without_sync = functools.partial(no_sync, model)
+        without_sync = functools.partial(autosync.no_sync, model)
     else:
         model = DistributedDataParallel(model)
         without_sync = model.no_sync

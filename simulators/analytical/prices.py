@@ -22,13 +22,13 @@ from autosync.simulators.analytical.tables import (
     THREAD,
     USE,
     Prices,
-    Records,
 )
-from autosync.simulators.costs import Costs
-from autosync.simulators.sizes import CONTENT_BYTES, moves_of_sizes
-from autosync.simulators.symmetry import Classes, apart, classes_of
-from autosync.simulators.timeline.catalog import Catalog, catalog_of
-from autosync.simulators.usage import instances_of
+from autosync.simulators.shared.arrays import Records
+from autosync.simulators.shared.costs import Costs
+from autosync.simulators.shared.link_use import instances_of
+from autosync.simulators.shared.rank_classes import Classes, apart, classes_of
+from autosync.simulators.shared.shape_costs import ShapeCosts, shape_costs_of
+from autosync.simulators.shared.size_exchange import CONTENT_BYTES, moves_of_sizes
 from autosync.specs.cluster import ClusterSpec
 
 MAX_RANKS_APART = 64
@@ -60,9 +60,9 @@ class PriceList:
         flat = [step for template in templates for step in _steps_of(template)]
         shapes = list(dict.fromkeys(map(_shape_of, flat)))
         classes = self._classes(shapes)
-        catalog = catalog_of(self._cluster, classes, shapes, self._costs)
+        shape_costs = shape_costs_of(self._cluster, classes, shapes, self._costs)
         position = {shape: index for index, shape in enumerate(shapes)}
-        rows = [self._row(step, catalog, classes, position[_shape_of(step)]) for step in flat]
+        rows = [self._row(step, shape_costs, classes, position[_shape_of(step)]) for step in flat]
         return Prices(
             num_stages=1 + max([step.stage for step in flat if isinstance(step, TransferStep)], default=0),
             templates=self._templates(templates),
@@ -70,7 +70,7 @@ class PriceList:
             uses=np.array([(at, *use) for row in rows for at, use in sorted(row.uses.items())], dtype=USE),
             resources=np.array(
                 [
-                    *[(LINK, rate) for rate in catalog.capacity[:-1].tolist()],
+                    *[(LINK, rate) for rate in shape_costs.capacity[:-1].tolist()],
                     (PROCESSORS, 1.0),
                     *[(THREAD, 1.0) for _ in classes.num_ranks],
                 ],
@@ -95,30 +95,30 @@ class PriceList:
             return apart(self._cluster)
         return classes_of(self._cluster, shapes)
 
-    def _row(self, step: Step, catalog: Catalog, classes: Classes, position: int) -> _Row:
+    def _row(self, step: Step, shape_costs: ShapeCosts, classes: Classes, position: int) -> _Row:
         if isinstance(step, LocalStep):
-            return self._of_local_work(step, catalog, position)
-        return self._of_transfer(step, catalog, classes, position)
+            return self._of_local_work(step, shape_costs, position)
+        return self._of_transfer(step, shape_costs, classes, position)
 
-    def _of_transfer(self, step: TransferStep, catalog: Catalog, classes: Classes, position: int) -> _Row:
+    def _of_transfer(self, step: TransferStep, shape_costs: ShapeCosts, classes: Classes, position: int) -> _Row:
         """Groups of ranks transfer at the same time: the longest counts, and links carry what all put on them."""
         size = step.amount.factor * (step.item_bytes or 1)
-        instances = range(catalog.first_instance[position], catalog.first_instance[position + 1])
+        instances = range(shape_costs.first_instance[position], shape_costs.first_instance[position + 1])
         uses: dict[int, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for instance in instances:
-            for use in range(catalog.first_use[instance], catalog.first_use[instance + 1]):
-                link = int(catalog.use_link[use])
-                seconds = size * float(catalog.use_share[use] / catalog.capacity[link])
+            for use in range(shape_costs.first_use[instance], shape_costs.first_use[instance + 1]):
+                link = int(shape_costs.use_link[use])
+                seconds = size * float(shape_costs.use_share[use] / shape_costs.capacity[link])
                 uses[link] = (0.0, uses[link][1] + seconds)
         found = instances_of(self._cluster, classes, _shape_of(step))
         moved, stays = sum([one.moved for one in found]), sum([one.stays for one in found])
-        self._add_processors(uses, step, len(catalog.capacity) - 1, (size * (moved - stays), size * stays))
-        unit = size * max([float(catalog.alone[one]) for one in instances], default=0.0)
+        self._add_processors(uses, step, len(shape_costs.capacity) - 1, (size * (moved - stays), size * stays))
+        unit = size * max([float(shape_costs.alone[one]) for one in instances], default=0.0)
         sizes = _num_rounds_of_sizes(step)
         costs = self._costs
         round_seconds = costs.native_round_seconds if step.algorithm == "native" else costs.round_seconds
         return _Row(
-            fixed=max([float(catalog.seconds[one]) for one in instances], default=0.0) + sizes * round_seconds,
+            fixed=max([float(shape_costs.seconds[one]) for one in instances], default=0.0) + sizes * round_seconds,
             unit=unit,
             ahead=self._ahead(step, unit / size, max([one.sent for one in found], default=0.0)),
             rounds=max([one.num_rounds for one in found], default=0) + sizes,
@@ -130,7 +130,6 @@ class PriceList:
         self, uses: dict[int, tuple[float, float]], step: TransferStep, processors: int, num_bytes: tuple[float, float]
     ) -> None:
         """What a slice takes of processors that all nodes share, and each of the measure."""
-        uses.pop(processors, None)
         if self._costs.num_processors is None:
             return
         costs = self._costs.processor
@@ -143,24 +142,24 @@ class PriceList:
         uses[processors] = (share * fixed, share * (between * costs.per_byte[0] + within * costs.per_byte[1]))
 
     def _ahead(self, step: TransferStep, seconds_per_byte: float, sent: float) -> float:
-        """Who only sends goes on when what is left is on its way. A root that trains as well has to receive first."""
+        """A member that only sends goes on when the rest is in its socket. A root that trains has to receive first."""
         root = self._cluster.ranks[step.groups[0][0]]
         only_send = step.algorithm == "star" and step.collective in {"reduce", "gather_v"} and root.role == "server"
         return self._costs.bytes_ahead / sent * seconds_per_byte if only_send and sent > 0.0 else 0.0
 
-    def _of_local_work(self, step: LocalStep, catalog: Catalog, position: int) -> _Row:
+    def _of_local_work(self, step: LocalStep, shape_costs: ShapeCosts, position: int) -> _Row:
         """Each rank works for itself, on its shard where work is sharded."""
-        begin, end = catalog.first_instance[position], catalog.first_instance[position + 1]
+        begin, end = shape_costs.first_instance[position], shape_costs.first_instance[position + 1]
         cost = step.cost or step.kind
         per_element = self._update_seconds if step.kind == "update" else 1.0 / self._costs.local_rate(cost)
         fixed, uses, longest = self._costs.local_seconds, dict[int, tuple[float, float]](), 0.0
-        first_thread = len(catalog.capacity)
+        first_thread = len(shape_costs.capacity)
         for instance in range(begin, end):
-            share = int(catalog.num_members[instance]) if step.sharded else 1
+            share = int(shape_costs.num_members[instance]) if step.sharded else 1
             unit = step.amount.factor * per_element / share
             longest = max(longest, unit)
-            for at in range(catalog.first_member[instance], catalog.first_member[instance + 1]):
-                uses[first_thread + int(catalog.member[at])] = (fixed, unit)
+            for at in range(shape_costs.first_member[instance], shape_costs.first_member[instance + 1]):
+                uses[first_thread + int(shape_costs.member[at])] = (fixed, unit)
         if self._costs.num_processors is not None:
             busy = len(uses) / self._costs.num_processors
             uses[first_thread - 1] = (busy * self._costs.processor.local, busy * longest)

@@ -13,20 +13,22 @@ from autosync.plan.steps import Site, Template
 from autosync.plan.templates import template_of
 from autosync.simulators.analytical.kernel import step_seconds
 from autosync.simulators.analytical.prices import MAX_RANKS_APART, PriceList
-from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, Floats, Given, Integers, Prices, Units
+from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, KernelInputs, Prices, Units
 from autosync.simulators.analytical.totals import TOTALS, totals_of
 from autosync.simulators.analytical.training import training_of, update_seconds
-from autosync.simulators.analytical.units import Variables, Wanted, units_of
+from autosync.simulators.analytical.units import PartFacts, VariableSizes, units_of
 from autosync.simulators.calibration import Calibrated, calibrate, trials_of
-from autosync.simulators.costs import Costs, usual_costs
 from autosync.simulators.interface import Prediction
+from autosync.simulators.shared.arrays import Floats, Integers
+from autosync.simulators.shared.costs import Costs, usual_costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical_synchroniser
+from autosync.strategy.codecs import Codec
 from autosync.strategy.columns import Columns, Numbering
-from autosync.strategy.parts import Part
-from autosync.strategy.representation import Codec, PartName, Strategy
+from autosync.strategy.parts import Part, PartName
+from autosync.strategy.representation import Strategy
 
 _BATCH = 128
 """As many strategies at once as have their tables near the processor."""
@@ -100,7 +102,7 @@ class AnalyticalSimulator:
         columns = self.encode(strategies)
         return np.concatenate([np.empty((0, len(TOTALS))), *[totals_of(given) for given in self._given(columns)]])
 
-    def _given(self, columns: Columns) -> Iterator[Given]:
+    def _given(self, columns: Columns) -> Iterator[KernelInputs]:
         """What the kernel is given: some at a time, or one after the other where ranks are classed by strategy."""
         is_large = len(self._cluster.ranks) > MAX_RANKS_APART
         count = 1 if is_large else _BATCH
@@ -112,7 +114,7 @@ class AnalyticalSimulator:
                 found, place = np.unique(template, return_inverse=True)
                 used = tuple(found.tolist())
             prices = self._priced(used)
-            yield Given(prices, self._units(some, template, place.astype(np.int64)), self._training)
+            yield KernelInputs(prices, self._units(some, template, place.astype(np.int64)), self._training)
 
     def _priced(self, templates: tuple[int, ...]) -> Prices:
         """The prices of these templates, at the costs as they are."""
@@ -137,7 +139,7 @@ class AnalyticalSimulator:
     def _units(self, columns: Columns, template: Integers, place: Integers) -> Units:
         """The units of strategies whose messages' templates have these places among those that are priced."""
         rows, table = self._measured(columns, template)
-        return units_of(columns, self._variables, Wanted(place, rows, table))
+        return units_of(columns, self._variables, PartFacts(place, rows, table))
 
     def _number(self, synchroniser: int, codec: int) -> int:
         """The number of a template, which is priced with the others when it is new."""
@@ -198,7 +200,7 @@ def _measures(template: Template) -> tuple[int, ...]:
     return tuple(sorted(found - {ELEMENTS}))
 
 
-def _variables(model: ModelSpec) -> Variables:
+def _variables(model: ModelSpec) -> VariableSizes:
     most_axes = max([len(variable.shape) for variable in model.variables] + [1])
     rows = np.ones((len(model.variables), most_axes), dtype=np.int64)
     for position, variable in enumerate(model.variables):
@@ -208,7 +210,7 @@ def _variables(model: ModelSpec) -> Variables:
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     item_bytes = [ITEM_BYTES[variable.dtype] for variable in model.variables]
-    return Variables(row_elements=rows, item_bytes=np.array(item_bytes, dtype=np.int64), place=place)
+    return VariableSizes(row_elements=rows, item_bytes=np.array(item_bytes, dtype=np.int64), place=place)
 
 
 def _some(columns: Columns, start: int, stop: int) -> Columns:

@@ -7,16 +7,12 @@ that they hand to one another. A record that has several of another table names 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync.plan.steps import Measure
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Records: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
+from autosync.simulators.shared.arrays import Floats, Records
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 ELEMENTS = MEASURES.index("elements")
@@ -108,9 +104,9 @@ SEGMENT = np.dtype([("waits_for", np.int64), ("seconds", np.float64)])
 """What the forward pass does next: it waits for a variable (-1: for none), then it computes."""
 
 
-class Pace(NamedTuple):
+class ComputePace(NamedTuple):
     """How long training takes where nothing waits: backward, earlier microsteps `between` it and the forward pass, what
-    the user's optimizer takes for an element, and a step's norm, 0 where nobody asks for it.
+    the user's optimizer takes for an element, and a step's norm, 0 if the task needs none.
     """
 
     backward: float
@@ -138,17 +134,17 @@ class Units(NamedTuple):
     pieces: Records
 
 
-class Training(NamedTuple):
+class ModelStep(NamedTuple):
     """A model's step."""
 
-    pace: Pace
+    pace: ComputePace
     variables: Records
     forward: Records
 
 
-class Given(NamedTuple):
+class KernelInputs(NamedTuple):
     """All that the kernel is given."""
 
     prices: Prices
     units: Units
-    training: Training
+    training: ModelStep

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from autosync.simulators.analytical.kernel import step_seconds
-from autosync.simulators.analytical.tables import ELEMENTS, LINK, PROCESSORS, THREAD, Floats, Given
-from autosync.simulators.compiled import called, inner
+from autosync.simulators.analytical.tables import ELEMENTS, LINK, PROCESSORS, THREAD, KernelInputs
+from autosync.simulators.jit import called, inner
+from autosync.simulators.shared.arrays import Floats
 
 TOTALS = (
     "seconds",
@@ -41,7 +42,7 @@ TOTALS = (
 server or one slow node has more to carry than others), `processor_seconds`, `thread_seconds` of local work. Of
 transfers, each with everything to itself: `lane_seconds` those of the busiest lane, `wire_seconds` and `fixed_seconds`
 those of all, with and without bytes. `tail_seconds` and `tail_elements` are those units that cannot begin before the
-last gradient is ready. The others count: bytes that leave ranks, rounds in which somebody waits, transfers, slices,
+last gradient is ready. The others count: bytes that leave ranks, rounds, transfers, slices,
 messages, parts, lanes, and the elements that the user's optimizer updates by itself.
 """
 
@@ -49,7 +50,7 @@ _LINK_SECONDS, _WIRE, _TAIL = TOTALS.index("link_seconds"), TOTALS.index("wire_s
 _SENT, _USERS = TOTALS.index("sent_bytes"), TOTALS.index("users_elements")
 
 
-def totals_of(given: Given) -> Floats:
+def totals_of(given: KernelInputs) -> Floats:
     """A row a strategy, with the columns of `TOTALS`."""
     found = _totals(given)
     found[:, 0] = step_seconds(given)
@@ -57,7 +58,7 @@ def totals_of(given: Given) -> Floats:
 
 
 @called
-def _totals(given: Given) -> Floats:
+def _totals(given: KernelInputs) -> Floats:
     strategies, pace = given.units.strategies, given.training.pace
     found = np.zeros((len(strategies), len(TOTALS)))
     compute = pace.backward + pace.between
@@ -88,7 +89,7 @@ def _totals(given: Given) -> Floats:
 
 
 @inner
-def _add_unit(given: Given, number: int, row: Floats, taken: Floats, lanes: Floats) -> None:
+def _add_unit(given: KernelInputs, number: int, row: Floats, taken: Floats, lanes: Floats) -> None:
     # Column 2 says whether steps overlap: then the user's optimizer updates nothing by itself.
     unit, variables = given.units.units[number], given.training.variables
     template, steps, uses = given.prices.templates[unit.template], given.prices.steps, given.prices.uses
@@ -119,7 +120,7 @@ def _add_unit(given: Given, number: int, row: Floats, taken: Floats, lanes: Floa
 
 
 @inner
-def _add_resources(given: Given, taken: Floats, row: Floats) -> None:
+def _add_resources(given: KernelInputs, taken: Floats, row: Floats) -> None:
     """The busiest of each kind."""
     total, count = 0.0, 0
     for resource in range(len(taken)):

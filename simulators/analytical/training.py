@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.analytical.tables import SEGMENT, VARIABLE, Pace, Training
-from autosync.simulators.costs import Costs
+from autosync.simulators.analytical.tables import SEGMENT, VARIABLE, ComputePace, ModelStep
+from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 
 
-def training_of(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Training:
+def training_of(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> ModelStep:
     """What a step of the model is made of: its compute, and what the engine does in a step beside it."""
     # Ranks that share processors wait for one another. Where each node has its own, the model's timeline has it all.
     crowd = 0.0 if costs.num_processors is None else max(1.0, cluster.num_workers / costs.num_processors)
@@ -20,14 +20,14 @@ def training_of(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Trainin
     place = {use: index for index, use in enumerate(uses)}
     num_elements = sum(variable.num_elements for variable in model.variables)
     has_norm = model.clip_norm is not None or model.loss_scaling
-    pace = Pace(
+    pace = ComputePace(
         backward=float(sum(segment.seconds for segment in timeline.backward)),
         between=float((model.accumulation_steps - 1) * microstep) + crowd * costs.processor.step,
         update=update_seconds(model),
         norm=costs.local_seconds + num_elements / costs.local_rate("norm") if has_norm else 0.0,
     )
     variables = [(ready, place[variable.use]) for ready, variable in zip(_ready(model), model.variables, strict=True)]
-    return Training(
+    return ModelStep(
         pace=pace, variables=np.array(variables, dtype=VARIABLE), forward=np.array(_forward(model), dtype=SEGMENT)
     )
 

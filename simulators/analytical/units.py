@@ -10,18 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.simulators.analytical.tables import (
-    ELEMENTS,
-    MEASURES,
-    PIECE,
-    STRATEGY,
-    UNIT,
-    Floats,
-    Integers,
-    Records,
-    Units,
-)
-from autosync.simulators.compiled import called, inner
+from autosync.simulators.analytical.tables import ELEMENTS, MEASURES, PIECE, STRATEGY, UNIT, Units
+from autosync.simulators.jit import called, inlined, inner
+from autosync.simulators.shared.arrays import Floats, Integers, Record, Records
 from autosync.strategy.columns import NO_SLICES, OVERLAPS, Columns
 
 MAX_UNITS = 4
@@ -47,7 +38,7 @@ _PIECE = np.dtype([("part", np.int64), ("until", np.int64), ("next", np.int64)])
 """Its part, the unit's elements up to the piece's end, the piece after it."""
 
 
-class Variables(NamedTuple):
+class VariableSizes(NamedTuple):
     """Of each variable of a model: the elements of one row along each axis, the bytes of an element, and its place in
     the order in which gradients become ready.
     """
@@ -57,7 +48,7 @@ class Variables(NamedTuple):
     place: Integers
 
 
-class Wanted(NamedTuple):
+class PartFacts(NamedTuple):
     """What else is known of strategies: the template of each message; and of parts whose elements are not all that
     counts, a row of `measured` (`row`; -1: of no other).
     """
@@ -68,7 +59,7 @@ class Wanted(NamedTuple):
 
 
 @called
-def units_of(columns: Columns, variables: Variables, wanted: Wanted) -> Units:
+def units_of(columns: Columns, variables: VariableSizes, wanted: PartFacts) -> Units:
     """The units of strategies."""
     elements = _elements(columns, variables)
     drafts = _drafts(columns, variables, elements)
@@ -109,7 +100,7 @@ def units_of(columns: Columns, variables: Variables, wanted: Wanted) -> Units:
 
 
 @inner
-def _elements(columns: Columns, variables: Variables) -> Integers:
+def _elements(columns: Columns, variables: VariableSizes) -> Integers:
     """The elements of parts."""
     found = np.empty(len(columns.variable), np.int64)
     for part in range(len(found)):
@@ -119,7 +110,7 @@ def _elements(columns: Columns, variables: Variables) -> Integers:
 
 
 @inner
-def _drafts(columns: Columns, variables: Variables, elements: Integers) -> Records:
+def _drafts(columns: Columns, variables: VariableSizes, elements: Integers) -> Records:
     """Every message before its first unit."""
     drafts = np.empty(len(columns.lane), _DRAFT)
     for message in range(len(drafts)):
@@ -138,7 +129,7 @@ def _drafts(columns: Columns, variables: Variables, elements: Integers) -> Recor
 
 
 @inner
-def _sort(columns: Columns, variables: Variables, number: int, order: Integers, bucket: Integers) -> None:
+def _sort(columns: Columns, variables: VariableSizes, number: int, order: Integers, bucket: Integers) -> None:
     """A strategy's parts in the order in which their gradients become ready, those of one variable by their index."""
     begin = columns.first_part[columns.first_message[number]]
     num_parts = columns.first_part[columns.first_message[number + 1]] - begin
@@ -164,8 +155,8 @@ def _sort(columns: Columns, variables: Variables, number: int, order: Integers, 
 @inner
 def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the time
     columns: Columns,
-    variables: Variables,
-    wanted: Wanted,
+    variables: VariableSizes,
+    wanted: PartFacts,
     made: Units,
     number: int,
     order: Integers,
@@ -175,10 +166,10 @@ def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the
     message_of: Integers,
 ) -> int:
     """Parts go into their messages' units, and these are done when they are full; how many there are then."""
-    units, amounts, done_pieces = made.units, made.amount, made.pieces
+    units, amounts = made.units, made.amount
     num_done = int(made.strategies[number].first_unit)
     first_message = columns.first_message[number]
-    variable_of, rows, measured = columns.variable, wanted.row, wanted.measured
+    variable_of = columns.variable
     num_pieces = 0
     place = units[num_done - 1].last_piece if num_done > 0 else 0
     for position in range(made.strategies[number].num_parts):
@@ -206,21 +197,37 @@ def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the
             unit.item_bytes = variables.item_bytes[variable_of[columns.first_part[message]]]
             amounts[num_done, ELEMENTS] = draft.filled
             unit.first_piece = place
-            at, before = draft.head, 0
-            while at >= 0:
-                piece = pieces[at]
-                done_pieces[place].variable = variable_of[piece.part]
-                done_pieces[place].until = piece.until / draft.filled
-                row = rows[piece.part]
-                if row >= 0:
-                    share = (piece.until - before) / elements[piece.part]
-                    for measure in range(_NUM_MEASURES):
-                        if measure != ELEMENTS:
-                            amounts[num_done, measure] += measured[row, measure] * share
-                place, at, before = place + 1, piece.next, piece.until
+            place = _write_pieces(columns, wanted, made, elements, pieces, draft, num_done, place)
             unit.last_piece = place
             num_done += 1
             draft.elements -= draft.filled
             draft.filled = 0
             draft.head = -1
     return num_done
+
+
+@inlined
+def _write_pieces(  # noqa: PLR0917 - numba has no keywords
+    columns: Columns,
+    wanted: PartFacts,
+    made: Units,
+    elements: Integers,
+    pieces: Records,
+    draft: Record,
+    number: int,
+    place: int,
+) -> int:
+    """The pieces of a full unit, from this place on, and what they add to its measures; the place after the last."""
+    at, before = draft.head, 0
+    while at >= 0:
+        piece = pieces[at]
+        made.pieces[place].variable = columns.variable[piece.part]
+        made.pieces[place].until = piece.until / draft.filled
+        row = wanted.row[piece.part]
+        if row >= 0:
+            share = (piece.until - before) / elements[piece.part]
+            for measure in range(_NUM_MEASURES):
+                if measure != ELEMENTS:
+                    made.amount[number, measure] += wanted.measured[row, measure] * share
+        place, at, before = place + 1, piece.next, piece.until
+    return int(place)

@@ -9,35 +9,12 @@ import numpy as np
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, variables_by_name
-from autosync.strategy.parts import Part, all_parts
-from autosync.strategy.representation import (
-    AllReduce,
-    Message,
-    ParameterServer,
-    Periodic,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
+from autosync.strategy.parts import Part
+from autosync.strategy.representation import Message, Strategy, all_parts
+from autosync.strategy.synchronisers import shipped_classes
 
-_TOPOLOGIES = ("native", "ring", "tree", "halving_doubling")
-_SHARES = (
-    *(f"all_reduce.{topology}" for topology in _TOPOLOGIES),
-    "all_reduce.hierarchical",
-    "server.updates",
-    "server.adds_up",
-    "server.proxy",
-    "server.rows",
-    *(f"sharded.{topology}" for topology in ("native", "ring", "halving_doubling")),
-    "rows.native",
-    "rows.ring",
-    "factors.native",
-    "factors.ring",
-    "periodic",
-    "codec",
-    "sliced",
-)
+# Learned simulators that ship read these columns, so kinds of other packages have none.
+_SHARES = (*(name for kind in shipped_classes() for name in kind.share_names()), "codec", "sliced")
 
 CHOICES = (
     *(f"strategy.{name}" for name in _SHARES),
@@ -61,7 +38,7 @@ def choice_features(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) 
     total = sum(sizes)
     shares = dict.fromkeys(_SHARES, 0.0)
     for message, size in zip(strategy.messages, sizes, strict=True):
-        for name in _kinds(message):
+        for name in _shares_of(message):
             shares[name] += size / total
     cut = sum(variables_by_name(model)[name].num_bytes for name in strategy.partitions)
     found = {
@@ -71,8 +48,8 @@ def choice_features(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) 
         "strategy.parts": math.log2(len(parts) / len(model.variables)),
         "strategy.messages": math.log2(len(strategy.messages) / len(model.variables)),
         "strategy.largest_message": max(sizes) / total,
-        "strategy.lanes": math.log2(len({message.lane for message in strategy.messages})),
-        "strategy.staleness": float(max(map(_staleness, strategy.messages))),
+        "strategy.lanes": math.log2(strategy.num_lanes),
+        "strategy.staleness": float(max(message.synchroniser.lag for message in strategy.messages)),
         "strategy.in_order_of_use": _in_order_of_use(strategy.messages, parts),
         "strategy.busiest_server": _busiest_server(strategy.messages, sizes, cluster),
     }
@@ -83,37 +60,15 @@ def choice_features(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) 
 def complexity(strategy: Strategy) -> float:
     """How complicated a strategy is: its messages, the cuts that it makes, and the lanes that it takes."""
     num_cuts = sum(len(partition.sizes) - 1 for partition in strategy.partitions.values())
-    return float(len(strategy.messages) + num_cuts + len({message.lane for message in strategy.messages}))
+    return float(len(strategy.messages) + num_cuts + strategy.num_lanes)
 
 
-def _kinds(message: Message) -> list[str]:
+def _shares_of(message: Message) -> list[str]:
     """The shares that a message counts for."""
-    found = _kinds_of_synchroniser(message)
+    found = [name for name in message.synchroniser.shares if name in _SHARES]
     found += ["codec"] if message.codec is not None else []
     found += ["sliced"] if message.slice_bytes is not None else []
     return found
-
-
-def _kinds_of_synchroniser(message: Message) -> list[str]:
-    match message.synchroniser:
-        case AllReduce(topology=topology, hierarchical=hierarchical):
-            return [f"all_reduce.{topology}", *(["all_reduce.hierarchical"] if hierarchical else [])]
-        case ParameterServer(update=update, local_proxy=proxy, sparse=sparse):
-            found = ["server.updates" if update == "server" else "server.adds_up"]
-            return [*found, *(["server.proxy"] if proxy else []), *(["server.rows"] if sparse else [])]
-        case Sharded(topology=topology):
-            return [f"sharded.{topology}"]
-        case SparseGather(topology=topology):
-            return [f"rows.{topology}"]
-        case SufficientFactors(topology=topology):
-            return [f"factors.{topology}"]
-        case Periodic():
-            return ["periodic"]
-
-
-def _staleness(message: Message) -> int:
-    synchroniser = message.synchroniser
-    return synchroniser.staleness if isinstance(synchroniser, ParameterServer) else 0
 
 
 def _in_order_of_use(messages: Sequence[Message], parts: Mapping[str, Part]) -> float:
@@ -130,8 +85,9 @@ def _busiest_server(messages: Sequence[Message], sizes: Sequence[float], cluster
     rates = {node.name: min(node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes}
     served: dict[str, float] = {}
     for message, size in zip(messages, sizes, strict=True):
-        if isinstance(message.synchroniser, ParameterServer):
-            served[message.synchroniser.server] = served.get(message.synchroniser.server, 0.0) + size
+        server = message.synchroniser.served_by
+        if server is not None:
+            served[server] = served.get(server, 0.0) + size
     if not served:
         return 0.0
     busiest = max(size / rates[name] for name, size in served.items())

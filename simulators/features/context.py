@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from autosync.plan.bound import bound, rates_of
-from autosync.simulators.costs import Costs
+from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 

@@ -11,23 +11,21 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.analytical.totals import TOTALS
-from autosync.simulators.costs import Costs, usual_costs
 from autosync.simulators.features.choices import CHOICES, choice_features, complexity
 from autosync.simulators.features.context import CONTEXT, Scales, context_features, scales_of
 from autosync.simulators.interface import Simulator
-from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.simulators.large_clusters import most_detailed
+from autosync.simulators.shared.arrays import Floats
+from autosync.simulators.shared.costs import Costs, usual_costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
 
-Floats = npt.NDArray[np.float64]
-
-Group = Literal["analytical", "timeline"]
-GROUPS: frozenset[Group] = frozenset(get_args(Group))
+FeatureGroup = Literal["analytical", "timeline"]
+GROUPS: frozenset[FeatureGroup] = frozenset(get_args(FeatureGroup))
 """Features that other simulators bring; those of model, cluster and strategy are always there."""
 
 _SECONDS = (
@@ -63,7 +61,7 @@ class Features(NamedTuple):
     complexity: Floats
 
 
-class Reader:
+class StrategyReader:
     """Reads strategies for one model on one cluster."""
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> None:
@@ -75,7 +73,7 @@ class Reader:
         self._num_elements = sum(variable.num_elements for variable in model.variables)
         self._num_bytes = model.num_bytes * cluster.num_workers
         self._analytical = AnalyticalSimulator(model, cluster, costs=costs)
-        self._timeline: Simulator = TimelineSimulator(model, cluster, costs=costs)
+        self._timeline: Simulator = most_detailed(model, cluster, costs=costs)
 
     def read(self, strategies: Sequence[Strategy]) -> Read:
         """What there is to know of each, in their order."""
@@ -90,7 +88,7 @@ class Reader:
             complexity=np.array([complexity(strategy) for strategy in strategies]),
         )
 
-    def features(self, read: Read, groups: frozenset[Group] = GROUPS) -> Features:
+    def features(self, read: Read, groups: frozenset[FeatureGroup] = GROUPS) -> Features:
         """The columns of what was read, in the order of `feature_names`."""
         count = len(read.complexity)
         scales = self._scales
@@ -120,7 +118,7 @@ class Reader:
         ]
 
 
-def feature_names(groups: frozenset[Group] = GROUPS) -> tuple[str, ...]:
+def feature_names(groups: frozenset[FeatureGroup] = GROUPS) -> tuple[str, ...]:
     """What each column of features is called."""
     of_totals = "analytical" in groups
     names = [*CONTEXT, *CHOICES]

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.simulators.learned.losses import LOSSES, Loss, LossName, Positions, Targets, loss_of
-
-Floats = npt.NDArray[np.float64]
+from autosync.simulators.shared.arrays import Floats
 
 MIN_BLOCKS = 4
 """With fewer nothing can be held back, and nothing is learned but what all are off by."""

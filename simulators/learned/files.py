@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from autosync import __version__, documents, jsonio
 from autosync.datasets.files import replacing
+from autosync.disk_errors import open_input
 from autosync.documents import STRICT
 from autosync.errors import DocumentError, InputError, Problem
 
@@ -45,7 +46,7 @@ class Manifest:
     """All that is said of what was learned, in the file that names its other files.
 
     `numbers` are the figures that belong to the method, by name. `accuracy` is that on measurements that were not
-    learned from. `rehearsal` are features of a small made-up case: whoever reads them otherwise than they were read in
+    learned from. `rehearsal` are features of a small made-up case: a version that reads the case otherwise than in
     training would be corrected for faults that it does not have.
     """
 
@@ -127,7 +128,7 @@ def read_file(folder: Path | str, manifest: Manifest, name: str) -> bytes:
     """A file that the manifest names, whose content must be what the manifest says."""
     path = Path(folder) / name
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             content = file.read(documents.MAX_BYTES + 1)
     except OSError as error:
         raise refused(path, InputError(f"cannot be read: {error.strerror}", rule="the manifest names it")) from error

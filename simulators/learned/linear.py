@@ -15,21 +15,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync.errors import InputError
 from autosync.simulators.features.choices import complexity
 from autosync.simulators.features.context import scales_of
 from autosync.simulators.learned import files
 from autosync.simulators.learned.losses import Targets
-from autosync.simulators.learned.trials import Group, joined
+from autosync.simulators.learned.trials import TrialGroup, joined
+from autosync.simulators.shared.arrays import Floats
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy import legality
-from autosync.strategy.parts import Part, all_parts
-from autosync.strategy.representation import Message, ParameterServer, Strategy
-
-Floats = npt.NDArray[np.float64]
+from autosync.strategy.parts import Part
+from autosync.strategy.representation import Message, Strategy, all_parts
 
 NAMES = tuple(
     f"{how}.{what}.{which}"
@@ -50,7 +48,7 @@ class LinearRows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Line:
+class LinearModel:
     """Coefficients of the score, and what makes the log of seconds, in bounds, of it."""
 
     coefficients: Floats
@@ -63,11 +61,11 @@ class Line:
         return np.log(rows.bound) + self.offset + self.slope * score, np.zeros(len(score))
 
 
-def _untaught() -> Line:
+def _untaught() -> LinearModel:
     """What the features say by themselves: the busiest server, then all that is all-reduced."""
     coefficients = np.zeros(len(NAMES))
     coefficients[[NAMES.index("max.server.transmission"), NAMES.index("sum.all_reduce.transmission")]] = 1.0
-    return Line(coefficients=coefficients, offset=0.0, slope=0.3)
+    return LinearModel(coefficients=coefficients, offset=0.0, slope=0.3)
 
 
 UNTAUGHT = _untaught()
@@ -78,7 +76,7 @@ class LinearStudent:
 
     name = "linear"
 
-    def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, prior: Line = UNTAUGHT) -> None:
+    def __init__(self, model: ModelSpec, cluster: ClusterSpec, *, prior: LinearModel = UNTAUGHT) -> None:
         self._model = model
         self._cluster = cluster
         self._prior = prior
@@ -97,7 +95,7 @@ class LinearStudent:
         """How complicated each strategy is."""
         return rows.complexity
 
-    def taught(self, rows: LinearRows, targets: Targets) -> Line:
+    def taught(self, rows: LinearRows, targets: Targets) -> LinearModel:
         """The line through these trials, near to the prior's where they are few."""
         return fit(rows, targets, prior=self._prior)
 
@@ -111,8 +109,8 @@ class LinearStudent:
         servers: dict[str, Floats] = {}
         groups: list[Floats] = []
         for message, cost in costs:
-            if isinstance(message.synchroniser, ParameterServer):
-                server = message.synchroniser.server
+            server = message.synchroniser.served_by
+            if server is not None:
                 servers[server] = servers.get(server, np.zeros(3)) + cost
             else:
                 groups.append(cost)
@@ -128,36 +126,36 @@ class LinearStudent:
         replicas = max(node.devices for node in workers)
         synchroniser = message.synchroniser
         count = len(message.parts)
-        if not isinstance(synchroniser, ParameterServer):
+        if synchroniser.served_by is None:
             rate = min(min(node.bandwidth_out, node.bandwidth_in) for node in workers)
             size = sum(parts[name].num_bytes for name in message.parts)
             return np.array([size / rate / self._bound, count, count * replicas])
-        server = self._cluster.nodes[self._cluster.node_index(synchroniser.server)]
+        server = self._cluster.nodes[self._cluster.node_index(synchroniser.served_by)]
         seconds = 0.0
         for node in workers:
             if node.name != server.name:
                 rate = min(node.bandwidth_out, node.bandwidth_in, server.bandwidth_out, server.bandwidth_in)
-                answers = 1 if synchroniser.local_proxy else node.devices
-                seconds += sum(_server_bytes(parts[name], synchroniser.sparse) for name in message.parts) * (
+                answers = 1 if synchroniser.has_proxies else node.devices
+                seconds += sum(_server_bytes(parts[name], synchroniser.sends_rows) for name in message.parts) * (
                     (1 + answers) / rate
                 )
         return np.array([seconds / self._bound, 2 * count * len(workers), 2 * count * replicas])
 
 
-def fit(rows: LinearRows, targets: Targets, *, prior: Line = UNTAUGHT) -> Line:
+def fit(rows: LinearRows, targets: Targets, *, prior: LinearModel = UNTAUGHT) -> LinearModel:
     """The line that orders these rows best; the prior is one of the things that it may go by."""
     wanted = targets.log_seconds - np.log(rows.bound)
     coefficients = _ordering(rows.values, targets, prior.coefficients)
     if coefficients is None:
         shift = wanted - prior.offset - prior.slope * (rows.values @ prior.coefficients)
-        return Line(
+        return LinearModel(
             coefficients=prior.coefficients,
             offset=prior.offset + (float(np.median(shift)) if len(shift) else 0.0),
             slope=prior.slope,
         )
     score = rows.values @ coefficients
     slope = max(1e-6, float(np.cov(score, wanted)[0, 1] / max(1e-12, float(np.var(score, ddof=1)))))
-    return Line(coefficients=coefficients, offset=float(np.median(wanted - slope * score)), slope=slope)
+    return LinearModel(coefficients=coefficients, offset=float(np.median(wanted - slope * score)), slope=slope)
 
 
 def _ordering(values: Floats, targets: Targets, prior: Floats) -> Floats | None:
@@ -196,7 +194,7 @@ def _server_bytes(part: Part, is_sparse: bool) -> float:  # noqa: FBT001 - a fie
     return part.touched_rows()[0] * part.shape[1] * ITEM_BYTES[part.variable.dtype]
 
 
-def line_of(groups: Sequence[Group[LinearRows]]) -> Line:
+def line_of(groups: Sequence[TrialGroup[LinearRows]]) -> LinearModel:
     """A prior from groups of other models and clusters."""
     if not groups:
         return UNTAUGHT
@@ -210,7 +208,9 @@ def _numbered(targets: Sequence[Targets]) -> list[Targets]:
     return [one._replace(group=np.full_like(one.group, number)) for number, one in enumerate(targets)]
 
 
-def save_line(folder: Path | str, line: Line, *, trained_on: files.TrainedOn, accuracy: Mapping[str, float]) -> None:
+def save_line(
+    folder: Path | str, line: LinearModel, *, trained_on: files.TrainedOn, accuracy: Mapping[str, float]
+) -> None:
     """Write a prior: all of it stands in the manifest."""
     numbers = {"coefficients": line.coefficients.tolist(), "offset": [line.offset], "slope": [line.slope]}
     manifest = files.manifest_of(
@@ -219,7 +219,7 @@ def save_line(folder: Path | str, line: Line, *, trained_on: files.TrainedOn, ac
     files.save(folder, manifest, {})
 
 
-def load_line(folder: Path | str) -> Line:
+def load_line(folder: Path | str) -> LinearModel:
     """A prior that was saved."""
     manifest = files.load_manifest(folder, "linear")
     try:
@@ -228,10 +228,10 @@ def load_line(folder: Path | str) -> Line:
         raise files.refused(Path(folder) / files.MANIFEST_FILE, error) from error
 
 
-def _line_in(manifest: files.Manifest) -> Line:
+def _line_in(manifest: files.Manifest) -> LinearModel:
     if manifest.features != NAMES:
         raise InputError("it was trained on other features", rule="the twelve features, in their order")
     (offset,), (slope,) = manifest.number("offset"), manifest.number("slope")
     if slope <= 0:
         raise InputError(f"the slope is {slope}", rule="a higher score is a longer time: above 0")
-    return Line(coefficients=np.array(manifest.number("coefficients", len(NAMES))), offset=offset, slope=slope)
+    return LinearModel(coefficients=np.array(manifest.number("coefficients", len(NAMES))), offset=offset, slope=slope)

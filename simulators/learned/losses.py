@@ -20,7 +20,8 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from autosync.simulators.shared.arrays import Floats
+
 Positions = npt.NDArray[np.intp]
 
 LossName = Literal["seconds", "pairwise", "listwise"]

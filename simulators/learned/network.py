@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
@@ -17,8 +16,8 @@ from torch import Tensor, nn
 from autosync.errors import InputError
 from autosync.simulators.features.context import CONTEXT
 from autosync.simulators.learned.variables import VARIABLE_NAMES
+from autosync.simulators.shared.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Weights: TypeAlias = Mapping[str, Tensor]
 Table: TypeAlias = tuple[Floats, Floats, Floats, Floats]
 """Numbers of variables, the wanted score of each row, and the ends of the interval of what was measured."""

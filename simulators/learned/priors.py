@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosync import jsonio
-from autosync.datasets.drift import Combination, combination_of, flag_drift
+from autosync.datasets.dataset import Dataset
 from autosync.datasets.facts import Spec, cluster_of_spec, model_of_spec
+from autosync.datasets.machine_drift import Combination, combination_of, flag_drift
 from autosync.datasets.schema import Record
-from autosync.datasets.sources import Source
 from autosync.errors import DocumentError, InputError, Problem
 from autosync.simulators.learned.files import TrainedOn
 from autosync.simulators.learned.student import Student
-from autosync.simulators.learned.trials import Group, Rows, Trials, targets_of, teaching
+from autosync.simulators.learned.trials import Rows, TrialGroup, TrialReader, targets_of, teaching
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 
@@ -47,7 +47,7 @@ class Lot:
 
 def lots_of(path: Path | str) -> list[Lot]:
     """The lots of a dataset, in an order that does not depend on that of its records."""
-    source = Source(path)
+    source = Dataset(path)
     problems: list[Problem] = []
     records = flag_drift(source.records(problems.append))
     if problems:
@@ -87,14 +87,14 @@ def _each_once(records: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
-def groups_of(lots: Iterable[Lot], enrol: Enrol[Rows]) -> Iterator[Group[Rows]]:
+def groups_of(lots: Iterable[Lot], enrol: Enrol[Rows]) -> Iterator[TrialGroup[Rows]]:
     """Each lot as a student of it reads it, one after the other: this is what takes time."""
     for lot in lots:
         student = enrol(lot.model, lot.cluster)
-        rows = Trials(student.read).rows_of(lot.records)
+        rows = TrialReader(student.read).rows_of(lot.records)
         measurements = [record.measurement for record in lot.records if record.measurement is not None]
         targets = targets_of(measurements, student.complexity(rows))
-        yield Group(rows=rows, targets=targets, model=lot.model_name, cluster=lot.cluster.name)
+        yield TrialGroup(rows=rows, targets=targets, model=lot.model_name, cluster=lot.cluster.name)
 
 
 def trained_on(lots: Sequence[Lot]) -> TrainedOn:

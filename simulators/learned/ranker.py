@@ -13,20 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync.errors import InputError
 from autosync.simulators.evaluation import Accuracy, Measured, accuracy_of, mean_accuracy
-from autosync.simulators.features.reader import GROUPS, Group, Read, Reader, feature_names
+from autosync.simulators.features.reader import GROUPS, FeatureGroup, Read, StrategyReader, feature_names
 from autosync.simulators.learned import files
 from autosync.simulators.learned.boosted import MIN_BLOCKS, UNTAUGHT, Boosted, Boosting, boost
 from autosync.simulators.learned.losses import Positions, Targets
 from autosync.simulators.learned.rehearsal import check_rehearsal, rehearsed
 from autosync.simulators.learned.smooth import Smoothed
 from autosync.simulators.learned.trees import dump_booster, load_booster
+from autosync.simulators.shared.arrays import Floats
 from autosync.strategy.representation import Strategy
-
-Floats = npt.NDArray[np.float64]
 
 PRIOR = Boosting(seeds=2, rounds=120, depth=4, rate=0.08, smoothing=5.0)
 TARGET = Boosting(seeds=2, rounds=50, depth=3, rate=0.1, smoothing=2.0)
@@ -45,8 +43,8 @@ class TaughtRanker:
     How unsure it is comes from the trees, as if nothing were smoothed.
     """
 
-    reader: Reader
-    groups: frozenset[Group]
+    reader: StrategyReader
+    groups: frozenset[FeatureGroup]
     prior: Boosted
     prior_share: float
     target: Boosted
@@ -72,10 +70,10 @@ class RankerStudent:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: StrategyReader,
         *,
         prior: Boosted = UNTAUGHT,
-        groups: frozenset[Group] = GROUPS,
+        groups: frozenset[FeatureGroup] = GROUPS,
         how: Boosting = TARGET,
     ) -> None:
         self._reader = reader
@@ -118,7 +116,7 @@ class RankerStudent:
 
 
 def _alike(values: Floats) -> Positions:
-    """Trials that are read alike, of one strategy mostly, are one block: who is to be held out has seen none of it."""
+    """Trials with equal features, mostly of one strategy, are one block: a block is held out as a whole."""
     _, first, number = np.unique(values, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))
     return np.asarray(order[number.ravel()], dtype=np.intp)
@@ -137,14 +135,14 @@ def _believed(correction: Floats, errors: Floats) -> float:
 class Lesson:
     """Groups of measured strategies, of many models and clusters, as one table to train a prior on."""
 
-    def __init__(self, groups: frozenset[Group] = GROUPS) -> None:
+    def __init__(self, groups: frozenset[FeatureGroup] = GROUPS) -> None:
         self._groups = groups
         self._values: list[Floats] = []
         self._begin: list[Floats] = []
         self._targets: list[Targets] = []
         self._models: list[str] = []
 
-    def add(self, reader: Reader, rows: Read, targets: Targets, *, model: str) -> None:
+    def add(self, reader: StrategyReader, rows: Read, targets: Targets, *, model: str) -> None:
         """One group more; `model` says which groups are of the same."""
         features = reader.features(rows, self._groups)
         self._append(features.values, np.log(features.seconds), targets, model)

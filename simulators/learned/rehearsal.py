@@ -1,7 +1,7 @@
 """Whether strategies are read today as they were when a prior was trained.
 
-A prior says how far off the other simulators are. If one of them has become better since, it corrects faults that are
-gone. So what is saved has with it how two small made-up cases were read; whoever opens it reads the same cases again.
+A prior corrects the other simulators. If one of them has become better since, it corrects faults that are gone. So a
+saved prior holds the readings of two small made-up cases, and opening it reads the same cases again.
 One is a cluster of hosts apart, the other an emulated one with racks and several ranks a node, as records come from.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from autosync.errors import InputError
-from autosync.simulators.costs import Costs
-from autosync.simulators.features.reader import Reader
+from autosync.simulators.features.reader import StrategyReader
+from autosync.simulators.shared.costs import Costs
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.presets import build_preset
@@ -32,7 +32,7 @@ def rehearsed() -> tuple[float, ...]:
 
 def _read(cluster: ClusterSpec, costs: Costs) -> tuple[float, ...]:
     model = _model()
-    reader = Reader(model, cluster, costs=costs)
+    reader = StrategyReader(model, cluster, costs=costs)
     read = reader.read([build_preset(name, model, cluster) for name in _PRESETS])
     values = reader.features(read).values
     # Later columns weigh more, so that columns that have changed places are noticed.

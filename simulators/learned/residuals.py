@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from autosync.simulators.shared.arrays import Floats
 
 NOISE = 0.015
 """Standard deviation of the logarithm of a measured median."""

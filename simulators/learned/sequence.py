@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync.errors import InputError
 from autosync.simulators.features.context import CONTEXT
 from autosync.simulators.learned import files
 from autosync.simulators.learned.losses import Targets
-from autosync.simulators.learned.trials import Group
+from autosync.simulators.learned.trials import TrialGroup
 from autosync.simulators.learned.variables import VARIABLE_NAMES, SequenceReader, SequenceRows
+from autosync.simulators.shared.arrays import Floats
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
@@ -27,7 +27,6 @@ from autosync.strategy.representation import Strategy
 if TYPE_CHECKING:
     from autosync.simulators.learned.network import Weights
 
-Floats = npt.NDArray[np.float64]
 
 FEATURES = (*VARIABLE_NAMES, *CONTEXT)
 WEIGHTS_FILE = "weights.safetensors"
@@ -76,11 +75,11 @@ class SequenceStudent:
         """The network after these trials."""
         if len(targets.log_seconds) < _FEWEST:
             return _shifted(self._prior, rows, targets)
-        return train([Group(rows=rows, targets=targets, model="", cluster="")], prior=self._prior)
+        return train([TrialGroup(rows=rows, targets=targets, model="", cluster="")], prior=self._prior)
 
 
 def train(
-    groups: Sequence[Group[SequenceRows]], *, prior: Sequencer = UNTAUGHT, passes: int | None = None
+    groups: Sequence[TrialGroup[SequenceRows]], *, prior: Sequencer = UNTAUGHT, passes: int | None = None
 ) -> Sequencer:
     """A network that orders each group; with a prior it begins where that ended."""
     from autosync.simulators.learned.network import trained

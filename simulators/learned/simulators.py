@@ -12,11 +12,11 @@ from importlib import resources
 from pathlib import Path
 
 from autosync.errors import InputError
-from autosync.simulators.features.reader import Read, Reader
+from autosync.simulators.features.reader import Read, StrategyReader
 from autosync.simulators.learned import linear, sequence
 from autosync.simulators.learned.boosted import UNTAUGHT, Boosted
 from autosync.simulators.learned.files import is_saved
-from autosync.simulators.learned.linear import Line, LinearRows, LinearStudent
+from autosync.simulators.learned.linear import LinearModel, LinearRows, LinearStudent
 from autosync.simulators.learned.priors import Lot, groups_of, lots_of
 from autosync.simulators.learned.ranker import Lesson, RankerStudent, load_ranker
 from autosync.simulators.learned.sequence import Sequencer, SequenceStudent
@@ -32,7 +32,7 @@ PASSES = 40
 def open_learned(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> StudentSimulator[Read]:
     """`learned`, with what others learned before it."""
     found = shipped_ranker() if prior is None else _ranker(Path(prior))
-    return StudentSimulator(RankerStudent(Reader(model, cluster), prior=found))
+    return StudentSimulator(RankerStudent(StrategyReader(model, cluster), prior=found))
 
 
 def open_linear(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> StudentSimulator[LinearRows]:
@@ -68,10 +68,10 @@ def shipped_ranker() -> Boosted:
 def ranker_of(lots: Sequence[Lot]) -> tuple[Boosted, Lesson]:
     """A prior from lots, and the lesson that it was taught."""
     lesson = Lesson()
-    readers: list[Reader] = []
+    readers: list[StrategyReader] = []
 
     def enrol(model: ModelSpec, cluster: ClusterSpec) -> RankerStudent:
-        readers.append(Reader(model, cluster))
+        readers.append(StrategyReader(model, cluster))
         return RankerStudent(readers[-1])
 
     for group in groups_of(lots, enrol):
@@ -85,7 +85,7 @@ def _ranker(prior: Path) -> Boosted:
 
 
 @functools.lru_cache(maxsize=2)
-def _line(prior: Path) -> Line:
+def _line(prior: Path) -> LinearModel:
     if is_saved(prior):
         return linear.load_line(prior)
     return linear.line_of(list(groups_of(lots_of(prior), LinearStudent)))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autosync.simulators.learned.residuals import Floats, Residuals, residuals_of
+from autosync.simulators.learned.residuals import Residuals, residuals_of
+from autosync.simulators.shared.arrays import Floats
 
 _FARTHEST = 4.0
 """A feature that is more standard deviations away than that from the mean of the trials is taken to be no farther."""

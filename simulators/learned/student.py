@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync.datasets.schema import Record
 from autosync.simulators.interface import Prediction
 from autosync.simulators.learned.losses import Targets
-from autosync.simulators.learned.trials import Rows, Trials, targets_of, teaching
+from autosync.simulators.learned.trials import Rows, TrialReader, targets_of, teaching
+from autosync.simulators.shared.arrays import Floats
 from autosync.strategy.representation import Strategy
 
-Floats = npt.NDArray[np.float64]
 _Rows_contra = TypeVar("_Rows_contra", bound=tuple[Any, ...], contravariant=True)
 
 
@@ -51,7 +50,7 @@ class StudentSimulator(Generic[Rows]):
 
     def __init__(self, student: Student[Rows]) -> None:
         self._student = student
-        self._trials: Trials[Rows] = Trials(student.read)
+        self._trials: TrialReader[Rows] = TrialReader(student.read)
         self._taught: Taught[Rows] | None = None
 
     @property

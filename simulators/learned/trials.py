@@ -10,18 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from autosync import jsonio
-from autosync.datasets.doubt import is_disturbed
+from autosync.datasets.reliability import is_disturbed
 from autosync.datasets.schema import Measurement, Record
 from autosync.documents import without_file
 from autosync.simulators.evaluation import measured_of
 from autosync.simulators.learned.losses import Positions, Targets
+from autosync.simulators.shared.arrays import Floats
 from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Strategy
 
-Floats = npt.NDArray[np.float64]
 Rows = TypeVar("Rows", bound=tuple[Any, ...])
 """A named tuple of columns, a row a strategy."""
 
@@ -29,7 +28,7 @@ NOISE = 0.01
 """No interval is taken to be narrower to either side, as a share: another trial may come out differently by as much."""
 
 
-class Group(NamedTuple, Generic[Rows]):
+class TrialGroup(NamedTuple, Generic[Rows]):
     """What was measured of one model on one cluster."""
 
     rows: Rows
@@ -38,7 +37,7 @@ class Group(NamedTuple, Generic[Rows]):
     cluster: str
 
 
-class Trials(Generic[Rows]):
+class TrialReader(Generic[Rows]):
     """Reads the strategies of records, each once however often it is asked for."""
 
     def __init__(self, read: Callable[[Sequence[Strategy]], Rows]) -> None:

@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from autosync.simulators.costs import usual_costs
 from autosync.simulators.features.choices import complexity
 from autosync.simulators.features.context import context_features, scales_of
+from autosync.simulators.shared.arrays import Floats
+from autosync.simulators.shared.costs import usual_costs
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
-from autosync.strategy.parts import Part, all_parts
-from autosync.strategy.representation import Message, ParameterServer, Strategy
+from autosync.strategy.parts import Part
+from autosync.strategy.representation import Message, Strategy, all_parts
+from autosync.strategy.synchronisers import SHIPPED_KINDS
 
-Floats = npt.NDArray[np.float64]
-
-_KINDS = ("all_reduce", "parameter_server", "sharded", "sparse_gather", "sufficient_factors", "periodic")
 _TOPOLOGIES = ("native", "ring", "tree", "halving_doubling")
 
 VARIABLE_NAMES = (
@@ -41,7 +39,7 @@ VARIABLE_NAMES = (
     "rows",
     "hierarchical",
     "server_rate",
-    *(f"kind.{kind}" for kind in _KINDS),
+    *(f"kind.{kind}" for kind in SHIPPED_KINDS),
     *(f"topology.{topology}" for topology in _TOPOLOGIES),
 )
 
@@ -128,10 +126,9 @@ class SequenceReader:
     def _of_part(self, message: Message, size: int, *, lanes: int, priorities: int) -> list[float]:
         """What its message does with a part; the names are those from `message` on, but for `forward`."""
         synchroniser = message.synchroniser
-        topology = getattr(synchroniser, "topology", None)
         server_rate = 0.0
-        if isinstance(synchroniser, ParameterServer):
-            server = self._cluster.nodes[self._cluster.node_index(synchroniser.server)]
+        if synchroniser.served_by is not None:
+            server = self._cluster.nodes[self._cluster.node_index(synchroniser.served_by)]
             server_rate = min(server.bandwidth_out, server.bandwidth_in) / self._rate
         return [
             size / self._model.num_bytes,
@@ -140,10 +137,10 @@ class SequenceReader:
             message.lane / lanes,
             float(message.slice_bytes is not None),
             float(message.codec is not None),
-            float(isinstance(synchroniser, ParameterServer) and synchroniser.update == "server"),
-            float(synchroniser.kind == "sparse_gather" or getattr(synchroniser, "sparse", False)),
-            float(getattr(synchroniser, "hierarchical", False)),
+            float(synchroniser.updates_at_server),
+            float(synchroniser.sends_rows),
+            float(synchroniser.is_hierarchical),
             server_rate,
-            *(float(synchroniser.kind == kind) for kind in _KINDS),
-            *(float(topology == one) for one in _TOPOLOGIES),
+            *(float(synchroniser.kind == kind) for kind in SHIPPED_KINDS),
+            *(float(synchroniser.route == one) for one in _TOPOLOGIES),
         ]

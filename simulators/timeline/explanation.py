@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 
 from autosync.plan.types import Edge, Operation, Plan, Transfer
-from autosync.simulators.timeline.network import Played, Scene
-from autosync.simulators.timeline.problem import COMPUTE, EVENT, WAIT
+from autosync.simulators.timeline.scene import Played, Scene
+from autosync.simulators.timeline.training_program import COMPUTE, EVENT, WAIT
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.links import inside_name, interface_name, uplink_name
 
 _ROUNDING_SECONDS = 1e-9
 
@@ -37,7 +38,8 @@ class Critical:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyLink:
-    """The share of a step in which a link (of a node or a rack, one direction of it) carries bytes."""
+    """The share of a step in which a link carries bytes: one direction of an interface or an uplink, or what a rank
+    sends to others of its node, where the rate within the node is known."""
 
     link: str
     busy_share: float
@@ -240,7 +242,7 @@ class _Path:
 
 
 def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[BusyLink, ...]:
-    """What messages of a step load each link with, over its rate; loopback is no link."""
+    """What messages of a step load each link with, over its rate."""
     network, num_nodes = scene.network, len(cluster.nodes)
     out = np.zeros(len(network.link_rate))
     into = np.zeros(len(network.queue_rate))
@@ -253,15 +255,28 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
     for field in ("queue", "rack_out", "rack_in"):
         on = lines[field] >= 0
         np.add.at(into, lines[field][on], totals[on])
-    names = [f"{node.name} in" for node in cluster.nodes]
-    names += [f"rack {rack.name} out" for rack in cluster.racks] + [f"rack {rack.name} in" for rack in cluster.racks]
+    assert len(into) == num_nodes + 2 * len(cluster.racks), "queues are into nodes, then out of and into racks"
+    leave = [(number, interface_name(node.name, "out")) for number, node in enumerate(cluster.nodes)]
+    leave += [
+        (num_nodes + rank.index, inside_name(cluster.nodes[rank.node].name, rank.index))
+        for rank in cluster.ranks
+        if cluster.nodes[rank.node].devices > 1 and _knows_inside(cluster, rank.node)
+    ]
+    enter = [interface_name(node.name, "in") for node in cluster.nodes]
+    enter += [uplink_name(rack.name, "out") for rack in cluster.racks]
+    enter += [uplink_name(rack.name, "in") for rack in cluster.racks]
     found = [
-        BusyLink(link=f"{node.name} out", busy_share=float(out[number] / network.link_rate[number] / seconds))
-        for number, node in enumerate(cluster.nodes)
+        BusyLink(link=name, busy_share=float(out[number] / network.link_rate[number] / seconds))
+        for number, name in leave
     ]
     found += [
         BusyLink(link=name, busy_share=float(into[number] / network.queue_rate[number] / seconds))
-        for number, name in enumerate(names)
+        for number, name in enumerate(enter)
     ]
-    assert len(into) == num_nodes + 2 * len(cluster.racks), "queues are into nodes, then out of and into racks"
     return tuple(sorted(found, key=lambda link: -link.busy_share))
+
+
+def _knows_inside(cluster: ClusterSpec, node: int) -> bool:
+    """Whether the rate within a node is told or was probed; loopback is no link."""
+    probed = cluster.calibration.node(cluster.nodes[node].name) if cluster.calibration else None
+    return cluster.nodes[node].intra_bandwidth is not None or (probed is not None and probed.rate_within is not None)

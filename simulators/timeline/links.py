@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from autosync.simulators.costs import LOOPBACK_RATE, Costs, link_rate
-from autosync.simulators.timeline.network import Network
+from autosync.simulators.shared.costs import LOOPBACK_RATE, Costs, link_rate
+from autosync.simulators.timeline.scene import NetworkLinks
 from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.shaping import bucket
 
 
-def network_of(cluster: ClusterSpec, costs: Costs) -> Network:
+def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
     """Links at the rates that a probe found, else at those that the cluster's file claims."""
     racks = {rack.name: number for number, rack in enumerate(cluster.racks)}
     probed = [_probed(cluster, node) for node in cluster.nodes]
@@ -23,7 +23,7 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> Network:
     def burst(claimed: float, measured: Estimate | None = None) -> float:
         if measured is not None:
             return measured.value
-        return float(bucket(claimed).burst_bytes) if cluster.launcher == "testbed" else 0.0
+        return float(bucket(claimed).burst_bytes) if cluster.is_emulated else 0.0
 
     pairs = list(zip(cluster.nodes, probed, strict=True))
     # What a node can pass between two of its ranks, each of them can send at the same time.
@@ -38,7 +38,7 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> Network:
     uplink_bursts = [burst(rack.uplink_out) for rack in cluster.racks] + [
         burst(rack.uplink_in) for rack in cluster.racks
     ]
-    return Network(
+    return NetworkLinks(
         node=np.array([rank.node for rank in cluster.ranks], dtype=np.int64),
         rack=np.array([-1 if node.rack is None else racks[node.rack] for node in cluster.nodes], dtype=np.int64),
         num_racks=len(cluster.racks),

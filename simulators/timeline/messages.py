@@ -1,8 +1,9 @@
-"""The messages of a plan's transfers: what each member receives, in which order, and what it may send when.
+"""The messages of a plan's transfers: what each member receives, in which order, and when it may send.
 
-It is the engine's own rule (`runtime.pieces`), compiled for whole plans: a move of `plan.expansion` is cut into pieces,
-a member takes what it receives in the order of rounds, and each piece of its own goes when everything that earlier
-rounds bring to its range is there. gloo's own all-reduce is a ring whose segments go two at a time (NATIVE RING).
+It is the engine's own rule (`runtime.wire.transfer_pieces`), compiled for whole plans: a move of `plan.expansion` is
+cut into pieces, a member takes what it receives in the order of rounds, and each piece of its own goes when everything
+that earlier rounds bring to its range is there. gloo's own all-reduce is a ring whose segments go two at a time (NATIVE
+RING).
 
 A *part* is what one rank does in a transfer. A *channel* carries the messages of a transfer from one member to another.
 """
@@ -13,15 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.simulators.compiled import borrows_inner, inner
-from autosync.simulators.sizes import CONTENT_BYTES, SIZE_BYTES
-from autosync.simulators.timeline.book import NATIVE_RING, Book
-from autosync.simulators.timeline.problem import Flags, Floats, Integers
+from autosync.simulators.jit import borrows_inner, inner
+from autosync.simulators.shared.arrays import Flags, Floats, Integers
+from autosync.simulators.shared.size_exchange import CONTENT_BYTES, SIZE_BYTES
+from autosync.simulators.timeline.move_tables import NATIVE_RING, MoveTables
 
 PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16
-"""As `runtime.pieces` has them; a test holds them equal."""
+"""As `runtime.wire.transfer_pieces` has them; a test holds them equal."""
 AHEAD_BYTES, FREE_AHEAD_BYTES, LEAST_AHEAD, NUM_FAVOURED = 2**18, 2**21, 3, 2
-"""The same of `runtime.exchange`: how far is asked ahead."""
+"""The same of `runtime.wire.exchange`: how far is asked ahead."""
 SEGMENT_BYTES = 2**20
 """Of gloo's own all-reduce."""
 
@@ -29,7 +30,7 @@ SEGMENT_BYTES = 2**20
 class Messages(NamedTuple):
     """All messages of a plan in one iteration.
 
-    By part: the messages that it takes, in order (`take_*` from `first_take[part]` on: the channel, the how manieth of
+    By part: the messages that it takes, in order (`take_*` from `first_take[part]` on: the channel, the position in
     it, the bytes that are added up), and the channels of which it posts one more message each after so many takes
     (`post_channel` from `first_post[first_take[part] + part + takes]` on). `breadth` is how many sources it takes from
     at a time; 0 where gloo itself does it, which asks for two segments at a time. Before it has taken the `num_first`
@@ -52,8 +53,8 @@ class Messages(NamedTuple):
     message_bytes: Floats
 
 
-class Sizes(NamedTuple):
-    """Of each operation: its shape in the book, the elements of its buffer, their bytes, whether pieces are short."""
+class TransferSizes(NamedTuple):
+    """Of each operation: its shape in the tables, the elements of its buffer, their bytes, whether pieces are short."""
 
     shape: Integers
     num_elements: Integers
@@ -62,11 +63,11 @@ class Sizes(NamedTuple):
     first_part: Integers
 
 
-class _Group(NamedTuple):
+class _GroupPlace(NamedTuple):
     """One group of an operation (`number`): its first part and its first channel."""
 
-    book: Book
-    sizes: Sizes
+    tables: MoveTables
+    sizes: TransferSizes
     number: int
     template: int
     part: int
@@ -88,19 +89,19 @@ class _Arriving(NamedTuple):
 
 
 @inner
-def fill_all(book: Book, sizes: Sizes, number: int, channel: int, found: Messages) -> None:
+def fill_all(tables: MoveTables, sizes: TransferSizes, number: int, channel: int, found: Messages) -> None:
     """The messages of all groups of an operation."""
     shape, part = sizes.shape[number], sizes.first_part[number]
-    for group in range(book.first_group[shape], book.first_group[shape + 1]):
-        size, template = book.group_first[group + 1] - book.group_first[group], book.template[group]
-        if book.first_move[template] == book.first_move[template + 1]:
+    for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
+        size, template = tables.group_first[group + 1] - tables.group_first[group], tables.template[group]
+        if tables.first_move[template] == tables.first_move[template + 1]:
             fill_nothing(part, size, found)
-        elif book.kind[template] == NATIVE_RING:
-            _fill_ring(_Group(book, sizes, number, template, part, channel), found)
+        elif tables.kind[template] == NATIVE_RING:
+            _fill_ring(_GroupPlace(tables, sizes, number, template, part, channel), found)
         else:
-            _fill(_Group(book, sizes, number, template, part, channel), found)
+            _fill(_GroupPlace(tables, sizes, number, template, part, channel), found)
         part += size
-        channel += book.first_channel[template + 1] - book.first_channel[template]
+        channel += tables.first_channel[template + 1] - tables.first_channel[template]
 
 
 @borrows_inner
@@ -111,48 +112,48 @@ def fill_nothing(part: int, size: int, found: Messages) -> None:
 
 
 @borrows_inner
-def num_channels_of(book: Book, shape: int) -> int:
+def num_channels_of(tables: MoveTables, shape: int) -> int:
     """Of all groups of a transfer."""
     num_channels = 0
-    for group in range(book.first_group[shape], book.first_group[shape + 1]):
-        template = book.template[group]
-        num_channels += book.first_channel[template + 1] - book.first_channel[template]
+    for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
+        template = tables.template[group]
+        num_channels += tables.first_channel[template + 1] - tables.first_channel[template]
     return num_channels
 
 
 @borrows_inner
-def count(book: Book, sizes: Sizes) -> tuple[int, int, int]:
+def count(tables: MoveTables, sizes: TransferSizes) -> tuple[int, int, int]:
     num_parts, num_channels, num_messages = 0, 0, 0
     for number, shape in enumerate(sizes.shape):
-        first, last = book.first_group[shape], book.first_group[shape + 1]
-        num_parts += book.group_first[last] - book.group_first[first]
-        if not book.has_messages[shape]:
+        first, last = tables.first_group[shape], tables.first_group[shape + 1]
+        num_parts += tables.group_first[last] - tables.group_first[first]
+        if not tables.has_messages[shape]:
             continue
-        num_channels += num_channels_of(book, shape)
+        num_channels += num_channels_of(tables, shape)
         for group in range(first, last):
-            template = book.template[group]
-            for move in range(book.first_move[template], book.first_move[template + 1]):
-                if book.kind[template] == NATIVE_RING:
-                    num_messages += 2 * _num_received(_num_bytes(book, sizes, number), book.num_chunks[template])
+            template = tables.template[group]
+            for move in range(tables.first_move[template], tables.first_move[template + 1]):
+                if tables.kind[template] == NATIVE_RING:
+                    num_messages += 2 * _num_received(_num_bytes(tables, sizes, number), tables.num_chunks[template])
                 else:
-                    num_messages += _num_pieces(book, sizes, number, template, move)
+                    num_messages += _num_pieces(tables, sizes, number, template, move)
     return num_parts, num_channels, num_messages
 
 
 @borrows_inner
-def _num_members(book: Book, template: int) -> int:
-    return int(book.first_member[template + 1] - book.first_member[template])
+def _num_members(tables: MoveTables, template: int) -> int:
+    return int(tables.first_member[template + 1] - tables.first_member[template])
 
 
 @borrows_inner
-def _num_elements(book: Book, sizes: Sizes, number: int) -> int:
+def _num_elements(tables: MoveTables, sizes: TransferSizes, number: int) -> int:
     """Of a buffer, or of the chunk of it that an outer split has left."""
-    return int(-(-sizes.num_elements[number] // book.outer[sizes.shape[number]]))
+    return int(-(-sizes.num_elements[number] // tables.outer[sizes.shape[number]]))
 
 
 @borrows_inner
-def _num_bytes(book: Book, sizes: Sizes, number: int) -> int:
-    return int(_num_elements(book, sizes, number) * sizes.item_bytes[number])
+def _num_bytes(tables: MoveTables, sizes: TransferSizes, number: int) -> int:
+    return int(_num_elements(tables, sizes, number) * sizes.item_bytes[number])
 
 
 @borrows_inner
@@ -163,88 +164,90 @@ def _bound(num_elements: int, num_chunks: int, chunk: int) -> int:
 
 
 @borrows_inner
-def _range(book: Book, sizes: Sizes, number: int, template: int, first: int, last: int) -> tuple[int, int]:  # noqa: PLR0917 - numba has no other
+def _range(  # noqa: PLR0917 - numba has no keywords
+    tables: MoveTables, sizes: TransferSizes, number: int, template: int, first: int, last: int
+) -> tuple[int, int]:
     """The elements of chunks. A gather's are whole contributions."""
-    num_elements = _num_elements(book, sizes, number)
-    if book.is_gather[template]:
+    num_elements = _num_elements(tables, sizes, number)
+    if tables.is_gather[template]:
         return first * num_elements, last * num_elements
-    chunks = book.num_chunks[template]
+    chunks = tables.num_chunks[template]
     return _bound(num_elements, chunks, first), _bound(num_elements, chunks, last)
 
 
 @borrows_inner
-def _num_pieces(book: Book, sizes: Sizes, number: int, template: int, move: int) -> int:
-    if book.move_round[move] < 0:
+def _num_pieces(tables: MoveTables, sizes: TransferSizes, number: int, template: int, move: int) -> int:
+    if tables.move_round[move] < 0:
         return int(sizes.item_bytes[number] == CONTENT_BYTES)
-    start, stop = _range(book, sizes, number, template, book.move_first[move], book.move_last[move])
+    start, stop = _range(tables, sizes, number, template, tables.move_first[move], tables.move_last[move])
     num_bytes = (stop - start) * sizes.item_bytes[number]
     if num_bytes == 0:
         return 0
-    if book.is_whole[template]:
+    if tables.is_whole[template]:
         return 1
     longest = SHORT_PIECE_BYTES if sizes.is_short[number] else PIECE_BYTES
     return int(max(-(-num_bytes // longest), 2 if num_bytes > WHOLE_BYTES else 1))
 
 
 @borrows_inner
-def _extent(group: _Group, move: int) -> tuple[int, int]:
-    book = group.book
-    return _range(book, group.sizes, group.number, group.template, book.move_first[move], book.move_last[move])
+def _extent(group: _GroupPlace, move: int) -> tuple[int, int]:
+    tables = group.tables
+    return _range(tables, group.sizes, group.number, group.template, tables.move_first[move], tables.move_last[move])
 
 
 @borrows_inner
-def _came(group: _Group, move: int) -> tuple[int, int]:
+def _came(group: _GroupPlace, move: int) -> tuple[int, int]:
     """The same of what arrives."""
-    book = group.book
-    return _range(book, group.sizes, group.number, group.template, book.came_first[move], book.came_last[move])
+    tables = group.tables
+    return _range(tables, group.sizes, group.number, group.template, tables.came_first[move], tables.came_last[move])
 
 
 @inner
-def _fill(group: _Group, found: Messages) -> None:
+def _fill(group: _GroupPlace, found: Messages) -> None:
     """The messages of one group."""
-    book, template = group.book, group.template
-    first_move, begins = book.first_move[template], book.first_channel[template]
-    num_moves, num_channels = book.first_move[template + 1] - first_move, book.first_channel[template + 1] - begins
+    tables, template = group.tables, group.template
+    first_move, begins = tables.first_move[template], tables.first_channel[template]
+    num_moves, num_channels = tables.first_move[template + 1] - first_move, tables.first_channel[template + 1] - begins
     cuts, counts = _Cuts(np.empty(num_moves, np.int64), np.empty(num_moves, np.int64)), np.zeros(num_channels, np.int64)
     for move in range(num_moves):
-        cuts.pieces[move] = _num_pieces(book, group.sizes, group.number, template, first_move + move)
-        cuts.offset[move] = counts[book.move_channel[first_move + move]]
-        counts[book.move_channel[first_move + move]] += cuts.pieces[move]
+        cuts.pieces[move] = _num_pieces(tables, group.sizes, group.number, template, first_move + move)
+        cuts.offset[move] = counts[tables.move_channel[first_move + move]]
+        counts[tables.move_channel[first_move + move]] += cuts.pieces[move]
     for one in range(num_channels):
         channel = group.channel + one
-        found.channel_source[channel] = group.part + book.channel_source[begins + one]
-        found.channel_destination[channel] = group.part + book.channel_destination[begins + one]
+        found.channel_source[channel] = group.part + tables.channel_source[begins + one]
+        found.channel_destination[channel] = group.part + tables.channel_destination[begins + one]
         found.first_message[channel + 1] = found.first_message[channel] + counts[one]
-    for member in range(_num_members(book, template)):
-        slot = book.first_member[template] + member
-        moves = book.arriving[book.first_arriving[slot] : book.first_arriving[slot + 1]]
+    for member in range(_num_members(tables, template)):
+        slot = tables.first_member[template] + member
+        moves = tables.arriving[tables.first_arriving[slot] : tables.first_arriving[slot + 1]]
         part = group.part + member
         arriving = _take(group, moves, cuts, found.first_take[part], found)
         found.first_take[part + 1] = found.first_take[part] + arriving.base[-1]
-        found.breadth[part], found.num_first[part] = _breadth(book, moves), _taken_before(book, arriving, 0)
-        leaving = book.leaving[book.first_leaving[slot] : book.first_leaving[slot + 1]]
+        found.breadth[part], found.num_first[part] = _breadth(tables, moves), _taken_before(tables, arriving, 0)
+        leaving = tables.leaving[tables.first_leaving[slot] : tables.first_leaving[slot + 1]]
         _post(group, arriving, leaving, cuts, found, part)
 
 
 @borrows_inner
-def _breadth(book: Book, arriving: Integers) -> int:
+def _breadth(tables: MoveTables, arriving: Integers) -> int:
     broadest, width, number = 1, 0, -1
     for move in arriving:
-        width = width + 1 if book.move_round[move] == number else 1
-        number = book.move_round[move]
+        width = width + 1 if tables.move_round[move] == number else 1
+        number = tables.move_round[move]
         broadest = max(broadest, width if number >= 0 else 1)
     return broadest
 
 
 @inner
-def _take(group: _Group, arriving: Integers, cuts: _Cuts, first: int, found: Messages) -> _Arriving:
+def _take(group: _GroupPlace, arriving: Integers, cuts: _Cuts, first: int, found: Messages) -> _Arriving:
     """What a member takes, round by round, piece by piece, several sources in turns."""
-    book, place, at = group.book, 0, 0
-    first_move, item_bytes = book.first_move[group.template], group.sizes.item_bytes[group.number]
+    tables, place, at = group.tables, 0, 0
+    first_move, item_bytes = tables.first_move[group.template], group.sizes.item_bytes[group.number]
     base = np.zeros(len(arriving) + 1, np.int64)
     while at < len(arriving):
         until, longest = at, 0
-        while until < len(arriving) and book.move_round[arriving[until]] == book.move_round[arriving[at]]:
+        while until < len(arriving) and tables.move_round[arriving[until]] == tables.move_round[arriving[at]]:
             base[until] = place
             longest = max(longest, cuts.pieces[arriving[until] - first_move])
             until += 1
@@ -255,10 +258,10 @@ def _take(group: _Group, arriving: Integers, cuts: _Cuts, first: int, found: Mes
                 if piece >= count:
                     continue
                 start, stop = _extent(group, move)
-                size = SIZE_BYTES if book.move_round[move] < 0 else (stop - start) * item_bytes / count
-                channel, ordinal = group.channel + book.move_channel[move], cuts.offset[move - first_move] + piece
+                size = SIZE_BYTES if tables.move_round[move] < 0 else (stop - start) * item_bytes / count
+                channel, ordinal = group.channel + tables.move_channel[move], cuts.offset[move - first_move] + piece
                 found.take_channel[first + place], found.take_ordinal[first + place] = channel, ordinal
-                found.take_added_bytes[first + place] = size if book.move_adds[move] else 0.0
+                found.take_added_bytes[first + place] = size if tables.move_adds[move] else 0.0
                 found.message_bytes[found.first_message[channel] + ordinal] = size
                 place += 1
         at = until
@@ -267,19 +270,19 @@ def _take(group: _Group, arriving: Integers, cuts: _Cuts, first: int, found: Mes
 
 
 @inner
-def _post(group: _Group, arriving: _Arriving, leaving: Integers, cuts: _Cuts, found: Messages, part: int) -> None:  # noqa: PLR0917 - numba has no other
+def _post(group: _GroupPlace, arriving: _Arriving, leaving: Integers, cuts: _Cuts, found: Messages, part: int) -> None:  # noqa: PLR0917 - numba has no other
     """After how many takes a member posts what; for each destination in their order."""
-    book, num_takes, total, at = group.book, arriving.base[-1], 0, 0
-    first_move = book.first_move[group.template]
+    tables, num_takes, total, at = group.tables, arriving.base[-1], 0, 0
+    first_move = tables.first_move[group.template]
     for move in leaving:
         total += cuts.pieces[move - first_move]
     after, of = np.empty(total, np.int64), np.empty(total, np.int64)
-    latest = np.zeros(book.first_channel[group.template + 1] - book.first_channel[group.template], np.int64)
+    latest = np.zeros(tables.first_channel[group.template + 1] - tables.first_channel[group.template], np.int64)
     for move in leaving:
         start, stop = _extent(group, move)
-        count, to = cuts.pieces[move - first_move], book.move_channel[move]
+        count, to = cuts.pieces[move - first_move], tables.move_channel[move]
         # Of rounds in which sizes are told, each waits for all that the ones before it bring.
-        latest[to] = max(latest[to], _taken_before(book, arriving, min(book.move_round[move], 0)))
+        latest[to] = max(latest[to], _taken_before(tables, arriving, min(tables.move_round[move], 0)))
         for piece in range(count):
             begin, end = start + _bound(stop - start, count, piece), start + _bound(stop - start, count, piece + 1)
             latest[to] = max(latest[to], _last_before(group, arriving, cuts, move, (begin, end)))
@@ -301,48 +304,48 @@ def _post(group: _Group, arriving: _Arriving, leaving: Integers, cuts: _Cuts, fo
 
 
 @borrows_inner
-def _taken_before(book: Book, arriving: _Arriving, number: int) -> int:
+def _taken_before(tables: MoveTables, arriving: _Arriving, number: int) -> int:
     """How many takes are of rounds before this one."""
     position = 0
-    while position < len(arriving.moves) and book.move_round[arriving.moves[position]] < number:
+    while position < len(arriving.moves) and tables.move_round[arriving.moves[position]] < number:
         position += 1
     return int(arriving.base[position])
 
 
 @borrows_inner
-def _last_before(group: _Group, arriving: _Arriving, cuts: _Cuts, leaves: int, elements: tuple[int, int]) -> int:
+def _last_before(group: _GroupPlace, arriving: _Arriving, cuts: _Cuts, leaves: int, elements: tuple[int, int]) -> int:
     """The last take, counted from 1, that brings something to these elements in an earlier round; 0: none."""
-    book, last, in_round = group.book, 0, -1
+    tables, last, in_round = group.tables, 0, -1
     begin, end = elements
     for position in range(len(arriving.moves) - 1, -1, -1):
         move = arriving.moves[position]
-        number = book.move_round[move]
-        if number >= book.move_round[leaves]:
+        number = tables.move_round[move]
+        if number >= tables.move_round[leaves]:
             continue
         if last > 0 and number != in_round:
             return last
         start, stop = _came(group, move)
         if start >= end or begin >= stop:
             continue
-        count = cuts.pieces[move - book.first_move[group.template]]
+        count = cuts.pieces[move - tables.first_move[group.template]]
         element = min(end, stop) - 1 - start
         size, extra = (stop - start) // count, (stop - start) % count
         piece = element // (size + 1)
         if element >= extra * (size + 1):
             piece = extra + (element - extra * (size + 1)) // max(1, size)
-        width, place = _among(book, arriving.moves, position)
+        width, place = _among(tables, arriving.moves, position)
         last = max(last, arriving.base[position] + piece * width + place + 1)
         in_round = number
     return last
 
 
 @borrows_inner
-def _among(book: Book, moves: Integers, position: int) -> tuple[int, int]:
+def _among(tables: MoveTables, moves: Integers, position: int) -> tuple[int, int]:
     """How many moves its round brings, and which of them it is."""
     first, last = position, position + 1
-    while first > 0 and book.move_round[moves[first - 1]] == book.move_round[moves[position]]:
+    while first > 0 and tables.move_round[moves[first - 1]] == tables.move_round[moves[position]]:
         first -= 1
-    while last < len(moves) and book.move_round[moves[last]] == book.move_round[moves[position]]:
+    while last < len(moves) and tables.move_round[moves[last]] == tables.move_round[moves[position]]:
         last += 1
     return last - first, position - first
 
@@ -362,10 +365,10 @@ def _num_received(num_bytes: int, num_members: int) -> int:
 
 
 @borrows_inner
-def _fill_ring(group: _Group, found: Messages) -> None:
-    num_members = _num_members(group.book, group.template)
-    num_bytes = _num_bytes(group.book, group.sizes, group.number)
-    in_ring = group.book.num_chunks[group.template]
+def _fill_ring(group: _GroupPlace, found: Messages) -> None:
+    num_members = _num_members(group.tables, group.template)
+    num_bytes = _num_bytes(group.tables, group.sizes, group.number)
+    in_ring = group.tables.num_chunks[group.template]
     received = _num_received(num_bytes, in_ring)
     size = num_bytes * (in_ring - 1) / in_ring / received
     for member in range(num_members):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,15 @@ import numpy as np
 from autosync.datasets.schema import Record
 from autosync.plan.compiled.lowering import Lowering
 from autosync.plan.compiled.tables import tables_at
-from autosync.simulators.calibration import MAX_TRIALS, Scale, scale, trials_of
-from autosync.simulators.costs import Costs, usual_costs
+from autosync.simulators.calibration import MAX_TRIALS, TimeScale, scale, trials_of
 from autosync.simulators.interface import Prediction
-from autosync.simulators.lowered import lowered
-from autosync.simulators.timeline.events import play
+from autosync.simulators.shared.checked_lowering import lowered
+from autosync.simulators.shared.costs import Costs, usual_costs
 from autosync.simulators.timeline.explanation import Explanation, explanation_of
-from autosync.simulators.timeline.flows import Flows
-from autosync.simulators.timeline.horizon import step_seconds
-from autosync.simulators.timeline.near import Near
-from autosync.simulators.timeline.network import Played, Scene
+from autosync.simulators.timeline.kernel import play
+from autosync.simulators.timeline.scene import Played, Scene
+from autosync.simulators.timeline.scene_builder import SceneBuilder
+from autosync.simulators.timeline.steady_state import step_seconds
 from autosync.simulators.timeline.trace import trace_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
@@ -28,14 +26,9 @@ from autosync.strategy import legality
 from autosync.strategy.representation import Strategy
 
 MOST_RANKS = 64
-"""Up to so many ranks every message is played; beyond, transfers are flows and ranks that do the same are one."""
+"""Clusters of more ranks have too many messages to play: see `simulators.large_clusters`."""
 
 _BATCH = 64
-
-
-def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> TimelineSimulator:  # noqa: ARG001 - it knows nothing of other models
-    """The timeline as the catalogue opens it."""
-    return TimelineSimulator(model, cluster)
 
 
 class TimelineSimulator:
@@ -47,10 +40,9 @@ class TimelineSimulator:
         self._model = model
         self._cluster = cluster
         self._costs = costs or usual_costs(cluster)
-        self._is_large = len(cluster.ranks) > MOST_RANKS
-        self._near = Near(model, cluster, self._costs)
+        self._builder = SceneBuilder(model, cluster, self._costs)
         self._lowering = Lowering(model, cluster)
-        self._scale = Scale()
+        self._scale = TimeScale()
         self._learned: dict[str, float] = {}
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
@@ -67,10 +59,6 @@ class TimelineSimulator:
 
     def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:
         """The seconds of a step by each strategy, as it is played."""
-        if self._is_large:
-            flows = Flows(self._model, self._cluster, costs=self._costs)
-            yield from (flows.seconds(lowered(one, self._model, self._cluster)) for one in strategies)
-            return
         for begin in range(0, len(strategies), _BATCH):
             yield from map(_seconds, self._scenes(strategies[begin : begin + _BATCH]))
 
@@ -108,7 +96,7 @@ class TimelineSimulator:
             raise
         for number, strategy in enumerate(strategies):
             begin, end = plans.first_operation[number], plans.first_operation[number + 1]
-            yield self._near.scene(
+            yield self._builder.scene(
                 tables_at(plans, number, self._cluster, shapes=lowering.shapes, costs=lowering.costs),
                 strategy.overlap,
                 by_users=plans.by_users[begin:end],

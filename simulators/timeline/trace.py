@@ -1,4 +1,4 @@
-"""A simulated plan as a Chrome trace, in the form of the runtime's measured one (`runtime.trace`)."""
+"""A simulated plan as a Chrome trace, in the form of the runtime's measured one (`runtime.engine.trace`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from autosync.plan.types import Plan, Transfer
 from autosync.simulators.timeline.explanation import name_of
-from autosync.simulators.timeline.network import Played, Scene
-from autosync.simulators.timeline.problem import COMPUTE, EVENT, WAIT
+from autosync.simulators.timeline.scene import Played, Scene
+from autosync.simulators.timeline.training_program import COMPUTE, EVENT, WAIT
 from autosync.specs.cluster import ClusterSpec
 
 _TRAINING, _LOCAL_WORK, _FIRST_LANE = 0, 1, 2
@@ -25,8 +25,7 @@ def trace_of(plan: Plan, cluster: ClusterSpec, scene: Scene, played: Played) -> 
         events.append(_meta("process_name", rank, _TRAINING, f"rank {rank} on {host}"))
         events.append(_meta("thread_name", rank, _TRAINING, "training"))
         events.append(_meta("thread_name", rank, _LOCAL_WORK, "local work"))
-        lanes = {one.lane for one in plan.operations if isinstance(one, Transfer)}
-        events += [_meta("thread_name", rank, _FIRST_LANE + lane, f"lane {lane}") for lane in sorted(lanes)]
+        events += [_meta("thread_name", rank, _FIRST_LANE + one, plan.queue_in_words(one)) for one in plan.queues]
         for iteration in range(len(played.step_ends)):
             events += _training(scene, played, rank, iteration)
     for iteration in range(len(played.step_ends)):

@@ -1,4 +1,10 @@
-"""What the timeline's kernel stands on: what is about to happen, processors, connections and links. Compiled."""
+"""Connections and links in the timeline. Compiled.
+
+Each pair of ranks has one connection, in which messages and requests stand in line. The connections of a link share it
+evenly: `served` counts the bytes that each of them was served so far, and a connection is through with a message when
+`served` has reached its `target`. Rates change only when a connection joins or leaves a link. What comes into a
+receiver's link faster than that passes it on stands in a queue there, and whatever comes next waits behind it.
+"""
 
 from __future__ import annotations
 
@@ -6,134 +12,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autosync.simulators.compiled import borrows_inner, inlined
-from autosync.simulators.timeline.network import Heap, Records, Scene, State
-from autosync.simulators.timeline.problem import Floats
-
-(
-    BEGUN,
-    TAKEN,
-    LINK,
-    ASKED,
+from autosync.simulators.jit import borrows_inner, inlined
+from autosync.simulators.shared.arrays import Floats, Records
+from autosync.simulators.timeline.event_queue import (
     ARRIVED,
-    COMPUTED,
-    WORKED,
-    REQUEST_CAME,
-    MESSAGE_CAME,
-    GOES_ON,
+    ASKED,
+    LINK,
     LOOKS,
-    ADVANCES,
-    WORKS,
-    SENDS,
-    ENDS,
-    LEAVES,
-) = range(16)
-NUM_KINDS = 16
-"""What may happen: to a part, a link, a channel or a rank."""
+    MESSAGE_CAME,
+    NUM_KINDS,
+    REQUEST_CAME,
+    push,
+)
+from autosync.simulators.timeline.processors import work
+from autosync.simulators.timeline.scene import PlayState, Scene
 
 _ROUNDING_BYTES = 0.05
 """Less than this is nothing: after some minutes a fast link sends more in the least time that is told from none."""
 
 
-# What is about to happen, a heap by time.
-
-
-@borrows_inner
-def push(heap: Heap, time: float, value: int) -> None:
-    """`value` is `what * NUM_KINDS + kind`. One number: a kind that stood in a call would be compiled by itself."""
-    entries, counts = heap.entries, heap.counts
-    if time <= heap.now[0]:
-        heap.soon[counts[2]] = value
-        counts[2] += 1
-        return
-    place = counts[0]
-    counts[0] += 1
-    while place > 0:
-        above = (place - 1) >> 2
-        if entries[above].time <= time:
-            break
-        entries[place].time, entries[place].what = entries[above].time, entries[above].what
-        place = above
-    entries[place].time, entries[place].what = time, value
-
-
-@borrows_inner
-def pop(heap: Heap) -> int:
-    """The next, -1: there is none. Time goes on when nothing more happens now."""
-    entries, counts = heap.entries, heap.counts
-    if counts[1] < counts[2]:
-        counts[1] += 1
-        return int(heap.soon[counts[1] - 1])
-    counts[1] = counts[2] = 0
-    if counts[0] == 0:
-        return -1
-    found = entries[0].what
-    heap.now[0] = entries[0].time
-    counts[0] -= 1
-    count, place = counts[0], 0
-    time, value = entries[count].time, entries[count].what
-    while True:
-        # Four below each: they lie side by side, and there are half as many levels.
-        below = 4 * place + 1
-        if below >= count:
-            break
-        earliest = entries[below].time
-        for other in range(below + 1, min(below + 4, count)):
-            if entries[other].time < earliest:
-                below, earliest = other, entries[other].time
-        if earliest >= time:
-            break
-        entries[place].time, entries[place].what = earliest, entries[below].what
-        place = below
-    entries[place].time, entries[place].what = time, value
-    return int(found)
-
-
-# Processors.
-
-
-@borrows_inner
-def work(  # noqa: PLR0917 - few arrays, see `_Ways`
-    heap: Heap, ranks: Records, processor_free: Floats, rank: int, seconds: float, in_python: float
-) -> float:
-    """When work is done that is wanted now, by one of the processors. Of a rank's Python one thing at a time is done,
-    `in_python` being so much of it, before torch does the rest; rank -1: it is no Python.
-    """
-    start = heap.now[0]
-    if rank >= 0:
-        start = max(start, ranks[rank].python_free)
-    if len(processor_free) > 0:
-        # Of those that are free by then the one that others can use least before; else the first that will be free.
-        chosen = 0
-        for processor in range(1, len(processor_free)):
-            free, before = processor_free[processor], processor_free[chosen]
-            if free <= start:
-                if before > start or before < free:
-                    chosen = processor
-            elif free < before:
-                chosen = processor
-        start = max(start, processor_free[chosen])
-        processor_free[chosen] = start + seconds
-    if rank >= 0:
-        ranks[rank].python_free = start + in_python
-    return float(start + seconds)
-
-
 @inlined
-def burn(scene: Scene, state: State, channel: int, number: int) -> None:
-    """The bytes of a message are copied, at one of its ends: nobody waits for that but who wants the processor."""
+def burn(scene: Scene, state: PlayState, channel: int, number: int) -> None:
+    """One end of a message copies its bytes. Only other work on that processor waits for it."""
     one = scene.channels[channel]
     num_bytes = scene.message_bytes[one.first_message + number % one.num_messages]
     per_byte = scene.times.per_byte[int(scene.lines[one.line].queue < 0)]
     work(state.heap, state.ranks, state.processor_free, -1, num_bytes * per_byte / 2, 0.0)
 
 
-# Connections and links.
-
-
 @inlined
-def request_comes(scene: Scene, state: State, channel: int, arrives: float) -> None:
-    """Where nobody waits for a processor it is known now when the request will have been heard of."""
+def request_comes(scene: Scene, state: PlayState, channel: int, arrives: float) -> None:
+    """A request arrives. Without shared processors, the time at which its sender has read it is known already."""
     if len(state.processor_free) > 0:
         push(state.heap, arrives, channel * NUM_KINDS + REQUEST_CAME)
     else:
@@ -141,7 +50,7 @@ def request_comes(scene: Scene, state: State, channel: int, arrives: float) -> N
 
 
 @borrows_inner
-def stand(state: State, line: int, channel: int, num_bytes: float) -> int:
+def stand(state: PlayState, line: int, channel: int, num_bytes: float) -> int:
     """Stand in line behind what is there."""
     entry, ours = state.free_entry[0], state.lines[line]
     one = state.entries[entry]
@@ -172,7 +81,7 @@ class _Ways(NamedTuple):
 
 
 @inlined
-def ways_of(scene: Scene, state: State) -> _Ways:
+def ways_of(scene: Scene, state: PlayState) -> _Ways:
     network, times = scene.network, scene.times
     return _Ways(
         state.heap.now,
@@ -200,7 +109,7 @@ def _way(ways: _Ways, line: int, most_bytes: float) -> float:
 
 
 @inlined
-def request_leaves(scene: Scene, state: State, channel: int) -> None:
+def request_leaves(scene: Scene, state: PlayState, channel: int) -> None:
     """A request that found its connection idle has passed its own link: it comes after what went before it.
 
     Of others' bytes as many stand in a queue as their senders' windows let; the rest waits with the senders.
@@ -242,7 +151,7 @@ def _fill(ways: _Ways, line: int, num_bytes: float) -> None:
 
 
 @inlined
-def _settle_link(scene: Scene, state: State, link: int) -> None:
+def _settle_link(scene: Scene, state: PlayState, link: int) -> None:
     """What each connection of a link has been served until now."""
     ours = state.links[link]
     if ours.num_active > 0:
@@ -251,7 +160,7 @@ def _settle_link(scene: Scene, state: State, link: int) -> None:
 
 
 @inlined
-def passes(scene: Scene, state: State, line: int) -> float:
+def passes(scene: Scene, state: PlayState, line: int) -> float:
     """When a connection without bytes in line, that begins to send now, has passed what others have in the queue of its
     link. They share the link evenly, but it is one queue.
     """
@@ -269,7 +178,7 @@ def passes(scene: Scene, state: State, line: int) -> float:
 
 
 @inlined
-def join(scene: Scene, state: State, line: int, num_bytes: float) -> None:
+def join(scene: Scene, state: PlayState, line: int, num_bytes: float) -> None:
     """A connection has something to send again; after a pause of the link a burst passes at once."""
     link, ways = scene.lines[line].link, ways_of(scene, state)
     _settle_link(scene, state, link)
@@ -291,7 +200,7 @@ def join(scene: Scene, state: State, line: int, num_bytes: float) -> None:
 
 
 @inlined
-def _plan_link(scene: Scene, state: State, link: int) -> None:
+def _plan_link(scene: Scene, state: PlayState, link: int) -> None:
     """When the link has served the next message to its end."""
     ours = state.links[link]
     if ours.num_active == 0:
@@ -307,7 +216,7 @@ def _plan_link(scene: Scene, state: State, link: int) -> None:
 
 
 @inlined
-def serve(scene: Scene, state: State, link: int) -> None:
+def serve(scene: Scene, state: PlayState, link: int) -> None:
     """Messages have left the link; what stands behind them comes next."""
     ours, rate, place, ways = state.links[link], scene.network.link_rate[link], 0, ways_of(scene, state)
     ours.due = np.inf
@@ -336,7 +245,7 @@ def serve(scene: Scene, state: State, link: int) -> None:
 
 
 @inlined
-def _leave(scene: Scene, state: State, line: int, seconds: float) -> None:
+def _leave(scene: Scene, state: PlayState, line: int, seconds: float) -> None:
     """The first in line is on its way."""
     entry = state.lines[line].first
     one = state.entries[entry]

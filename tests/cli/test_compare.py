@@ -99,7 +99,7 @@ def test_a_dry_run_starts_nothing(shell: Shell, asked: list[dict[str, Any]]) -> 
     assert lines[0] == "would be started on local-2 (launcher local):"
     assert lines[1].startswith("  localhost: RANK=0 ")
     assert "AUTOSYNC_CONTROL_TOKEN=HIDDEN " in lines[2]
-    assert lines[2].endswith(" -m autosync.trials.servant ADDRESS > LOGS/ranks-1/rank-1.log 2>&1")
+    assert lines[2].endswith(" -m autosync.trials.rank_worker ADDRESS > LOGS/ranks-1/rank-1.log 2>&1")
     assert lines[4:6] == ["would be measured in turn:", "  torch-ddp: stock DDP as it ships"]
     assert lines[6].startswith("  sharded: all variables are reduce-scattered, ")
     document = shell.json(*dry)
@@ -168,7 +168,7 @@ def test_bad_input(arguments: tuple[str, ...], words: str, shell: Shell, asked: 
 def test_what_the_engine_does_not_run_is_refused(
     shell: Shell, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autosync.trials.entrants.unsupported", lambda _: ["it takes more", "and more"])
+    monkeypatch.setattr("autosync.trials.contestant_names.unsupported", lambda _: ["it takes more", "and more"])
     assert shell.run(*_compare("sharded")) == 2
     lines = shell.err.splitlines()
     assert [line.partition(" (")[0] for line in lines] == [

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from autosync.cli.dataset import dataset
 from autosync.cli.export import export
 from autosync.datasets.facts import cluster_spec, model_spec
-from autosync.datasets.packed import read_packed
+from autosync.datasets.parquet_folder import read_packed
 from autosync.datasets.schema import Measurement, Record
-from autosync.datasets.store import Store
+from autosync.datasets.store import RecordStore
 from autosync.errors import InputError
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
@@ -48,8 +48,8 @@ def record(number: int, seconds: float = 0.1) -> Record:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store")
+def store(tmp_path: Path) -> RecordStore:
+    made = RecordStore(tmp_path / "store")
     for spec in (MODEL, CLUSTER):
         made.add_spec(spec)
     for number in range(3):
@@ -63,7 +63,7 @@ def run(*arguments: object) -> str:
     return result.stdout
 
 
-def test_stats_count(store: Store) -> None:
+def test_stats_count(store: RecordStore) -> None:
     text = run("stats", store.path)
     assert text.startswith("3 records: 3 measured, 0 failed; 0 of them references\nflagged: 0 (none)\n")
     assert text.splitlines()[-1].split()[:4] == ["ncf", "2-hosts", "3", "3"]
@@ -73,7 +73,7 @@ def test_stats_count(store: Store) -> None:
     assert plain["combinations"][0]["speedup"] == 1
 
 
-def test_what_cannot_be_read_is_told(store: Store) -> None:
+def test_what_cannot_be_read_is_told(store: RecordStore) -> None:
     with store.records_file.open("a", encoding="utf-8") as file:
         file.write("{")
     assert json.loads(run("stats", store.path, "--json"))["left_out"][0].startswith(f"{store.records_file}:4: ")
@@ -90,14 +90,14 @@ def test_what_cannot_be_read_is_told(store: Store) -> None:
     assert len((store.path / "out" / "left_out.jsonl").read_text(encoding="utf-8").splitlines()) == 1, "told once"
 
 
-def test_stats_draw(store: Store, tmp_path: Path) -> None:
+def test_stats_draw(store: RecordStore, tmp_path: Path) -> None:
     run("stats", store.path, "--picture", tmp_path / "spread.svg")
     assert "3 step times" in (tmp_path / "spread.svg").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="exists"):
         run("stats", store.path, "--picture", tmp_path / "spread.svg")
 
 
-def test_datasets_are_split_and_merged_again(store: Store, tmp_path: Path) -> None:
+def test_datasets_are_split_and_merged_again(store: RecordStore, tmp_path: Path) -> None:
     store.append(replace(record(3), origin="sampled"))
     run("split", store.path, "--by", "model", "-o", tmp_path / "models")
     assert [path.name for path in (tmp_path / "models").iterdir()] == [MODEL.name]
@@ -118,7 +118,7 @@ def test_datasets_are_split_and_merged_again(store: Store, tmp_path: Path) -> No
     assert "--seed goes with --share" in result.output
 
 
-def test_a_folder_as_autodist_has_it_comes_in(store: Store, tmp_path: Path) -> None:
+def test_a_folder_as_autodist_has_it_comes_in(store: RecordStore, tmp_path: Path) -> None:
     result = CliRunner().invoke(
         export, [str(store.path), "--format", "autodist", "-o", str(tmp_path / "release")], catch_exceptions=False
     )
@@ -128,22 +128,22 @@ def test_a_folder_as_autodist_has_it_comes_in(store: Store, tmp_path: Path) -> N
     assert list(read_packed(tmp_path / "back")) == list(store.records())
 
 
-def test_without_a_path_the_shipped_records_are_meant(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    monkeypatch.setattr("autosync.datasets.sources.SHIPPED", store.path)
+def test_without_a_path_the_shipped_records_are_meant(monkeypatch: pytest.MonkeyPatch, store: RecordStore) -> None:
+    monkeypatch.setattr("autosync.datasets.dataset.SHIPPED", store.path)
     assert run("stats").startswith("3 records")
-    monkeypatch.setattr("autosync.datasets.sources.SHIPPED", store.path / "none")
+    monkeypatch.setattr("autosync.datasets.dataset.SHIPPED", store.path / "none")
     with pytest.raises(InputError, match="no records ship"):
         run("validate")
 
 
-def test_validation_finds_what_is_wrong_and_where(store: Store) -> None:
+def test_validation_finds_what_is_wrong_and_where(store: RecordStore) -> None:
     assert run("validate", store.path) == f"{store.path}: 3 records, nothing wrong with them\n"
     store.append(record(1, seconds=0.2))
     with pytest.raises(InputError, match=r"store: s\.trials\[1\]: another record has the same number"):
         run("validate", store.path)
 
 
-def test_merging_leaves_each_record_once(store: Store, tmp_path: Path) -> None:
+def test_merging_leaves_each_record_once(store: RecordStore, tmp_path: Path) -> None:
     run("merge", store.path, "-o", tmp_path / "one")
     store.append(record(3))
     plain = json.loads(run("merge", store.path, tmp_path / "one", "-o", tmp_path / "both", "--json"))
@@ -152,3 +152,34 @@ def test_merging_leaves_each_record_once(store: Store, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exists"):
         run("merge", store.path, "-o", tmp_path / "both")
     run("merge", store.path, "-o", tmp_path / "both", "--force")
+
+
+def test_datasets_that_contradict_each_other_are_not_merged(store: RecordStore, tmp_path: Path) -> None:
+    other = RecordStore(tmp_path / "other")
+    for spec in store.specs():
+        other.add_spec(spec)
+    other.extend([record(1, seconds=0.2), record(7)])
+    with pytest.raises(InputError, match=r"s\.trials\[1\]: two records of this trial have other contents"):
+        run("merge", store.path, other.path, "-o", tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+
+
+def test_of_records_that_differ_in_drift_alone_the_flagged_one_stays(store: RecordStore, tmp_path: Path) -> None:
+    plain = record(1)
+    assert plain.measurement is not None
+    flagged = replace(plain, measurement=replace(plain.measurement, flags=("drifting_machine",)))
+    other = RecordStore(tmp_path / "other")
+    for spec in store.specs():
+        other.add_spec(spec)
+    other.extend([flagged])
+    run("merge", other.path, store.path, "-o", tmp_path / "both")
+    found = [one for one in read_packed(tmp_path / "both") if one.trial == 1]
+    assert found == [flagged]
+
+
+def test_what_was_left_out_before_is_not_replaced_unasked(store: RecordStore, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "left_out.jsonl").write_text("my notes", encoding="utf-8")
+    with pytest.raises(InputError, match=r"left_out\.jsonl exists"):
+        run("merge", store.path, "-o", tmp_path / "out")
+    assert (tmp_path / "out" / "left_out.jsonl").read_text(encoding="utf-8") == "my notes"

@@ -78,8 +78,8 @@ def test_a_plan_as_facts(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("ddp",), "error: --model and --cluster missing for ddp (a plan is drawn for a model on a cluster; "),
-        (("ddp", "--model", "model.yaml"), "error: --cluster missing for ddp ("),
+        (("ddp",), "error: ddp names no model and no cluster (a preset is built for a model on a cluster); "),
+        (("ddp", "--model", "model.yaml"), "error: --cluster is missing (--model and --cluster go together)"),
         (("nothing.yaml",), "error: nothing.yaml:1: cannot be read: No such file or directory ("),
         (("nothing.yaml", *FOR_MODEL), "error: nothing.yaml:1: cannot be read: No such file or directory ("),
         (("hierarchical", *FOR_MODEL), "error: preset.hierarchical: three has one rank on every node ("),

@@ -241,3 +241,19 @@ def test_shell_completion_knows_the_commands() -> None:
     wanted = {"_AUTOSYNC_COMPLETE": "bash_complete", "COMP_WORDS": "autosync st", "COMP_CWORD": "1"}
     result = _autosync(env=os.environ | wanted)
     assert result.stdout == "plain,strategy\n"
+
+
+@pytest.mark.parametrize(
+    ("closing", "code", "words"),
+    [
+        (">/dev/full", 1, "error: No space left on device"),
+        (">&-", 1, "error: standard output: Bad file descriptor"),
+        (">&- 2>&-", 1, ""),
+        ("<&- 2>&-", 0, ""),
+        ("<&-", 0, ""),
+    ],
+)
+def test_what_cannot_be_printed_is_told(closing: str, code: int, words: str) -> None:
+    command = f"{sys.executable} -m autosync.cli --help {closing}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr.strip()) == (code, words)

@@ -77,7 +77,8 @@ def test_a_bundle_knows_what_it_is_for(shell: Shell, build: Build) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("simulate", "ddp"), "no model and no cluster are named"),
+        (("simulate", "ddp"), "ddp names no model and no cluster"),
+        (("simulate", "ddp", "ps"), "no model and no cluster are named"),
         (("simulate", "ddp", "--model", "model.yaml"), "--cluster is missing"),
         (("simulate", "dpd", *CONTEXT), "unknown preset 'dpd'"),
         (("simulate", "ddp", *CONTEXT, "--simulator", "timelin"), "unknown simulator 'timelin'"),

@@ -121,6 +121,15 @@ def test_show_for_a_model_tells_bytes_and_the_id(shell: Shell, build: Build) -> 
     assert shell.json("strategy", "show", path, *FOR_MODEL, "--full")["plan"]["operations"]
 
 
+def test_a_preset_is_shown_without_a_file(shell: Shell, build: Build) -> None:
+    path = build("ddp", "s.yaml")
+    named, filed = (shell.json("strategy", "show", name, *FOR_MODEL) for name in ("ddp", path))
+    assert named["strategy_id"] == filed["strategy_id"]
+    assert shell.run("strategy", "validate", "ddp", *FOR_MODEL) == 0
+    assert shell.run("strategy", "show", "ddp") == 2
+    assert shell.err.startswith("error: ddp names no model and no cluster (a preset is built for ")
+
+
 def test_show_needs_model_and_cluster_together(shell: Shell, build: Build) -> None:
     assert shell.run("strategy", "show", build("ddp", "s.yaml"), "--model", "model.yaml") == 2
     assert shell.err == "error: --cluster is missing (--model and --cluster go together)\n"

@@ -17,11 +17,11 @@ import pytest
 from autosync.cli.tune import tune
 from autosync.datasets.studies import read_study
 from autosync.errors import OperationError
-from autosync.search.effort import EFFORTS
+from autosync.search.measurement_effort import EFFORTS
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 from autosync.testbed.layout import cluster_key
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 from autosync.testing.trials import FakeService, FakeSteps
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def use(**steps: FakeSteps) -> None:
         service = FakeService({name.replace("_", " "): one for name, one in steps.items()}, others=FakeSteps(seconds=1))
-        monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
+        monkeypatch.setattr("autosync.search.tuning_plan.TrialService", lambda **_: service)
 
     return use
 
@@ -115,7 +115,9 @@ def test_a_dry_run_shows_what_would_be_started_and_tried(shell: Shell) -> None:
         ["localhost:", f"RANK={rank}", f"LOCAL_RANK={rank}"] for rank in (0, 1)
     ]
     assert "AUTOSYNC_CONTROL_TOKEN=HIDDEN " in lines[1]
-    assert lines[1].endswith(" -m autosync.trials.servant ADDRESS > autosync-studies/s/logs/ranks-1/rank-0.log 2>&1")
+    assert lines[1].endswith(
+        " -m autosync.trials.rank_worker ADDRESS > autosync-studies/s/logs/ranks-1/rank-0.log 2>&1"
+    )
     # This proposer looks at what came of one before it says the next.
     assert lines[4] == "would be tried, first of 3:"
     assert lines[5] == "  stock DDP: stock DDP as it ships"
@@ -139,7 +141,7 @@ def test_a_dry_run_as_a_document(shell: Shell) -> None:
     first, second = document["launch"]["processes"]
     assert (first["rank"], second["environment"]["RANK"]) == (0, "1")
     assert first["environment"]["AUTOSYNC_CONTROL_TOKEN"] == "HIDDEN"
-    assert first["command"][-3:] == ["-m", "autosync.trials.servant", "ADDRESS"]
+    assert first["command"][-3:] == ["-m", "autosync.trials.rank_worker", "ADDRESS"]
     assert [one["origin"] for one in document["first"]] == ["baseline:torch_ddp", "preset:ddp"]
     assert document["first"][0]["strategy_id"] is None
     assert document["first"][1]["in_words"] == "all variables are all-reduced in 2 messages"
@@ -237,7 +239,7 @@ def test_ctrl_c_ends_a_trial_that_hangs(start: Start, tmp_path: Path, await_gone
 @pytest.fixture
 def emulated(tmp_path: Path) -> ClusterSpec:
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     nodes = tuple(Node(name=f"n{i}", host=f"n{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(2))
@@ -256,7 +258,7 @@ def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(
         seen.append(line)
         if line.startswith("trial 1 of 50: "):
             break
-    places = find_places()
+    places = find_folders()
     assert places.existing(cluster_key(emulated)), seen
     ranks = _children(tuning.pid)
     os.killpg(tuning.pid, signal.SIGINT)

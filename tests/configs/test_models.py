@@ -109,7 +109,7 @@ def bare(variable: Variable) -> Variable:
 
 @pytest.mark.parametrize("name", sorted(NUM_PARAMETERS))
 def test_the_zoo_makes_the_same_spec_today(name: str) -> None:
-    from autosync.specs.profile import profile
+    from autosync.specs.profile.run import profile
     from autosync.specs.task_file import load_task
 
     shipped = load_model(name)
@@ -124,7 +124,7 @@ def test_the_zoo_makes_the_same_spec_today(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_measured_profile_has_the_same_facts(name: str) -> None:
-    from autosync.specs.profile import profile
+    from autosync.specs.profile.run import profile
     from autosync.specs.task_file import load_task
 
     shipped = load_model(name)

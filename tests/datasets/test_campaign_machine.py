@@ -1,14 +1,11 @@
 """A campaign waits until other programs use little of the machine, and gives up when they do not stop."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from autosync.errors import OperationError
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from campaign_machine import LOOK_SECONDS, Machine
+from benchmarks.dataset.machine import LOOK_SECONDS, Machine
 
 
 class Proc:

@@ -1,14 +1,11 @@
 """Plan files of campaigns: what they may say, what they may not, and that the shipped one asks for enough."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from autosync.errors import DocumentError
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from campaign_plan import MIX, load_campaign
+from benchmarks.dataset.campaign_plan import MIX, load_campaign
 
 ROOT = Path(__file__).parents[2]
 

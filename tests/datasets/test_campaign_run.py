@@ -1,150 +1,34 @@
 """Campaigns on a service that runs nothing: whatever ends one, the next goes on as if it had not ended."""
 
 import os
-import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autosync.datasets.doubt import is_doubtful
-from autosync.datasets.drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, flag_drift
-from autosync.datasets.packed import read_packed, unpack
+from autosync.datasets.machine_drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, flag_drift
+from autosync.datasets.parquet_folder import read_packed
+from autosync.datasets.reliability import is_worth_repeating
 from autosync.datasets.schema import Record
-from autosync.datasets.store import Store
-from autosync.errors import InputError, OperationError
+from autosync.datasets.store import RecordStore
+from autosync.errors import OperationError
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
-from autosync.testing.trials import FakeService, FakeSteps
-from autosync.trials.contestant import Contestant
-from autosync.trials.service import StepSamples, TrialFailed
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from campaign_plan import Campaign, Combination, Group, Screen, _cluster, _model
-from campaign_proposals import Proposals
-from campaign_run import Collector
-from collect_dataset import packed
-
-STEPS = FakeSteps(seconds=0.05, noise=0.001)
-
-
-class Idle:
-    """A machine on which nothing else goes on, unless it is told so."""
-
-    max_other_cpu = 0.1
-
-    def __init__(self) -> None:
-        self.share = 0.0
-        self.num_waits = 0
-
-    def others_share(self) -> float:
-        return self.share
-
-    def await_quiet(self, tell: Callable[[str], None]) -> None:
-        self.num_waits += 1
-        if self.num_waits > 3 and self.share > self.max_other_cpu:
-            raise OperationError("other programs use the processors")
-
-
-class Services:
-    """Opens services whose steps take a time that follows from the strategy, and counts them."""
-
-    def __init__(
-        self,
-        *,
-        stops_at: int | None = None,
-        steps: FakeSteps = STEPS,
-        fails: bool = False,
-        noisy: Collection[int] = (),
-        busy: Collection[int] = (),
-    ) -> None:
-        self.num_opened = 0
-        self.num_prepared = 0
-        self.now = 0.0
-        self._stops_at = stops_at
-        self._steps = steps
-        self._fails = fails
-        self._noisy = noisy
-        self._busy = busy
-
-    @contextmanager
-    def open(self, combination: Combination, folder: Path) -> Iterator["_Service"]:
-        self.num_opened += 1
-        yield _Service(self)
-
-    def begin(self, contestant: Contestant) -> FakeSteps:
-        self.num_prepared += 1
-        if self.num_prepared == self._stops_at:
-            raise KeyboardInterrupt
-        if self._fails:
-            raise TrialFailed("launch", "no testbed can be made here")
-        factor = 1 + sum(map(ord, contestant.name.split()[-1])) % 100 / 100
-        noise = 0.2 if self.num_prepared in self._noisy else self._steps.noise
-        cpu_share = 0.9 if self.num_prepared in self._busy else self._steps.cpu_share
-        return replace(self._steps, seconds=self._steps.seconds * factor, noise=noise, cpu_share=cpu_share)
-
-
-class _Service:
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._fake = FakeService({})
-
-    def prepare(self, contestant: Contestant) -> None:
-        self._fake = FakeService({contestant.name: self._services.begin(contestant)})
-        self._fake.prepare(contestant)
-
-    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
-        samples = self._fake.run(name, num_steps, settle=settle)
-        self._services.now += max(sum(of_rank) for of_rank in samples.step_seconds)
-        return samples
-
-    def release(self, name: str) -> None:
-        self._fake.release(name)
-
-
-def combination(model: str = "ncf", cluster: str = "2-hosts", num_records: int = 20, num_again: int = 0) -> Combination:
-    (found_model, model_key), (found_cluster, cluster_key) = _model(model), _cluster(cluster)
-    return Combination(
-        target=model,
-        key=(model_key, cluster_key),
-        model=found_model,
-        cluster=found_cluster,
-        dilation=1.0,
-        num_records=num_records,
-        mix={"sampled": 2, "mutated": 1, "crossed": 1, "neighbour": 1},
-        num_again=num_again,
-    )
-
-
-COMBINATIONS = (combination(), combination(cluster="4-hosts", num_records=14))
-
-
-def campaign(**changes: Any) -> Campaign:
-    group = Group(models=("ncf",), clusters=("2-hosts",), records=1)
-    fields = {"name": "tried", "groups": (group,), "visit_trials": 6, "screen": Screen(busy=1e6)}
-    return Campaign(**(fields | changes))
-
-
-def collector(path: Path, services: Services, machine: Idle | None = None, **options: Any) -> Collector:
-    settings: dict[str, Any] = {"tell": lambda _: None, "clock": lambda: services.now}
-    plan = options.pop("campaign", campaign())
-    combinations = options.pop("combinations", COMBINATIONS)
-    return Collector(
-        plan, combinations, Store(path), open_service=services.open, machine=machine or Idle(), **(settings | options)
-    )
-
-
-def strategies(path: Path) -> dict[str, list[str | None]]:
-    """What was measured of each cluster, in its order, references not among it."""
-    found: dict[str, list[str | None]] = {}
-    for record in Store(path).records():
-        if record.origin != REFERENCE_ORIGIN:
-            found.setdefault(record.cluster_name, []).append(record.strategy_id)
-    return found
+from benchmarks.dataset.campaign_plan import Screen
+from benchmarks.dataset.collect_dataset import packed
+from benchmarks.dataset.proposals import Proposals
+from tests.datasets.campaign_fakes import (
+    COMBINATIONS,
+    STEPS,
+    Idle,
+    Services,
+    campaign,
+    collector,
+    combination,
+    strategies,
+)
 
 
 def is_new(record: Record) -> bool:
@@ -152,7 +36,7 @@ def is_new(record: Record) -> bool:
 
 
 def origins(path: Path) -> list[str]:
-    return [record.origin.partition(":")[0] for record in Store(path).records()]
+    return [record.origin.partition(":")[0] for record in RecordStore(path).records()]
 
 
 def test_everything_is_measured_once_round_by_round(tmp_path: Path) -> None:
@@ -164,13 +48,13 @@ def test_everything_is_measured_once_round_by_round(tmp_path: Path) -> None:
     # Four visits of one, three of the other.
     assert services.num_opened == 7
     assert {"baseline", "preset", "sampled", "mutated", "crossed", "neighbour"} <= set(origins(tmp_path))
-    first_round = list(Store(tmp_path).records())[: 2 * 8]
+    first_round = list(RecordStore(tmp_path).records())[: 2 * 8]
     assert {record.cluster_name for record in first_round} == {"2-hosts", "4-hosts"}
 
 
 def test_each_visit_begins_and_ends_with_the_reference_and_has_it_in_between(tmp_path: Path) -> None:
     collector(tmp_path, Services(), campaign=campaign(visit_trials=20, reference_every=5)).collect()
-    of_one = [record for record in Store(tmp_path).records() if record.cluster_name == "2-hosts"]
+    of_one = [record for record in RecordStore(tmp_path).records() if record.cluster_name == "2-hosts"]
     positions = [number for number, record in enumerate(of_one) if record.origin == REFERENCE_ORIGIN]
     assert positions[0] == 0
     assert positions[-1] == len(of_one) - 1
@@ -188,7 +72,7 @@ def test_the_fastest_random_strategies_are_measured_again_in_the_end(stops_at: i
     last = collector(tmp_path, Services(), combinations=combinations)
     assert last.collect()
     assert last.num_done == last.num_wanted == 20 + 2 * 3
-    records = [record for record in Store(tmp_path).records() if record.measurement]
+    records = [record for record in RecordStore(tmp_path).records() if record.measurement]
     sampled = [record for record in records if record.origin == "sampled"]
     fastest = sorted(sampled, key=lambda record: record.measurement.median_seconds)[:3]
     again = [record.strategy_id for record in records if record.origin == AGAIN_ORIGIN]
@@ -200,7 +84,7 @@ def test_who_keeps_the_processors_busy_does_not_count_and_is_not_measured_again(
     collected = collector(tmp_path, Services(busy={3, 5}), combinations=one)
     assert collected.collect()
     assert collected.num_done == collected.num_wanted == 8
-    flags = [one.measurement.flags for one in Store(tmp_path).records() if one.measurement and is_new(one)]
+    flags = [one.measurement.flags for one in RecordStore(tmp_path).records() if one.measurement and is_new(one)]
     assert (len(flags), flags.count(("busy_cpu",)), flags.count(())) == (10, 2, 8)
 
 
@@ -210,17 +94,17 @@ def test_doubtful_records_are_measured_once_more_and_the_better_trials_ship(tmp_
     # Eight records and four references come before what is measured once more, behind another reference.
     services = Services(noisy={3, 4, 15})
     assert collector(tmp_path / "store", services, combinations=one).collect()
-    records = list(Store(tmp_path / "store").records())
+    records = list(RecordStore(tmp_path / "store").records())
     third, fourth = records[2], records[3]
     again = [record for record in records[12:] if record.origin != REFERENCE_ORIGIN]
     assert [record.strategy_id for record in again] == [third.strategy_id, fourth.strategy_id]
     assert [record.origin for record in again] == [third.origin, fourth.origin]
-    assert [is_doubtful(record) for record in again] == [False, True]
+    assert [is_worth_repeating(record) for record in again] == [False, True]
     # Once more is enough, and what ships has each strategy once.
     services = Services()
     assert collector(tmp_path / "store", services, combinations=one).collect()
     assert services.num_opened == 0
-    told = packed(campaign(), one, Store(tmp_path / "store"), tmp_path / "packed", force=False)
+    told = packed(campaign(), one, RecordStore(tmp_path / "store"), tmp_path / "packed", force=False)
     assert (told["num_replaced"], told["num_records"]) == (2, len(records) - 2)
     shipped = [record.trial for record in read_packed(tmp_path / "packed")]
     assert third.trial not in shipped
@@ -229,8 +113,8 @@ def test_doubtful_records_are_measured_once_more_and_the_better_trials_ship(tmp_
 
 def test_what_the_plan_has_no_more_stays_in_the_store(tmp_path: Path) -> None:
     collector(tmp_path / "store", Services()).collect()
-    told = packed(campaign(), COMBINATIONS[:1], Store(tmp_path / "store"), tmp_path / "packed", force=False)
-    assert told["num_not_of_plan"] == len(list(Store(tmp_path / "store").records())) - told["num_records"] > 0
+    told = packed(campaign(), COMBINATIONS[:1], RecordStore(tmp_path / "store"), tmp_path / "packed", force=False)
+    assert told["num_not_of_plan"] == len(list(RecordStore(tmp_path / "store").records())) - told["num_records"] > 0
     assert {record.cluster_name for record in read_packed(tmp_path / "packed")} == {"2-hosts"}
 
 
@@ -244,90 +128,20 @@ def test_an_interrupted_campaign_goes_on_where_it_was(stops_at: int, tmp_path: P
     assert collector(tmp_path / "cut", Services()).collect()
     # What is proposed follows from what was measured, which here is the same on any day.
     assert strategies(tmp_path / "cut") == strategies(tmp_path / "whole")
-    numbers = [record.trial for record in Store(tmp_path / "cut").records()]
+    numbers = [record.trial for record in RecordStore(tmp_path / "cut").records()]
     assert len(set(numbers)) == len(numbers)
 
 
 def test_a_line_that_a_crash_left_torn_is_measured_again(tmp_path: Path) -> None:
     collector(tmp_path, Services()).collect()
     before = strategies(tmp_path)
-    file = Store(tmp_path).records_file
+    file = RecordStore(tmp_path).records_file
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-2]) + lines[-2][:100])
     told: list[str] = []
     assert collector(tmp_path, Services(), tell=told.append).collect()
     assert told[0].startswith("left out: ")
     assert strategies(tmp_path) == before
-
-
-def pack_campaign(store: Path, output: Path, **options: Any) -> dict[str, Any]:
-    return packed(campaign(), COMBINATIONS, Store(store), output, **({"force": False} | options))
-
-
-def test_a_campaign_whose_store_is_gone_goes_on_from_what_was_packed(tmp_path: Path) -> None:
-    collector(tmp_path / "whole", Services()).collect()
-    with pytest.raises(KeyboardInterrupt):
-        collector(tmp_path / "cut", Services(stops_at=12)).collect()
-    before = list(Store(tmp_path / "cut").records())
-    pack_campaign(tmp_path / "cut", tmp_path / "packed")
-    assert unpack(tmp_path / "packed", Store(tmp_path / "new")) == len(before) == 11
-    # To the bit, and in the order of time: what comes next follows from it.
-    assert list(Store(tmp_path / "new").records()) == before
-    assert {spec.spec_id for spec in Store(tmp_path / "new").specs()} == {one.model_spec for one in before} | {
-        one.cluster_spec for one in before
-    }
-    assert collector(tmp_path / "new", Services()).collect()
-    assert strategies(tmp_path / "new") == strategies(tmp_path / "whole")
-    found = list(Store(tmp_path / "new").records())
-    # A second time there is nothing to take up, and packing again is the union.
-    assert unpack(tmp_path / "packed", Store(tmp_path / "new")) == 0
-    assert pack_campaign(tmp_path / "new", tmp_path / "packed")["num_records"] == len(found)
-    assert sorted(read_packed(tmp_path / "packed"), key=lambda record: record.trial) == flag_drift(found)
-    assert len({record.trial for record in found}) == len(found)
-
-
-def is_drifting(record: Record) -> bool:
-    return record.measurement is not None and "drifting_machine" in record.measurement.flags
-
-
-def test_drift_is_told_anew_with_all_references(tmp_path: Path) -> None:
-    """In the first half the machine was slow, as its end did not know; with the second half the usual time is known."""
-    with pytest.raises(KeyboardInterrupt):
-        collector(tmp_path / "first", Services(stops_at=12, steps=replace(STEPS, seconds=0.06))).collect()
-    assert pack_campaign(tmp_path / "first", tmp_path / "packed")["num_flagged"] == 0
-    unpack(tmp_path / "packed", Store(tmp_path / "second"))
-    collector(tmp_path / "second", Services()).collect()
-    drifting = [record.trial for record in flag_drift(Store(tmp_path / "second").records()) if is_drifting(record)]
-    assert set(range(8)) <= set(drifting)
-    # What was measured meanwhile was measured once more, and the better trial ships; references stay as they are.
-    assert pack_campaign(tmp_path / "second", tmp_path / "packed")["num_replaced"] >= 6
-    shipped = [record for record in read_packed(tmp_path / "packed") if is_drifting(record)]
-    assert shipped
-    assert {record.origin for record in shipped} == {REFERENCE_ORIGIN}
-    # The flags are of the look, not of the trials: taken up again they are gone.
-    unpack(tmp_path / "packed", Store(tmp_path / "third"))
-    measured = {record.trial: record for record in Store(tmp_path / "second").records()}
-    taken_up = list(Store(tmp_path / "third").records())
-    assert taken_up == [measured[record.trial] for record in taken_up]
-    assert len(taken_up) == len(list(read_packed(tmp_path / "packed")))
-
-
-def test_packing_loses_no_record_unasked(tmp_path: Path) -> None:
-    collector(tmp_path / "old", Services()).collect()
-    pack_campaign(tmp_path / "old", tmp_path / "packed")
-    with pytest.raises(KeyboardInterrupt):
-        collector(tmp_path / "new", Services(stops_at=5, steps=replace(STEPS, seconds=0.04))).collect()
-    with pytest.raises(InputError, match="records that the store has not"):
-        pack_campaign(tmp_path / "new", tmp_path / "packed")
-    with pytest.raises(InputError, match="has another trial 0 of tried than"):
-        unpack(tmp_path / "packed", Store(tmp_path / "new"))
-    assert len(list(Store(tmp_path / "new").records())) == 4
-    assert pack_campaign(tmp_path / "new", tmp_path / "packed", force=True)["num_records"] == 4
-
-
-def test_what_was_never_packed_cannot_be_taken_up(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no dataset"):
-        unpack(tmp_path, Store(tmp_path / "store"))
 
 
 def test_what_is_done_is_not_measured_again(tmp_path: Path) -> None:
@@ -348,9 +162,9 @@ def test_it_stops_in_time_and_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_records_of_other_campaigns_do_not_count(tmp_path: Path, make_record: Callable[..., Record]) -> None:
-    Store(tmp_path).append(make_record(trial=100))
+    RecordStore(tmp_path).append(make_record(trial=100))
     collector(tmp_path, Services()).collect()
-    records = list(Store(tmp_path).records())
+    records = list(RecordStore(tmp_path).records())
     assert sorted(record.trial for record in records) == list(range(100, 100 + len(records)))
 
 
@@ -360,7 +174,7 @@ def test_a_busy_machine_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
     with pytest.raises(OperationError, match="other programs"):
         collector(tmp_path, Services(), machine).collect()
     assert machine.num_waits == 4
-    assert list(Store(tmp_path).records()) == []
+    assert list(RecordStore(tmp_path).records()) == []
 
 
 class Disturbed(Idle):
@@ -379,7 +193,7 @@ class Disturbed(Idle):
 def test_a_trial_that_others_disturb_is_made_again(tmp_path: Path, num_disturbed: int) -> None:
     campaign_collector = collector(tmp_path, Services(), Disturbed(num_disturbed))
     campaign_collector.collect()
-    records = list(Store(tmp_path).records())
+    records = list(RecordStore(tmp_path).records())
     flagged = [record.measurement is not None and "busy_machine" in record.measurement.flags for record in records]
     assert flagged == [num_disturbed == 3] + [False] * (len(records) - 1)
     assert campaign_collector.counts["disturbed"] == num_disturbed
@@ -395,7 +209,7 @@ def test_a_busy_machine_may_be_measured_anyway(tmp_path: Path) -> None:
 
 def test_records_say_what_they_are_of(tmp_path: Path) -> None:
     collector(tmp_path, Services()).collect()
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     specs = {spec.spec_id: spec for spec in store.specs()}
     for record in store.records():
         assert record.study == "tried"
@@ -409,10 +223,10 @@ def test_records_say_what_they_are_of(tmp_path: Path) -> None:
 
 def test_a_failed_trial_is_a_record_and_its_strategy_is_not_tried_again(tmp_path: Path) -> None:
     collector(tmp_path, Services(steps=replace(STEPS, fails_at=20))).collect()
-    records = list(Store(tmp_path).records())
+    records = list(RecordStore(tmp_path).records())
     assert all(record.failure is None for record in records)
     assert not collector(tmp_path / "bad", Services(steps=replace(STEPS, fails_at=5))).collect()
-    assert {record.origin for record in Store(tmp_path / "bad").records()} == {REFERENCE_ORIGIN}
+    assert {record.origin for record in RecordStore(tmp_path / "bad").records()} == {REFERENCE_ORIGIN}
 
 
 def test_ranks_that_do_not_start_are_no_trials_and_end_it(tmp_path: Path) -> None:

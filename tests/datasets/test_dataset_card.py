@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autosync.datasets.facts import cluster_spec, model_spec
-from autosync.datasets.packed import pack
+from autosync.datasets.parquet_folder import pack
 from autosync.datasets.schema import Record
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
@@ -21,7 +21,10 @@ MAX_BYTES = 25 * 10**6
 SPECS = (model_spec(load_model("ncf")), cluster_spec(load_cluster("2-hosts")))
 
 
-def test_tables_are_made_of_the_records(tmp_path: Path, make_record: Callable[..., Record]) -> None:
+def test_tables_are_made_of_the_records(
+    tmp_path: Path, make_record: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("make_dataset_card.ENOUGH", 2)
     names = {"model_name": "ncf", "cluster_name": "2-hosts"}
     specs = {"model_spec": SPECS[0].spec_id, "cluster_spec": SPECS[1].spec_id}
     stock = make_record(

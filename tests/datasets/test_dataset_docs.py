@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from autosync.datasets.dataset import SHIPPED
 from autosync.datasets.facts import cluster_spec, model_spec, plan_facts
-from autosync.datasets.packed import pack
+from autosync.datasets.parquet_folder import pack
 from autosync.datasets.schema import Record
-from autosync.datasets.sources import SHIPPED
 from autosync.plan.lowering import lower
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model

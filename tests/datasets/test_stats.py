@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from autosync.datasets.checks import Checker
+from autosync.datasets.dataset import Dataset
 from autosync.datasets.export import export
 from autosync.datasets.facts import Spec, cluster_of_spec, cluster_spec, model_of_spec, model_spec
-from autosync.datasets.packed import pack
+from autosync.datasets.parquet_folder import pack
+from autosync.datasets.reliability import variation
 from autosync.datasets.schema import Measurement, Record
-from autosync.datasets.sources import Source
-from autosync.datasets.stats import dataset_stats, synchronisers, variation
-from autosync.datasets.store import Store
+from autosync.datasets.stats import dataset_stats, synchronisers
+from autosync.datasets.store import RecordStore
 from autosync.errors import InputError, Problem
 from autosync.specs.cluster_file import load_cluster, save_cluster
 from autosync.specs.model_file import load_model, save_model
@@ -85,6 +86,22 @@ def test_the_numbers_of_a_dataset(sound: Record, make_failed: MakeRecord) -> Non
     assert found.combinations[1].speedup is None
 
 
+def test_models_of_one_fingerprint_and_other_times_stay_apart(sound: Record, tmp_path: Path) -> None:
+    other = model_spec(replace(MODEL, timeline=MODEL.timeline.dilated(3.0)))
+    assert (other.fingerprint, other.name) == (SPECS[0].fingerprint, SPECS[0].name)
+    elsewhere = replace(sound, study="elsewhere", model_spec=other.spec_id)
+    pack([sound, elsewhere], [*SPECS, other], tmp_path)
+    source = Dataset(tmp_path)
+    problems: list[Problem] = []
+    records = list(source.records(problems.append))
+    checker = Checker(source.specs())
+    assert [problem for record in records for problem in checker.problems(record)] + problems == []
+    assert {spec.spec_id for spec in source.specs()} == {other.spec_id, *(spec.spec_id for spec in SPECS)}
+    names = sorted(f"ncf ({spec.spec_id[:8]})" for spec in (SPECS[0], other))
+    assert [one.model for one in dataset_stats(records).combinations] == names
+    assert [one.cluster for one in dataset_stats(records).combinations] == ["2-hosts", "2-hosts"]
+
+
 def test_nothing_has_no_noise() -> None:
     found = dataset_stats([])
     assert (found.num_records, found.noise_median, found.combinations) == (0, None, ())
@@ -142,7 +159,7 @@ def test_a_number_that_is_there_twice_is_told(sound: Record) -> None:
 
 
 def test_every_form_of_a_dataset_is_read(tmp_path: Path, sound: Record) -> None:
-    store = Store(tmp_path / "store")
+    store = RecordStore(tmp_path / "store")
     store.append(sound)
     for spec in SPECS:
         store.add_spec(spec)
@@ -151,12 +168,12 @@ def test_every_form_of_a_dataset_is_read(tmp_path: Path, sound: Record) -> None:
     for path in paths[2:]:
         export([sound], path)
     problems: list[Problem] = []
-    assert [list(Source(path).records(problems.append)) for path in paths] == [[sound]] * 5
-    assert [len(Source(path).specs()) for path in paths] == [2, 2, 0, 0, 0]
+    assert [list(Dataset(path).records(problems.append)) for path in paths] == [[sound]] * 5
+    assert [len(Dataset(path).specs()) for path in paths] == [2, 2, 0, 0, 0]
     assert problems == []
     for path in (tmp_path, tmp_path / "none.csv", Path(__file__)):
         with pytest.raises(InputError, match=r"holds no records|is not there"):
-            Source(path)
+            Dataset(path)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
@@ -167,10 +184,10 @@ def test_specs_hold_what_they_were_made_of(spec: Spec) -> None:
 
 def test_a_study_is_a_dataset(tmp_path: Path, sound: Record, make_study: Callable[..., Path]) -> None:
     folder = make_study(tmp_path / "study", [sound])
-    assert Source(folder).specs() == []
+    assert Dataset(folder).specs() == []
     save_model(MODEL, folder / "model.yaml")
     save_cluster(folder / "cluster.yaml", CLUSTER)
-    source = Source(folder)
+    source = Dataset(folder)
     # What a study's files hold is what its records name.
     assert {spec.spec_id for spec in source.specs()} == {sound.model_spec, sound.cluster_spec}
     assert pack(source.records(lambda _: None), source.specs(), tmp_path / "packed") == 1

@@ -9,7 +9,7 @@ import pytest
 
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Record, signed
-from autosync.datasets.store import Store, find_store
+from autosync.datasets.store import RecordStore, find_store
 from autosync.errors import DocumentError, InputError, OperationError, Problem
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
@@ -18,7 +18,7 @@ MakeRecord = Callable[..., Record]
 
 
 def test_what_is_appended_is_there(tmp_path: Path, make_record: MakeRecord) -> None:
-    store = Store(tmp_path / "store")
+    store = RecordStore(tmp_path / "store")
     assert list(store.records()) == []
     records = [make_record(trial=number) for number in range(3)]
     for record in records:
@@ -28,7 +28,7 @@ def test_what_is_appended_is_there(tmp_path: Path, make_record: MakeRecord) -> N
 
 @pytest.mark.parametrize("kept", [1, 40, -1])
 def test_a_torn_line_is_told_and_mended(kept: int, tmp_path: Path, make_record: MakeRecord) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.append(make_record(trial=0))
     whole = store.records_file.read_bytes()
     store.append(make_record(trial=1))
@@ -42,7 +42,7 @@ def test_a_torn_line_is_told_and_mended(kept: int, tmp_path: Path, make_record: 
     assert [record.trial for record in store.records()] == [0, 2]
 
 
-def _append_forever(store: Store, make_record: MakeRecord) -> None:
+def _append_forever(store: RecordStore, make_record: MakeRecord) -> None:
     for number in itertools.count(1):
         store.append(make_record(trial=number))
 
@@ -51,7 +51,7 @@ def test_a_disk_without_room_is_named_and_what_was_appended_stays(
     make_record: MakeRecord, mount_disk: Callable[[int], Path], fill_disk: Callable[[Path], Path]
 ) -> None:
     disk = mount_disk(512)
-    store = Store(disk / "store")
+    store = RecordStore(disk / "store")
     store.append(make_record(trial=0))
     filler = fill_disk(disk)
     # The page that the file has begun takes some more.
@@ -86,7 +86,7 @@ def test_a_disk_without_room_is_named_and_what_was_appended_stays(
 def test_a_foreign_line_is_told_and_the_others_are_read(
     line: bytes, what: str, tmp_path: Path, make_record: MakeRecord
 ) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.append(make_record(trial=0))
     with store.records_file.open("ab") as file:
         file.write(line)
@@ -100,7 +100,7 @@ def test_a_foreign_line_is_told_and_the_others_are_read(
 
 
 def test_specs_are_there_once_and_as_they_were(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     found = [model_spec(load_model(name)) for name in ("ncf", "ncf@x2")]
     found.append(cluster_spec(load_cluster("4-hosts")))
     assert found[0].fingerprint == found[1].fingerprint
@@ -111,7 +111,7 @@ def test_specs_are_there_once_and_as_they_were(tmp_path: Path) -> None:
 
 
 def test_a_spec_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.add_spec(cluster_spec(load_cluster("4-hosts")))
     (path,) = store.specs_folder.iterdir()
     path.write_text(path.read_text(encoding="utf-8").replace("500 Mbit/s", "501 Mbit/s"), encoding="utf-8")
@@ -120,8 +120,8 @@ def test_a_spec_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> Non
 
 
 def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    with store.held(), pytest.raises(OperationError, match="another process"), Store(store.path).held():
+    store = RecordStore(tmp_path / "store")
+    with store.held(), pytest.raises(OperationError, match="another process"), RecordStore(store.path).held():
         pass
     with store.held():
         pass
@@ -133,6 +133,6 @@ def test_a_folder_without_records_is_no_store(tmp_path: Path) -> None:
 
 
 def test_lines_are_records_as_json_lines_have_them(tmp_path: Path, make_record: MakeRecord) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.append(make_record())
     assert json.loads(store.records_file.read_text(encoding="utf-8")) == signed(make_record())

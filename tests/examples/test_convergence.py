@@ -13,24 +13,22 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks" / "convergence"
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The benchmark as a module, whose neighbours can be imported."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import convergence
+def benchmark() -> ModuleType:
+    """The benchmark as a module."""
+    from benchmarks.convergence import convergence
 
     return convergence
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import convergence_report
+def report() -> ModuleType:
+    from benchmarks.convergence import report
 
-    return convergence_report
+    return report
 
 
 @pytest.mark.timeout(300)

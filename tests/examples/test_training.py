@@ -16,14 +16,14 @@ from autosync.strategy.bundle import save_bundle
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples/training").glob("*.py"))
-BENCHMARKS = ROOT / "benchmarks"
+HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The benchmark as a module, whose neighbours can be imported."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def suite(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The suite of loss curves as a module."""
+    monkeypatch.syspath_prepend(str(HERE))
     import loss_curves
 
     return loss_curves
@@ -31,7 +31,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def run(*arguments: str, limit_seconds: float = 380) -> dict[str, Any]:
     done = subprocess.run(
-        (sys.executable, BENCHMARKS / "loss_curves.py", *arguments),
+        (sys.executable, HERE / "loss_curves.py", *arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -56,7 +56,7 @@ def test_nothing_but_one_choice_says_who_synchronises(path: Path) -> None:
     ours, ddp = (ast.unparse(ast.Module(lines, [])) for lines in (choice.body, choice.orelse))
     # With DDP the wrapper has `no_sync`, with us a function: whoever accumulates says which.
     accumulates = path.stem == "accumulation"
-    no_sync = ("\nwithout_sync = functools.partial(no_sync, model)", "\nwithout_sync = model.no_sync")
+    no_sync = ("\nwithout_sync = functools.partial(autosync.no_sync, model)", "\nwithout_sync = model.no_sync")
     assert ours == "model, optimizer = autosync.parallelize(model, optimizer, args.bundle)" + no_sync[0] * accumulates
     assert ddp == "model = DistributedDataParallel(model)" + no_sync[1] * accumulates
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -100,23 +100,23 @@ def test_curves_are_ddps_under_three_strategies_each(scripts: tuple[str, ...]) -
     assert all(one["num_losses"] >= 30 and one["last_loss"] < one["first_loss"] for one in found["results"])
 
 
-def test_differences_are_the_largest_so_far(benchmark: ModuleType) -> None:
-    assert benchmark.differences([2.0, 1.5, 1.0], [2.0, 1.0, 1.0]) == [0.0, 0.5, 0.5]
+def test_differences_are_the_largest_so_far(suite: ModuleType) -> None:
+    assert suite.differences([2.0, 1.5, 1.0], [2.0, 1.0, 1.0]) == [0.0, 0.5, 0.5]
 
 
-def test_tolerances_follow_the_yardsticks_and_never_fall_below_roundings_of_the_loss(benchmark: ModuleType) -> None:
+def test_tolerances_follow_the_yardsticks_and_never_fall_below_roundings_of_the_loss(suite: ModuleType) -> None:
     reference = [1.0, 1.0, 1.0]
     yardsticks = [[1.0, 1.25, 1.0], [1.0, 1.0, 1.5]]
-    assert benchmark.tolerances(reference, yardsticks, "float64") == [16 * 2.0**-52, 2.5, 5.0]
+    assert suite.tolerances(reference, yardsticks, "float64") == [16 * 2.0**-52, 2.5, 5.0]
 
 
-def test_a_scripts_control_is_that_of_its_most_precise_numbers(benchmark: ModuleType) -> None:
+def test_a_scripts_control_is_that_of_its_most_precise_numbers(suite: ModuleType) -> None:
     results = [
         {"script": "a", "control": {"dtype": "float64"}},
         {"script": "a", "control": {"dtype": "float32"}},
         {"script": "b", "control": None},
     ]
-    assert benchmark.controlled(results) == results[:1]
+    assert suite.controlled(results) == results[:1]
 
 
 @pytest.mark.parametrize(
@@ -131,15 +131,15 @@ def test_a_scripts_control_is_that_of_its_most_precise_numbers(benchmark: Module
         (None, "OperationError: so it goes", False),
     ],
 )
-def test_what_passes(benchmark: ModuleType, losses: list[float] | None, failure: str, passes: bool) -> None:
+def test_what_passes(suite: ModuleType, losses: list[float] | None, failure: str, passes: bool) -> None:
     outcome = {"losses": losses, "failure": failure, "seconds": 1.0}
-    assert benchmark.held(outcome, [2.0, 1.0], [0.1, 0.1])["passes"] is passes
+    assert suite.held(outcome, [2.0, 1.0], [0.1, 0.1])["passes"] is passes
 
 
 @pytest.mark.slow
-def test_a_script_under_torchrun(tmp_path: Path, benchmark: ModuleType) -> None:
+def test_a_script_under_torchrun(tmp_path: Path, suite: ModuleType) -> None:
     """The command of the docstrings, by a bundle."""
-    import loss_curves_cases as cases
+    import curve_cases as cases
 
     script, cluster = cases.SCRIPTS["image classifier"], cases.cluster_of(2)
     model = cases.model_of(script, "float32")

@@ -19,7 +19,7 @@ from autosync.errors import OperationError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.launch_options import RayOptions
 from autosync.testbed import Testbed, live, up
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 HEAD = "head"
 PORT = 6399
@@ -34,7 +34,7 @@ def missing() -> str:
     if os.geteuid():
         return "a raylet in a host of the testbed takes root"
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         return str(error)
     return ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from autosync.errors import OperationError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.testbed import Testbed, live, up
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 HEAD = "head"
 _DAEMONS = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "srun": "slurm-wlm"}
@@ -30,7 +30,7 @@ def missing() -> str:
     if os.geteuid():
         return "a slurmd in a host of the testbed takes root"
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         return str(error)
     return ""

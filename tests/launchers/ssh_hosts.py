@@ -15,7 +15,7 @@ from pathlib import Path
 from autosync.errors import OperationError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.testbed import Testbed, live, up
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 SSHD = "/usr/sbin/sshd"
 PORT = 2222
@@ -31,7 +31,7 @@ def missing() -> str:
     if os.geteuid():
         return "an sshd in a host of the testbed takes root"
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         return str(error)
     return ""

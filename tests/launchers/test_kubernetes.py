@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 
 from autosync.errors import OperationError
-from autosync.launchers import LAUNCHERS
 from autosync.launchers.kubernetes import KubernetesLauncher
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.launch_options import KubernetesOptions
+from autosync.specs.launchers import LAUNCHERS
 
 TRAIN = Path(__file__).parent / "train.py"
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from autosync.errors import InputError, OperationError
-from autosync.launchers import LAUNCHERS
 from autosync.launchers.local import LocalLauncher
 from autosync.launchers.request import LaunchRequest, Process
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.launchers import LAUNCHERS
 
 PATIENT = "import time; time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {PATIENT}"

@@ -1,4 +1,4 @@
-"""What Kubernetes is asked for, written out in full, and held against the models of the client libraries."""
+"""The manifests of clusters, written out in full."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, get_args
 
 import pytest
 import yaml
@@ -19,46 +16,12 @@ import yaml
 from autosync import documents
 from autosync.errors import InputError
 from autosync.launchers import manifests
+from autosync.launchers.agent_link import BOOT
 from autosync.launchers.kubernetes import KubernetesLauncher, manifests_text
-from autosync.launchers.line import BOOT
-from autosync.launchers.request import Script
-from autosync.specs.cluster import ClusterSpec, Node
+from autosync.launchers.request import TrainingScript
+from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster, parse_cluster, save_cluster
-from autosync.specs.launch_options import KubernetesOptions
-
-_node = partial(Node, bandwidth_out=1e8, bandwidth_in=1e8)
-OPTIONS = KubernetesOptions(
-    image="registry.example/train:1",
-    namespace="ml",
-    container={
-        "workingDir": "/work",
-        "resources": {"limits": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 2}},
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-    },
-    pod={"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
-)
-CLUSTER = ClusterSpec(
-    name="My lab",
-    nodes=(
-        _node(name="a", host="a", devices=2),
-        _node(name="s", host="s", role="server", devices=0),
-        _node(name="b", host="b", devices=2),
-    ),
-    launcher="kubernetes",
-    kubernetes=OPTIONS,
-)
-ALIKE = replace(
-    CLUSTER,
-    nodes=(CLUSTER.nodes[0], CLUSTER.nodes[2]),
-    kubernetes=KubernetesOptions(
-        image="registry.example/train:1",
-        namespace="ml",
-        kind="trainjob",
-        pinned=True,
-        container={key: OPTIONS.container[key] for key in ("resources", "volumeMounts")},
-        pod=OPTIONS.pod,
-    ),
-)
+from tests.helpers.kubernetes_clusters import ALIKE, CLUSTER, OPTIONS, check_manifest
 
 IDLE = """\
       - name: node
@@ -230,7 +193,7 @@ def _jobs() -> str:
 
 
 def test_the_request_is_printed_to_the_letter() -> None:
-    script = Script(
+    script = TrainingScript(
         command=("python3", "train it.py"), server_command=("serve",), files={"AUTOSYNC_BUNDLE": Path("best.yaml")}
     )
     text = str(KubernetesLauncher().plan_script(CLUSTER, script, Path("logs")))
@@ -314,7 +277,7 @@ def test_the_job_that_does_the_same_by_itself_is_written_to_the_letter(monkeypat
     request = KubernetesLauncher().plan(CLUSTER, ("x",), Path("logs"))
     assert request.batch_script == RUN
     models = pytest.importorskip("kubernetes.client", reason="the Kubernetes client is not installed")
-    _check(yaml.safe_load(RUN), models.V1Job, "Job")
+    check_manifest(yaml.safe_load(RUN), models.V1Job, "Job")
 
 
 def test_a_train_job_is_printed_to_the_letter() -> None:
@@ -379,60 +342,6 @@ def test_a_pod_in_which_nothing_runs_ends() -> None:
     finally:
         process.kill()
         process.wait()
-
-
-@pytest.mark.parametrize("cluster", [CLUSTER, replace(CLUSTER, kubernetes=replace(OPTIONS, pinned=True))])
-def test_jobs_and_services_are_what_the_kubernetes_client_knows(cluster: ClusterSpec) -> None:
-    models = pytest.importorskip("kubernetes.client", reason="the Kubernetes client is not installed")
-    for manifest in manifests.manifests(cluster):
-        model = getattr(models, {"Job": "V1Job", "Service": "V1Service"}[manifest["kind"]])
-        _check(manifest, model, manifest["kind"])
-
-
-def test_train_jobs_are_what_kubeflow_knows() -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed")
-    (manifest,) = manifests.manifests(ALIKE)
-    _check(manifest, models.TrainerV1alpha1TrainJob, "TrainJob")
-
-
-def test_the_check_against_models_finds_what_is_wrong() -> None:
-    models = pytest.importorskip("kubernetes.client", reason="the Kubernetes client is not installed")
-    job, *_ = manifests.manifests(CLUSTER)
-    spelled = {**job, "spec": {**job["spec"], "completionmode": "Indexed"}}
-    with pytest.raises(AssertionError, match=r"Job\.spec\.completionmode"):
-        _check(spelled, models.V1Job, "Job")
-    with pytest.raises(ValueError, match=r"backoff_?[lL]imit"):
-        _check({**job, "spec": {**job["spec"], "backoffLimit": "none"}}, models.V1Job, "Job")
-
-
-def _check(value: Mapping[str, Any], model: Any, path: str) -> None:
-    """A manifest is valid for a model of pydantic's, and has no field that the model would silently leave out."""
-    _no_strangers(value, model, path)
-    assert model.from_dict(dict(value)).to_dict() is not None
-
-
-def _no_strangers(value: Any, model: Any, path: str) -> None:
-    if isinstance(value, list):
-        for place, item in enumerate(value):
-            _no_strangers(item, model, f"{path}[{place}]")
-    elif isinstance(value, Mapping) and hasattr(model, "model_fields"):
-        fields = {
-            field.serialization_alias or field.alias or name: field.annotation
-            for name, field in model.model_fields.items()
-        }
-        for key, item in value.items():
-            assert key in fields, f"{path}.{key}"
-            _no_strangers(item, _model_in(fields[key]), f"{path}.{key}")
-
-
-def _model_in(annotation: Any) -> Any:
-    """The model in `Optional[List[Model]]`, if there is one."""
-    if hasattr(annotation, "model_fields"):
-        return annotation
-    # A mapping's values may have any names.
-    if getattr(annotation, "__origin__", None) is dict:
-        return None
-    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
 
 
 def test_the_page_shows_what_is_printed() -> None:

@@ -18,13 +18,13 @@ import pytest
 
 from autosync import documents
 from autosync.errors import InputError, OperationError
-from autosync.launchers import LAUNCHERS
-from autosync.launchers.line import BOOT
+from autosync.launchers.agent_link import BOOT
 from autosync.launchers.ray import RayLauncher
-from autosync.launchers.request import Script
+from autosync.launchers.request import TrainingScript
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, parse_cluster, save_cluster
 from autosync.specs.launch_options import RayOptions
+from autosync.specs.launchers import LAUNCHERS
 
 TRAIN = Path(__file__).parent / "train.py"
 # Ray's own services take most of a minute to start, and the first test waits for them.
@@ -44,7 +44,7 @@ PLANNED = ClusterSpec(
 
 
 def test_the_request_is_printed_to_the_letter() -> None:
-    script = Script(
+    script = TrainingScript(
         command=("python", "train it.py"), server_command=("serve",), files={"AUTOSYNC_BUNDLE": Path("best.yaml")}
     )
     request = RayLauncher().plan_script(PLANNED, script, Path("logs"))
@@ -214,7 +214,7 @@ def test_an_actor_that_is_killed_is_named_and_leaves_nothing(
     await_free: Callable[..., None],
 ) -> None:
     launched, _ = start_waiting()
-    (actor,) = [one for one in hosts.bed.processes()["n1"] if "ray::RayMachine" in str(one)]
+    (actor,) = [one for one in hosts.bed.processes()["n1"] if "ray::RayActor" in str(one)]
     began = time.monotonic()
     os.kill(actor.pid, signal.SIGKILL)
     _, err = launched.communicate(timeout=80)

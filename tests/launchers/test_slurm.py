@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from autosync.errors import InputError
-from autosync.launchers import LAUNCHERS
-from autosync.launchers.line import BOOT
-from autosync.launchers.request import Script
+from autosync.launchers.agent_link import BOOT
+from autosync.launchers.request import TrainingScript
 from autosync.launchers.slurm import SlurmLauncher
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
+from autosync.specs.launchers import LAUNCHERS
 
 TRAIN = Path(__file__).parent / "train.py"
 
@@ -40,7 +40,7 @@ def test_the_batch_script_is_printed_in_full(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("AUTOSYNC_SLURM", "--partition=gpu --time=2:00:00")
     monkeypatch.setattr(sys, "orig_argv", ["python", "/bin/autosync", "launch", "--dry-run", "a b.yaml"])
-    script = Script(
+    script = TrainingScript(
         command=("python", "train it.py"), server_command=("serve",), files={"AUTOSYNC_BUNDLE": Path("best.yaml")}
     )
     request = SlurmLauncher().plan_script(PLANNED, script, Path("logs"))

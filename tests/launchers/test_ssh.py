@@ -19,12 +19,12 @@ import pytest
 
 import autosync
 from autosync.errors import InputError, OperationError
-from autosync.launchers import LAUNCHERS
-from autosync.launchers.line import BOOT
-from autosync.launchers.request import Script
+from autosync.launchers.agent_link import BOOT
+from autosync.launchers.request import TrainingScript
 from autosync.launchers.ssh import SshLauncher
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, save_cluster
+from autosync.specs.launchers import LAUNCHERS
 
 TRAIN = Path(__file__).parent / "train.py"
 
@@ -43,7 +43,7 @@ REACH = "-oBatchMode=yes -oConnectTimeout=10 -oControlPath=none -oClearAllForwar
 
 def test_the_request_is_printed_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSYNC_SSH", "ssh -F 'my config'")
-    script = Script(
+    script = TrainingScript(
         command=("python", "train it.py"),
         server_command=("serve",),
         environment={"WISH": "1"},
@@ -169,10 +169,11 @@ def test_what_cannot_be_reached_is_named(
 
     address = hosts.bed.address("n1")
     no_python = attempt(replace(hosts.cluster, python="/no/such/python"))
-    assert f"error: n0 ({hosts.bed.address('n0')}): no Python at /no/such/python: say `python: PATH`" in no_python
+    both = ", ".join(f"{node} ({hosts.bed.address(node)})" for node in ("n0", "n1"))
+    assert f"error: {both}: no Python at /no/such/python: say `python: PATH`" in no_python
     assert "error: n1 (no-such-host.invalid): no such host" in attempt(with_host("no-such-host.invalid"))
     nobody = attempt(with_host(hosts.bed.address("head")))
-    assert f"error: n1 ({hosts.bed.address('head')}): nobody answers there: is sshd running?" in nobody
+    assert f"error: n1 ({hosts.bed.address('head')}): no server answers there: is sshd running?" in nobody
     known = hosts.known_hosts.read_text()
     hosts.known_hosts.write_text("".join(line for line in known.splitlines(keepends=True) if address not in line))
     assert f"error: n1 ({address}): its host key is not the known one" in attempt(hosts.cluster)

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from autosync.errors import OperationError
-from autosync.launchers import LAUNCHERS
 from autosync.launchers.request import Launch
 from autosync.launchers.testbed import TestbedLauncher
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.launchers import LAUNCHERS
 from autosync.testbed import live, up
 from autosync.testbed.layout import cluster_key
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 TRAIN = Path(__file__).parent / "train.py"
 SHOW = """
@@ -34,7 +34,7 @@ print(os.sched_getscheduler(0) == os.SCHED_BATCH, os.environ["RANK"], os.environ
 @pytest.fixture
 def cluster() -> Iterator[ClusterSpec]:
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     nodes = (
@@ -58,7 +58,7 @@ def test_the_plan_is_pure_and_complete(cluster: ClusterSpec, tmp_path: Path) -> 
     launcher = TestbedLauncher()
     request = launcher.plan(cluster, ("train", "x"), tmp_path)
     assert request == launcher.plan(cluster, ("train", "x"), tmp_path)
-    assert find_places().existing(cluster_key(cluster)) == ()
+    assert find_folders().existing(cluster_key(cluster)) == ()
     assert [process.host for process in request.processes] == ["a", "a", "b", "s"]
     assert all(process.command[-5:] == ("chrt", "--batch", "0", "train", "x") for process in request.processes)
     assert [process.command[0] for process in request.processes] == ["nsenter"] * 4
@@ -83,9 +83,9 @@ def test_ranks_run_in_their_hosts_and_the_testbed_goes_with_them(cluster: Cluste
     finally:
         launch.stop()
     logs = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(4)]
-    places = [(0, 0), (1, 1), (2, 0), (3, 0)]
-    assert logs == [f"True {rank} {local} 3 ['eth0', 'lo'] eth0\n" for rank, local in places]
-    assert find_places().existing(cluster_key(cluster)) == ()
+    folders = [(0, 0), (1, 1), (2, 0), (3, 0)]
+    assert logs == [f"True {rank} {local} 3 ['eth0', 'lo'] eth0\n" for rank, local in folders]
+    assert find_folders().existing(cluster_key(cluster)) == ()
 
 
 def test_a_testbed_that_is_up_is_used_and_stays(cluster: ClusterSpec, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_testbed_that_is_up_is_used_and_stays(cluster: ClusterSpec, tmp_path: 
             launch.stop()
         assert all(code not in (None, 0) for code in launch.exit_codes())
         assert bed.faults() == ()
-    assert find_places().existing(cluster_key(cluster)) == ()
+    assert find_folders().existing(cluster_key(cluster)) == ()
 
 
 def test_a_command_that_is_not_there_ends_with_127(cluster: ClusterSpec, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_start_that_fails_leaves_no_rank_and_no_testbed(
     request.processes[-1].log.mkdir()
     with pytest.raises(OperationError, match="a rank could not be started: "):
         launcher.start(request)
-    assert find_places().existing(cluster_key(cluster)) == ()
+    assert find_folders().existing(cluster_key(cluster)) == ()
     assert os.getpid() > 0
 
 
@@ -136,14 +136,14 @@ def test_a_script_trains_as_it_does_here(
     assert len(steps) == 4
     assert steps == re.findall(r"step \d: [0-9.]+", local.stdout)
     assert "s rank 3 | training has ended after 4 steps" in on_bed.stdout
-    assert find_places().existing(cluster_key(cluster)) == ()
+    assert find_folders().existing(cluster_key(cluster)) == ()
 
 
 @pytest.fixture
 def hosts(cluster: ClusterSpec, make_here: Callable[[ClusterSpec], Any]) -> Iterator[Any]:
     """The testbed's hosts, which are gone with what runs in them."""
     yield make_here(cluster)
-    assert find_places().existing(cluster_key(cluster)) == ()
+    assert find_folders().existing(cluster_key(cluster)) == ()
 
 
 @pytest.mark.slow

@@ -19,10 +19,12 @@ from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
-from autosync.strategy.representation import AllReduce, Message, ParameterServer, Strategy
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import clusters, models
-from autosync.testing.plans import cluster_of, examples
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.example_plans import cluster_of, examples
+from tests.helpers.random_specs import clusters, models
 
 See = Callable[[str], Any]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autosync.errors import DocumentError, InputError
 from autosync.pictures.timeline_picture import MAX_LANES, figures, timeline_picture
 from autosync.pictures.trace_file import NUM_WARMUP, RankTrace, Span, Step, choose_steps, read_trace, steps_of
-from autosync.runtime.trace import COMPUTE, Compute, Trace
+from autosync.runtime.engine.trace import COMPUTE, Compute, Trace
 
 See = Callable[[str], Any]
 
@@ -197,7 +197,7 @@ def test_many_lanes_and_messages_stay_readable(see: See) -> None:
         for i in range(60)
     ]
     seen = see(timeline_picture([rank_of(*spans)], (Step(0, 0.0, 0.1),), title="t"))
-    assert f"and {60 - MAX_LANES} more lanes" in seen.texts
+    assert f"and {60 - MAX_LANES} more tracks" in seen.texts
     assert {"reduce", "broadcast"} <= set(seen.texts)
 
 
@@ -230,3 +230,15 @@ def test_any_timeline_can_be_drawn(see: See, drawn: list[tuple[str, str, int, fl
     text = timeline_picture([rank_of(*spans)], (Step(0, 0.0, seconds),), title="t")
     see(text)
     assert text == timeline_picture([rank_of(*spans)], (Step(0, 0.0, seconds),), title="t")
+
+
+def test_the_queues_of_a_lane_are_told_apart_by_what_they_do(see: See) -> None:
+    spans = [
+        *step_spans(0, 0.0)[:2],
+        span("transfer", "reduce of w (operation 4)", 5, 0.03, 0.06),
+        span("transfer", "broadcast of w (operation 5)", 6, 0.06, 0.09),
+    ]
+    tracks = {0: "training", 5: "lane 1, stage 0", 6: "lane 1, stage 1"}
+    rank = RankTrace(name="rank 0 on here", tracks=tracks, spans=tuple(spans))
+    seen = see(timeline_picture([rank], (Step(0, 0.0, 0.1),), title="t"))
+    assert {"lane 1: reduce", "lane 1: broadcast"} <= set(seen.texts)

@@ -9,18 +9,14 @@ from autosync.plan.describe import describe_plan
 from autosync.plan.lowering import lower
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
-from autosync.strategy.representation import (
-    AllReduce,
-    Message,
-    OuterOptimizer,
-    Overlap,
-    ParameterServer,
-    Periodic,
-    Strategy,
-    Synchroniser,
-)
+from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import clusters, models
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Synchroniser
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from tests.helpers.random_specs import clusters, models
 
 
 def cluster_of(*devices: int, rack: str | None = None) -> ClusterSpec:
@@ -88,21 +84,21 @@ def test_all_reduce_in_full() -> None:
 def test_servers_with_forward_overlap_in_full() -> None:
     messages = one_each(ParameterServer(server="n2", local_proxy=True), ParameterServer(server="n0", update="worker"))
     assert told(*messages, cluster=cluster_of(2, 2, 0), overlap="forward") == (
-        "plan: 2 messages, 10 stages, 10 operations, 6 transfers among them, 4 lanes\n"
+        "plan: 2 messages, 10 stages, 10 operations, 6 transfers among them, 1 lane\n"
         "\n"
         "stage  what            who                          bytes  lane  priority  after\n"
         "message 0: v1\n"
-        "0.1    reduce star     all other workers to n0:0    4 kB   1     0         the gradient of v1\n"
+        "0.1    reduce star     all other workers to n0:0    4 kB   0     0         the gradient of v1\n"
         "0.2    average         n0:0                                                0.1\n"
-        "0.3    broadcast star  n0:0 to all other workers    4 kB   2     0         0.1, 0.2\n"
+        "0.3    broadcast star  n0:0 to all other workers    4 kB   0     0         0.1, 0.2\n"
         "0.4    update SGD      all workers                                         0.2, 0.3, step()\n"
         "message 1: v0\n"
         "1.1    reduce star     within nodes                 4 kB   0     0         the gradient of v0\n"
-        "1.2    reduce star     one rank of each node to n2  4 kB   1     0         the gradient of v0; 1.1\n"
+        "1.2    reduce star     one rank of each node to n2  4 kB   0     0         the gradient of v0; 1.1\n"
         "1.3    average         n2                                                  1.1, 1.2\n"
         "1.4    update SGD      n2                                                  1.3, step()\n"
-        "1.5    broadcast star  n2 to one rank of each node  4 kB   2     0         1.4, step()\n"
-        "1.6    broadcast star  within nodes                 4 kB   3     0         1.4, step(), 1.5\n"
+        "1.5    broadcast star  n2 to one rank of each node  4 kB   0     0         1.4, step()\n"
+        "1.6    broadcast star  within nodes                 4 kB   0     0         1.4, step(), 1.5\n"
         "\n"
         "gates:\n"
         "  v0 is used after 1.4 of the last step, 1.5 of the last step, 1.6 of the last step\n"

@@ -14,17 +14,13 @@ from autosync.plan.types import Plan, Transfer
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.canonical import canonical, strategy_id
-from autosync.strategy.representation import (
-    AllReduce,
-    Message,
-    Overlap,
-    ParameterServer,
-    Partition,
-    Strategy,
-)
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import random_cluster, random_model
-from autosync.testing.plans import cluster_of, examples, model_with, plan_of
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.example_plans import cluster_of, examples, model_with, plan_of
+from tests.helpers.random_specs import random_cluster, random_model
 
 
 def random_plans(count: int) -> list[tuple[Strategy, ModelSpec, ClusterSpec]]:
@@ -65,15 +61,15 @@ def _check_order(plan: Plan) -> None:
 
 
 def _check_lanes(plan: Plan, strategy: Strategy) -> None:
-    """The stages of a message have lanes of their own, and only messages of one lane share them."""
-    num_lanes = 1 + max(message.lane for message in strategy.messages)
+    """The stages of a message have queues of their own, and only messages of one lane share them."""
+    assert plan.num_lanes == strategy.num_lanes
     for operation in plan.operations:
         if isinstance(operation, Transfer):
             message = strategy.messages[operation.message]
             is_norm = plan.regions[operation.regions[0]].kind == "norm"
-            assert is_norm or operation.lane % num_lanes == message.lane
+            assert is_norm or plan.lane_of(operation) == message.lane
             assert operation.priority == message.priority
-            assert operation.lane < plan.num_lanes
+            assert operation.lane in plan.queues
 
 
 def _check_elements(plan: Plan) -> None:

@@ -14,20 +14,15 @@ import pytest
 
 from autosync.plan.types import Edge, Groups, Plan, Transfer
 from autosync.specs.model import Variable
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    OuterOptimizer,
-    ParameterServer,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    SparseGather,
-    SufficientFactors,
-    TopK,
-)
-from autosync.testing.plans import WEIGHT, plan_of
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, TopK
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
+from tests.helpers.example_plans import WEIGHT, plan_of
 
 TABLE = Variable(name="t", shape=(10, 3), kind="embedding", use=0, ready=0, touched_rows=2.5, max_touched_rows=4)
 

@@ -14,21 +14,16 @@ from autosync.plan.types import Local
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 from autosync.strategy import legality
+from autosync.strategy.codecs import Cast, Int8, PowerSGD
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    Message,
-    OuterOptimizer,
-    ParameterServer,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 TEXT = (Path(__file__).parents[2] / "docs" / "plan.md").read_text(encoding="utf-8")
 

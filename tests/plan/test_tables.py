@@ -20,7 +20,7 @@ from autosync.plan.tables import (
 )
 from autosync.plan.types import Edge, Gate, Local, Transfer
 from autosync.strategy.space import Space
-from autosync.testing.generate import random_cluster, random_model
+from tests.helpers.random_specs import random_cluster, random_model
 
 
 def edges_of(edges: Edges, row: int) -> tuple[Edge, ...]:
@@ -63,4 +63,4 @@ def test_every_operation_and_gate_can_be_read_back(seed: int) -> None:
     ]
     assert tuple(read) == plan.gates
     assert (tables.num_ranks, tables.num_workers) == (len(plan.ranks), plan.num_workers)
-    assert tables.num_lanes == plan.num_lanes
+    assert tables.num_queues == 1 + max(plan.queues, default=-1)

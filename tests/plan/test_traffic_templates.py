@@ -12,21 +12,15 @@ from autosync.plan.types import Transfer
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 from autosync.strategy import legality
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Codec,
-    Int8,
-    Message,
-    ParameterServer,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-    Synchroniser,
-)
+from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Synchroniser
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 LENGTHS = (1, 2, 7, 12, 1000, 1001, 1007)
 COUNTS = (2, 3, 4, 5, 6, 7, 8, 11, 16)

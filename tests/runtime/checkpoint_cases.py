@@ -21,7 +21,7 @@ from autosync.runtime.checkpoints.calls import consolidate, load, save
 from autosync.runtime.checkpoints.folder import read
 from autosync.runtime.parallelize import drain, parallelize, release
 from autosync.strategy.bundle import Bundle, load_bundle
-from autosync.testing.workload_model import WorkloadModel, workload_optimizer
+from tests.helpers.workload_model import WorkloadModel, workload_optimizer
 
 TIMEOUT_SECONDS = 20
 

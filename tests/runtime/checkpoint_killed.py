@@ -20,8 +20,8 @@ from autosync import jsonio
 from autosync.runtime.checkpoints import folder
 from autosync.runtime.checkpoints.collected import Collected, Sent
 from autosync.runtime.checkpoints.folder import Saved
-from autosync.runtime.checkpoints.state import RankState, pack
-from autosync.runtime.states import Held, Place
+from autosync.runtime.checkpoints.rank_state import RankState, pack
+from autosync.runtime.memory.kept_state import Held, Place
 
 NUM_WORKERS = 2
 _TRACED = {folder.__file__, jsonio.__file__}

@@ -21,10 +21,12 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import Message, Sharded, Strategy, SufficientFactors
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 HERE = Path(__file__).parent
-EXACTNESS = HERE.parents[1] / "benchmarks" / "exactness.py"
+EXACTNESS = HERE.parents[1] / "benchmarks" / "exactness" / "exactness.py"
 LIMIT_SECONDS = 150.0
 
 CLUSTERS = {"one node": (2,), "two nodes": (2, 2), "four nodes": (1, 1, 1, 1), "unequal": (2, 1)}
@@ -142,7 +144,7 @@ def make_ranks(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
 
 @pytest.fixture
 def exactness() -> Callable[..., dict[str, Any]]:
-    """Runs `benchmarks/exactness.py` with arguments; what it prints."""
+    """Runs `benchmarks/exactness/exactness.py` with arguments; what it prints."""
 
     def run(*arguments: str, limit_seconds: float = 200) -> dict[str, Any]:
         done = subprocess.run(

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from autosync.plan.expansion import chunk_bounds
-from autosync.runtime.collectives import run_native, run_native_content
-from autosync.runtime.links import Links, base_store, session_name
+from autosync.runtime.wire.links import Links, base_store, session_name
+from autosync.runtime.wire.native_collectives import run_native, run_native_content
 
 SIZES = (0, 1, 2, 3, 4, 7, 8, 33)
 DTYPES = (torch.float64, torch.float32, torch.uint8)

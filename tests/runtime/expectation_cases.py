@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import expectation_optimizers
 import expectation_states
 import expectation_steps
 import torch
@@ -19,7 +20,11 @@ from autosync.runtime.parallelize import describe
 
 
 def script_of(name: str) -> Callable[[Script], Values]:
-    found: Callable[[Script], Values] = {**vars(expectation_steps), **vars(expectation_states)}[name]
+    found: Callable[[Script], Values] = {
+        **vars(expectation_steps),
+        **vars(expectation_states),
+        **vars(expectation_optimizers),
+    }[name]
     return found
 
 

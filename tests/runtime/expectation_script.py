@@ -54,6 +54,7 @@ class Script:
         torch.manual_seed(SEED + self.rank + seed)
         self.model = self.task.model()
         self.optimizer = self.task.optimizer(self.model.parameters())
+        self.others: list[torch.optim.Optimizer] = []
         self.batches = torch.Generator().manual_seed(100 + self.rank + seed)
         self.called: Any = self.model
 
@@ -70,7 +71,8 @@ class Script:
             return self
         options = {**self.options, **options}
         is_late = options.pop("is_late", False)
-        parallelize(self.model, self.optimizer, self.bundle, self.group, **options)
+        given: Any = [self.optimizer, *self.others] if self.others else self.optimizer
+        parallelize(self.model, given, self.bundle, self.group, **options)
         self.called = self.model
         if is_late:
             delay_updates(self.model)

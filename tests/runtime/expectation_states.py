@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,6 +76,48 @@ def averages(script: Script) -> Values:
         script.drain()
         average.update_parameters(script.model)
     return {name: value.clone() for name, value in average.module.state_dict().items()}
+
+
+def averages_at_once(script: Script) -> Values:
+    """The same without `drain`, by `_foreach` functions: an average waits for the updates that it reads."""
+    script.start()
+    average = AveragedModel(script.model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    for _ in range(NUM_STEPS):
+        script.step()
+        average.update_parameters(script.model)
+    return {name: value.clone() for name, value in average.module.state_dict().items()}
+
+
+def clamps(script: Script) -> Values:
+    """Parameters are clamped after each step."""
+    return _clamps(script, lambda parameter: parameter)
+
+
+def clamps_data(script: Script) -> Values:
+    """The same of `p.data`, as the first Wasserstein GANs did it."""
+    return _clamps(script, lambda parameter: parameter.data)
+
+
+def _clamps(script: Script, of: Callable[[Tensor], Tensor]) -> Values:
+    script.start()
+    for _ in range(NUM_STEPS):
+        script.step()
+        with torch.no_grad():
+            for parameter in script.model.parameters():
+                of(parameter).clamp_(-0.2, 0.2)
+    return script.values()
+
+
+def keeps_data(script: Script) -> Values:
+    """Tensors that share the parameters' memory are made before training, and read after each step."""
+    kept = {name: parameter.data.view(-1) for name, parameter in script.model.named_parameters()}
+    script.start()
+    average = {name: value.clone() for name, value in kept.items()}
+    for _ in range(NUM_STEPS):
+        script.step()
+        for name, value in kept.items():
+            average[name] = 0.5 * average[name] + 0.5 * value
+    return average
 
 
 def copies(script: Script) -> Values:
@@ -161,6 +204,36 @@ def zeroes_after_backward(script: Script) -> Values:
     script.step()
     script.optimizer.zero_grad()
     script.loss().backward()
+    script.optimizer.zero_grad()
+    script.optimizer.step()
+    return script.values()
+
+
+def zeroes_and_steps(script: Script) -> Values:
+    """The gradient is set to zero before the step: momentum and decay move what they move."""
+    script.start()
+    script.step()
+    script.optimizer.zero_grad()
+    script.loss().backward()
+    script.optimizer.zero_grad(set_to_none=False)
+    script.optimizer.step()
+    return script.values()
+
+
+def throws_one_away(script: Script) -> Values:
+    """One gradient of several is thrown away before the step."""
+    script.start()
+    script.step()
+    script.optimizer.zero_grad()
+    script.loss().backward()
+    next(script.model.parameters()).grad = None
+    script.optimizer.step()
+    return script.values()
+
+
+def steps_without_backward(script: Script) -> Values:
+    """A step without gradients moves nothing."""
+    script.start().steps(2)
     script.optimizer.zero_grad()
     script.optimizer.step()
     return script.values()

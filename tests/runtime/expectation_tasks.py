@@ -1,7 +1,9 @@
 """What the expectations of DDP users are tried on, beside the tasks of `tasks.py`."""
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -121,3 +123,65 @@ def scaled_fused() -> Task:
         return torch.optim.Adam(parameters, lr=0.02, fused=True)
 
     return replace(scaled(), name="scaled_fused", optimizer=optimizer)
+
+
+class Adaptive(torch.optim.Optimizer):
+    """A number over all parameters, as that of D-Adaptation."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr, "d": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            given = [p for p in group["params"] if p.grad is not None]
+            group["d"] = max(group["d"], 0.01 * sum(float(p.grad.abs().sum()) for p in given))
+            for parameter in given:
+                parameter.sub_(parameter.grad, alpha=group["lr"] * group["d"])
+
+
+class Marks(torch.optim.Optimizer):
+    """Reads what the script has written onto parameters, as muP does."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=group["lr"] * getattr(parameter, "lr_scale", 1.0))
+
+
+class Empty(nn.Module):
+    """A parameter without elements, one without axes, and a scripted layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 6)
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        with warnings.catch_warnings():
+            # torch advises against it; models have it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.scripted = torch.jit.script(nn.Linear(6, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.scripted(torch.tanh(self.layer(x))) * self.scale + self.empty.sum()
+        return found
+
+
+def adaptive() -> Task:
+    """With an optimizer that updates all variables together."""
+    return replace(layers(), name="adaptive", optimizer=Adaptive)
+
+
+def marked() -> Task:
+    """With an optimizer that reads attributes of parameters."""
+    return replace(layers(), name="marked", optimizer=Marks)
+
+
+def empty() -> Task:
+    """With a parameter that has no elements, one that has no axes, and a scripted layer."""
+    return replace(layers(), name="empty", model=lambda: Empty().double())

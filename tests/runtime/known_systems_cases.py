@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autosync.plan.lowering import lower
 from autosync.strategy.bundle import load_bundle
+from autosync.strategy.codecs import PowerSGD
 from autosync.strategy.presets.lossy import is_worth_factors
-from autosync.strategy.representation import PowerSGD
 
 NUM_STEPS = 4
 # In the first step DDP does not know the order yet in which gradients come, and in the second it has just learnt it.

@@ -32,8 +32,9 @@ def load(path: Path) -> ModuleType:
 def run_rank(folder: Path, rank: int, num_ranks: int) -> None:
     store = dist.FileStore(str(folder / "rendezvous"), num_ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=dt.timedelta(seconds=60))
-    # Cases are made of one another.
+    # Cases import one another, and the helpers of all tests.
     sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.append(str(Path(__file__).parents[2]))
     load(Path(__file__).with_name("rank_cases.py"))
     answers: list[Any] = []
     for name, arguments in json.loads((folder / "cases.json").read_text()):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autosync.runtime.serve import Server
+from autosync.runtime.serving.serve import Server
 from autosync.strategy.bundle import load_bundle
 
 

@@ -24,9 +24,9 @@ from autosync import jsonio
 from autosync.errors import DocumentError, OperationError
 from autosync.runtime.checkpoints import folder
 from autosync.runtime.checkpoints.collected import Collected, Sent
-from autosync.runtime.checkpoints.natures import first_difference
-from autosync.runtime.checkpoints.state import RankState, pack, unpack
-from autosync.runtime.states import Held, Place
+from autosync.runtime.checkpoints.rank_state import RankState, pack, unpack
+from autosync.runtime.checkpoints.state_kinds import first_difference
+from autosync.runtime.memory.kept_state import Held, Place
 
 HERE = Path(__file__).parent
 

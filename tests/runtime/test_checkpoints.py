@@ -18,21 +18,15 @@ from autosync.plan.bundling import bundled
 from autosync.plan.reference.workload import Workload
 from autosync.runtime.checkpoints.folder import read
 from autosync.strategy.bundle import save_bundle
-from autosync.strategy.representation import (
-    Cast,
-    Int8,
-    Message,
-    OuterOptimizer,
-    ParameterServer,
-    Partition,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    Strategy,
-    TopK,
-)
-from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, model_of
-from autosync.testing.workload_model import WorkloadModel, workload_optimizer
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, TopK
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from tests.helpers.example_plans import ALL, SGD, Example, cluster_of, examples, model_of
+from tests.helpers.workload_model import WorkloadModel, workload_optimizer
 
 HERE = Path(__file__).parent
 # Odd numbers, so that periods of two steps are cut in half, and more steps than anything is late.

@@ -16,12 +16,13 @@ from autosync.plan.reference.codecs import encode as reference_encode
 from autosync.plan.reference.codecs import orthogonal as reference_orthogonal
 from autosync.plan.types import Local
 from autosync.plan.wires import encoded_bytes
-from autosync.runtime.codecs import add_decoded, encode, orthogonal, wide
-from autosync.runtime.locals import Locals
-from autosync.runtime.memory import Memory
+from autosync.runtime.local.codecs import add_decoded, encode, orthogonal, wide
+from autosync.runtime.local.operations import Locals
+from autosync.runtime.memory.regions import Memory
 from autosync.specs.model import DType, Variable
-from autosync.strategy.representation import AllReduce, Cast, Codec, Int8, PowerSGD, Sign, TopK
-from autosync.testing.plans import plan_of
+from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from tests.helpers.example_plans import plan_of
 
 codecs = st.one_of(
     st.builds(Int8, block=st.integers(1, 300)),

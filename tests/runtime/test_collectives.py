@@ -3,7 +3,7 @@
 import pytest
 
 from autosync.plan.types import Transfer
-from autosync.runtime.collectives import is_native
+from autosync.runtime.wire.native_collectives import is_native
 
 NUM_RANKS = 4
 CASES = ("native_collectives", "a_dead_peer_of_a_native_collective")

@@ -12,11 +12,12 @@ import pytest
 
 from autosync.errors import OperationError
 from autosync.plan.types import Edge, Plan, Transfer
-from autosync.runtime.engine import Engine
-from autosync.runtime.script import script_of
-from autosync.runtime.updates import engine_updates
-from autosync.strategy.representation import Overlap, ParameterServer
-from autosync.testing.plans import example, examples
+from autosync.runtime.engine.engine import Engine
+from autosync.runtime.engine.rank_script import script_of
+from autosync.runtime.local.engine_updates import engine_updates
+from autosync.strategy.representation import Overlap
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.example_plans import example, examples
 
 NUM_ITERATIONS = 5
 

@@ -14,9 +14,10 @@ from torch import nn
 from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Local, Plan
-from autosync.runtime.engine_optimizer import EngineOptimizer, EngineUpdate
-from autosync.runtime.memory import Memory
-from autosync.runtime.optimizer_facts import (
+from autosync.runtime.local.engine_optimizer import EngineOptimizer
+from autosync.runtime.local.engine_update import EngineUpdate
+from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.local.optimizer_facts import (
     OptimizerFacts,
     Options,
     Step,
@@ -26,8 +27,8 @@ from autosync.runtime.optimizer_facts import (
     plain_step,
     step_from_plain,
 )
-from autosync.runtime.states import bring_home
-from autosync.runtime.updates import engine_updates
+from autosync.runtime.memory.kept_state import bring_home
+from autosync.runtime.memory.regions import Memory
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.representation import Message, Strategy
@@ -185,7 +186,7 @@ def _check_states_at_home(
     """States of variables that the rank updated in pieces, all of them; how many."""
     before = set(rank.users.state)
     pieces = [state for update in rank.updates.values() for state in update.piece_states()]
-    bring_home(plan, pieces, rank.parameters, rank.users)
+    bring_home(plan, pieces, rank.parameters, rank.users.state.__setitem__)
     count = 0
     for name, parameter in rank.parameters.items():
         has_all = sum(p.stop - p.start for p in pieces if plan.parts[p.part].variable.name == name) == parameter.numel()

@@ -1,4 +1,4 @@
-"""Real ranks train what one process would: a slice of `benchmarks/exactness.py`, and cases of its that once failed."""
+"""Real ranks train what one process would: a slice of `benchmarks/exactness`, and cases of it that once failed."""
 
 import json
 from pathlib import Path

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from autosync.runtime.exchange import Coming, Exchange, Flow
-from autosync.runtime.pieces import compile_pieces
+from autosync.runtime.wire.exchange import Coming, Exchange, Flow
+from autosync.runtime.wire.transfer_pieces import compile_pieces
 
 NUM_RANKS = 4
 CASES = (

@@ -19,7 +19,9 @@ from autosync.specs.model import ModelSpec, Variable
 from autosync.specs.model_file import model_of
 from autosync.strategy.bundle import save_bundle
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import AllReduce, Message, Strategy, SufficientFactors
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 Overlap: TypeAlias = Literal["backward", "forward"]
 
@@ -56,6 +58,7 @@ SAME: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         ("clips", "clipped", EVERYWHERE),
         ("clips_otherwise", "layers", USERS),
         ("clips_some", "layers", USERS),
+        ("clips_some_steps", "clipped", EVERYWHERE),
         ("autocasts", "single", EVERYWHERE),
         ("scales", "single", USERS),
         ("scales", "scaled", EVERYWHERE),
@@ -95,12 +98,56 @@ SAME: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         ("fails_before_gradients", "layers", EVERYWHERE),
         ("never_zeroes", "layers", USERS),
         ("zeroes_in_place", "layers", EVERYWHERE),
-        ("zeroes_after_backward", "layers", USERS),
+        ("zeroes_after_backward", "layers", EVERYWHERE),
+        ("zeroes_after_backward", "clipped", EVERYWHERE),
+        ("zeroes_and_steps", "layers", USERS),
+        ("throws_one_away", "layers", USERS),
+        ("averages_at_once", "everything", EVERYWHERE),
+        ("keeps_data", "everything", EVERYWHERE),
+        ("clamps_data", "layers", EVERYWHERE),
+        ("steps_without_backward", "layers", ENGINES),
         ("sets_a_gradient", "layers", USERS),
         ("two_at_once", "layers", EVERYWHERE),
         ("again", "everything", WORKERS),
         ("buffers", "normed", EVERYWHERE),
         ("buffers_of_all", "normed", EVERYWHERE),
+    ],
+    "optimizers": [
+        ("two_optimizers", "layers", EVERYWHERE),
+        ("two_optimizers_and_clipping", "clipped", EVERYWHERE),
+        ("two_kinds", "layers", USERS),
+        ("one_of_two_is_given", "layers", USERS),
+        ("another_comes_later", "layers", USERS),
+        ("steps_in_turn", "layers", USERS),
+        ("steps_twice", "layers", USERS),
+        ("calls_the_parent", "layers", USERS),
+        ("lbfgs", "layers", USERS),
+        ("step_fails_once", "layers", USERS),
+        ("holds_a_layer", "layers", EVERYWHERE),
+        ("holds_frozen_ones", "everything", EVERYWHERE),
+        ("takes_a_parameter_out", "layers", USERS),
+        ("gives_new_memory", "layers", EVERYWHERE),
+    ],
+    "states of optimizers": [
+        ("clears_the_state", "layers", EVERYWHERE),
+        ("clears_before_any", "layers", EVERYWHERE),
+        ("replaces_the_state", "layers", EVERYWHERE),
+        ("drops_an_entry", "layers", WORKERS),
+        ("scales_the_state", "layers", WORKERS),
+        ("puts_a_state", "layers", WORKERS),
+        ("looks_at_the_state", "layers", WORKERS),
+        ("copies_the_optimizer", "layers", WORKERS),
+        ("clears_between_backward_and_step", "layers", EVERYWHERE),
+        ("scales_what_came_home", "layers", EVERYWHERE),
+        ("drops_what_came_home", "layers", EVERYWHERE),
+        ("looks_at_what_came_home", "layers", EVERYWHERE),
+        ("scales_and_saves", "layers", EVERYWHERE),
+        ("looks_ahead", "layers", USERS),
+        ("looks_ahead_alone", "layers", USERS),
+        ("plain", "adaptive", USERS),
+        ("marked", "marked", WORKERS),
+        ("plain", "empty", EVERYWHERE),
+        ("has_become_another", "layers", USERS),
     ],
 }
 
@@ -111,6 +158,9 @@ COMPILED = [
     ("compiled_model_is_given", "everything", EVERYWHERE),
     ("compiled_in_place", "layers", EVERYWHERE),
 ]
+
+LOOKS = ("drops_an_entry", "scales_the_state", "puts_a_state", "looks_at_the_state", "copies_the_optimizer")
+"""Scripts that look at the optimizer's state, which may be elsewhere."""
 
 # Script, task, ways, and how the refusal begins.
 REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
@@ -123,17 +173,39 @@ REFUSED: list[tuple[str, str, tuple[str, ...], str]] = [
     ("clips_after_the_step", "clipped", ENGINES, "OperationError: the gradients are those of the last step"),
     ("clips_before_unscaling", "scaled_and_clipped", ENGINES, "OperationError: gradients are unscaled after they were"),
     ("scales", "single", ENGINES, "OperationError: the gradient of 0.weight belongs to the engine"),
-    ("never_zeroes", "layers", ENGINES, "OperationError: the gradient of 0.weight is that of the last step"),
-    ("never_zeroes", "clipped", ENGINES, "OperationError: the gradient of 0.weight is that of the last step"),
-    ("zeroes_after_backward", "layers", ENGINES, "OperationError: the gradient of 0.weight was thrown away"),
-    ("zeroes_after_backward", "clipped", ENGINES, "OperationError: the gradient of 0.weight was thrown away"),
+    ("never_zeroes", "layers", ENGINES, "OperationError: the gradient of 0.weight was there already when a backward"),
+    ("never_zeroes", "clipped", ENGINES, "OperationError: the gradient of 0.weight was there already when a backward"),
+    ("zeroes_and_steps", "layers", ENGINES, "OperationError: the gradient of 0.weight was set to zero after backward"),
+    ("throws_one_away", "layers", ENGINES, "OperationError: the gradient of 0.weight was thrown away"),
     ("sets_a_gradient", "layers", ENGINES, "OperationError: the gradient of 0.weight was replaced"),
-    ("uses_a_closure", "layers", EVERYWHERE, "OperationError: optimizer.step(closure)"),
+    ("uses_a_closure", "layers", ENGINES, "OperationError: optimizer.step(closure): the engine updates 0.weight"),
+    ("two_kinds", "layers", ENGINES, "OperationError: the optimizer is torch.optim.sgd.SGD; the bundle was made for"),
+    (
+        "one_of_two_is_given",
+        "layers",
+        ENGINES,
+        "OperationError: 2.weight is in no optimizer that parallelize was given",
+    ),
+    (
+        "another_comes_later",
+        "layers",
+        ENGINES,
+        "OperationError: an optimizer that parallelize was not given (SGD) steps",
+    ),
+    ("steps_in_turn", "layers", ENGINES, "OperationError: a backward pass before all optimizers of the model have"),
+    ("steps_twice", "layers", ENGINES, "OperationError: optimizer.step() was called without a synchronised backward"),
+    ("takes_a_parameter_out", "layers", ENGINES, "OperationError: the optimizer has 3 parameters in 1 groups, and had"),
+    ("replaces_a_parameter", "layers", EVERYWHERE, "OperationError: the model has another tensor for 0.weight than"),
+    ("has_become_another", "layers", ENGINES, "OperationError: the optimizer is torch.optim.adam.Adam, and the engine"),
+    ("wraps", "layers", EVERYWHERE, "OperationError: parallelize was given expectation_optimizers.wraps"),
+    ("looks_ahead", "layers", ENGINES, "OperationError: the optimizer is expectation_optimizers.Lookahead; the bundle"),
+    ("looks_ahead_alone", "layers", ENGINES, "OperationError: an optimizer that parallelize was not given (Look"),
+    *((script, "layers", APART, "OperationError: the optimizer's state of 0.") for script in LOOKS),
     ("adds_a_group", "layers", ENGINES, "OperationError: the optimizer has 4 parameters in 2 groups, and had 2 in 1"),
     ("thaws", "everything", EVERYWHERE, "OperationError: frozen.weight is trainable now; in the bundle it is frozen"),
     ("several_forwards", "layers", ("factors",), "OperationError: the gradient of 2.weight came from 3 calls"),
     ("fails_among_gradients", "layers", ENGINE, "OperationError: a backward pass has ended with an error"),
-    ("fails_among_gradients", "layers", ("reducer",), "OperationError: 0.bias, 0.weight got no gradient"),
+    ("fails_among_gradients", "layers", ("reducer",), "OperationError: a backward pass has ended with an error"),
     ("resumes", "everything", APART, "OperationError: the optimizer's state of "),
 ]
 
@@ -184,12 +256,12 @@ def write(folder: Path, task: str, way: str, cluster: ClusterSpec) -> str:
 
 DESCRIPTIONS = {
     "reducer": """torch's reducer: 2 workers
-1 message of 3 parts, 1 transfer in 1 lane, overlap backward
+1 message of 5 parts, 1 transfer in 1 lane, overlap backward
 all_reduce (native)
 the user's optimizer updates everything
 buffers of 48 bytes come from the first worker in every step""",
     "forward": """autosync's engine: 2 workers
-3 messages of 3 parts, 3 transfers in 1 lane, overlap forward
+5 messages of 5 parts, 5 transfers in 1 lane, overlap forward
 all_reduce (native)
 the engine updates everything
 buffers of 48 bytes come from the first worker in every step""",

@@ -15,12 +15,14 @@ from torch.nn import functional
 from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
-from autosync.runtime.factors import Factors, Pair, cut_factors, pack_factors, rebuild, unpack_factors
-from autosync.runtime.memory import Memory
+from autosync.runtime.local.factors import Factors, Pair, cut_factors, pack_factors, rebuild, unpack_factors
+from autosync.runtime.memory.regions import Memory
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
-from autosync.strategy.parts import Part, parts_of
-from autosync.strategy.representation import AllReduce, Message, Partition, Strategy, SufficientFactors
+from autosync.strategy.parts import Part, Partition, parts_of
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 WIDTH, DEPTH = 6, 4
 

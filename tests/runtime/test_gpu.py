@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from autosync.runtime.device import used_here
+from autosync.runtime.engine.device import used_here
 from autosync.strategy.representation import Overlap
 from autosync.strategy.space import Limits, Space
-from autosync.testing.plans import Example, cluster_of, examples, model_of
-from autosync.testing.whole_plans import check
+from tests.helpers.example_plans import Example, cluster_of, examples, model_of
+from tests.helpers.whole_plans import check
 
 HERE = Path(__file__).parent
 # A workload's gradients are no products of factors.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autosync.runtime.iterations import Iteration, Iterations
-from autosync.runtime.script import Link, Script
+from autosync.runtime.engine.iterations import Iteration, Iterations
+from autosync.runtime.engine.rank_script import Link, Script
 
 COPY, SEND, USERS, GATE = range(4)
 

@@ -2,7 +2,7 @@
 
 import re
 
-from autosync.runtime.links import said
+from autosync.runtime.wire.links import said
 
 NUM_RANKS = 4
 CASES = (

@@ -13,21 +13,18 @@ from torch import nn
 
 from autosync.plan.lowering import lower
 from autosync.plan.types import Local
-from autosync.runtime.locals import clip_coefficient, sum_of_squares
-from autosync.runtime.optimizer_facts import options_of
-from autosync.runtime.sparse import Rows
+from autosync.runtime.local.operations import clip_coefficient, sum_of_squares
+from autosync.runtime.local.optimizer_facts import options_of
+from autosync.runtime.local.sparse_rows import Rows
 from autosync.specs.cluster import ClusterSpec
-from autosync.strategy.representation import (
-    AllReduce,
-    Message,
-    ParameterServer,
-    Partition,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
-from autosync.testing.local_work import CASES, DENSE, MIXED, OneRank, World, check, cluster, make_gradient, strategies
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
+from tests.helpers.local_work import CASES, DENSE, MIXED, OneRank, World, check, cluster, make_gradient, strategies
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
-from autosync.runtime.memory import Memory
+from autosync.runtime.memory.regions import Memory
 from autosync.specs.model import ModelSpec, Variable
-from autosync.strategy.representation import Message, Partition, Strategy
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import random_model
-from autosync.testing.plans import cluster_of, model_with
+from tests.helpers.example_plans import cluster_of, model_with
+from tests.helpers.random_specs import random_model
 
 WEIGHT = Variable(name="w", shape=(4, 6), use=0, ready=1)
 BIAS = Variable(name="b", shape=(6,), use=1, ready=0)

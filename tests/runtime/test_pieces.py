@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosync.plan.expansion import _EXPANSIONS, Move, chunk_bounds, expand, num_chunks
-from autosync.runtime.pieces import PIECE_BYTES, WHOLE_BYTES, Pieces, Receive, Send, compile_pieces, cut_moves
+from autosync.runtime.wire.transfer_pieces import (
+    PIECE_BYTES,
+    WHOLE_BYTES,
+    Pieces,
+    Receive,
+    Send,
+    compile_pieces,
+    cut_moves,
+)
 
 # Large elements make many pieces of few elements: 2 in a piece that is not cut, 16 in the longest.
 ITEM_BYTES = WHOLE_BYTES // 2

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from autosync.runtime.ranges import write_range
+from autosync.runtime.memory.element_ranges import write_range
 
 TENSORS = {
     "contiguous": torch.zeros(3, 4),

@@ -19,23 +19,16 @@ from autosync.plan.bundling import bundled
 from autosync.plan.reference.interpreter import interpret
 from autosync.plan.reference.meaning import meaning
 from autosync.plan.reference.workload import Workload
-from autosync.runtime.states import Place
+from autosync.runtime.memory.kept_state import Place
 from autosync.strategy.bundle import Bundle, save_bundle
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    Message,
-    OuterOptimizer,
-    ParameterServer,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    Sign,
-    Strategy,
-    TopK,
-)
-from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, model_of
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from tests.helpers.example_plans import ALL, SGD, Example, cluster_of, examples, model_of
 
 HERE = Path(__file__).parent
 NUM_STEPS = 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autosync.runtime.rendezvous import open_store, resolve
+from autosync.runtime.serving.rendezvous import open_store, resolve
 
 
 @pytest.mark.parametrize(

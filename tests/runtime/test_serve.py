@@ -1,14 +1,9 @@
 """Ranks that only serve: real processes, exact against stock DDP, one training after another, and each way to end."""
 
-import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,80 +11,20 @@ import pytest
 
 from autosync.pictures.trace_file import read_trace
 from autosync.plan.lowering import lower
-from autosync.runtime.invitations import servers_of
-from autosync.runtime.support import unsupported
-from autosync.specs.cluster import ClusterSpec, Node
+from autosync.runtime.serving.invitations import servers_of
+from autosync.runtime.session.support import unsupported
+from autosync.signatures import SECRET_VARIABLE
+from autosync.specs.cluster import ClusterSpec
 from autosync.strategy.canonical import strategy_id
-from autosync.strategy.representation import Message, ParameterServer, Strategy
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
-
-HERE = Path(__file__).parent
-
-
-def cluster(num_servers: int = 1, devices: Sequence[int] = (1, 1)) -> ClusterSpec:
-    workers = [
-        Node(name=f"n{i}", host="localhost", devices=count, bandwidth_out=1e8, bandwidth_in=1e8)
-        for i, count in enumerate(devices)
-    ]
-    servers = [
-        Node(name=f"s{i}", host="localhost", role="server", devices=0, bandwidth_out=1e8, bandwidth_in=1e8)
-        for i in range(num_servers)
-    ]
-    return ClusterSpec(name="served", nodes=(*workers, *servers))
+from tests.runtime.served_ranks import HERE, Served, bundle_of_small, cluster, on_server
 
 
-class Served:
-    """Workers and servers of one cluster."""
-
-    def __init__(self, ranks: Any) -> None:
-        self.ranks = ranks
-        self.folder: Path = ranks.folder
-        self._servers: list[subprocess.Popen[bytes]] = []
-
-    def bundle(self, name: str, strategy: Strategy, task: str) -> str:
-        conftest = sys.modules[type(self.ranks).__module__]
-        path: str = conftest.write_bundle(self.folder / f"{name}.yaml", strategy, task, self.ranks.cluster)
-        return path
-
-    def start(self, command: Sequence[str], node: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"server-{node}.log").open("wb") as log:
-            self._servers.append(
-                subprocess.Popen(
-                    (sys.executable, *command),
-                    env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                )
-            )
-        return self._servers[-1]
-
-    def serve(self, bundles: Sequence[str]) -> None:
-        """Start a process a server node that serves these bundles in turn."""
-        (self.folder / "served.json").write_text(json.dumps(bundles))
-        for node in self.ranks.cluster.nodes:
-            if node.role == "server":
-                self.start((str(HERE / "server_main.py"), str(self.folder), node.name), node.name)
-
-    def answers(self, node: str = "s0") -> list[Any]:
-        """What came of each training, once the server has ended."""
-        for server in self._servers:
-            server.wait(30)
-        found: list[Any] = json.loads((self.folder / f"served-{node}.json").read_text())
-        return found
-
-    def log(self, node: str = "s0") -> str:
-        return (self.folder / f"server-{node}.log").read_text()
-
-    @property
-    def pids(self) -> list[int]:
-        return [server.pid for server in self._servers]
-
-    def stop(self) -> None:
-        for server in self._servers:
-            with contextlib.suppress(ProcessLookupError):
-                server.send_signal(signal.SIGKILL)
-            server.wait()
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers and servers have it, as under `autosync launch`."""
+    monkeypatch.setenv(SECRET_VARIABLE, "of workers and servers")
 
 
 @pytest.fixture
@@ -105,14 +40,6 @@ def make_served(make_ranks: Callable[[str], Any]) -> Iterator[Callable[[ClusterS
     yield make
     for served in made:
         served.stop()
-
-
-def _on_server(task: str, model: Any, overlap: Any, **options: Any) -> Strategy:
-    """Every variable at the first server, weights and biases in messages of their own."""
-    names = [variable.name for variable in model(task).variables]
-    halves = [tuple(names[: len(names) // 2]), tuple(names[len(names) // 2 :])]
-    messages = tuple(Message(parts=half, synchroniser=ParameterServer(server="s0", **options)) for half in halves)
-    return Strategy(messages=messages, overlap=overlap)
 
 
 def _uses_servers(strategy: Strategy, task: str, served: Served, model: Any) -> bool:
@@ -153,7 +80,7 @@ def test_training_with_a_server_is_that_of_stock_ddp(
     for task, count in {"convnet": 2, "odd": 2, "transformer": 8, "clipped": 2}.items():
         for update in ("server", "worker"):
             for proxy in (False, True):
-                strategy = _on_server(task, model, overlap, update=update, local_proxy=proxy)
+                strategy = on_server(task, model, overlap, update=update, local_proxy=proxy)
                 if _uses_servers(strategy, task, served, model):
                     named[task, f"{update} {proxy}"] = strategy
         for index, strategy in enumerate(_samples(task, served, model, count, overlap)):
@@ -172,16 +99,11 @@ def test_training_with_a_server_is_that_of_stock_ddp(
     assert served.answers() == [3] * len(bundles)
 
 
-def _small(served: Served, model: Any, **options: Any) -> str:
-    strategy = _on_server("small", model, "backward", **options)
-    return served.bundle(f"small-{len(options)}", strategy, "small")
-
-
 @pytest.mark.slow
 def test_time_between_steps_is_no_failure(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     """The server here waits 20 s for others within a step; workers 6 s, and 12 s pass."""
     served = make_served(cluster(num_servers=2))
-    bundle = _small(served, model)
+    bundle = bundle_of_small(served, model)
     served.serve([bundle, bundle])
     answers = served.ranks.run([("idles", {"bundle": bundle, "seconds": 12.0}), ("never_releases", {"bundle": bundle})])
     assert answers == [["", ""]] * 2, served.log()
@@ -195,7 +117,7 @@ def test_time_between_steps_is_no_failure_where_a_worker_has_no_share_of_the_nor
     make_served: Callable[[ClusterSpec], Served], model: Any
 ) -> None:
     served = make_served(cluster(devices=(2, 1)))
-    strategy = _on_server("clipped", model, "backward", local_proxy=True)
+    strategy = on_server("clipped", model, "backward", local_proxy=True)
     bundle = served.bundle("clipped", strategy, "clipped")
     served.serve([bundle])
     assert served.ranks.run_one("idles", bundle=bundle, seconds=12.0, task="clipped") == [""] * 3, served.log()
@@ -207,7 +129,7 @@ def test_a_server_writes_its_timeline_as_the_others_do(
     from autosync.cli import main
 
     served = make_served(cluster())
-    bundle = _small(served, model)
+    bundle = bundle_of_small(served, model)
     served.serve([bundle])
     assert served.ranks.run_one("traced", bundle=bundle, path=str(tmp_path / "made" / "t.json")) == ["", ""]
     assert served.answers() == [3], served.log()
@@ -231,7 +153,7 @@ def test_a_server_writes_its_timeline_as_the_others_do(
 
 def test_a_worker_that_dies_ends_the_server(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     served = make_served(cluster())
-    bundle = _small(served, model)
+    bundle = bundle_of_small(served, model)
     served.serve([bundle])
     told, _ = served.ranks.run_one("dies", bundle=bundle)
     (answer,) = served.answers()
@@ -244,7 +166,7 @@ def test_workers_that_are_gone_without_a_word_end_the_server(
     make_served: Callable[[ClusterSpec], Served], model: Any
 ) -> None:
     served = make_served(cluster())
-    bundle = _small(served, model)
+    bundle = bundle_of_small(served, model)
     served.serve([bundle])
     # They trained right, and were gone before the session had an end.
     told = served.ranks.run_one("never_releases", bundle=bundle, exits=False)
@@ -256,14 +178,14 @@ def test_workers_that_are_gone_without_a_word_end_the_server(
 def test_a_server_goes_on_from_the_optimizers_state(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     """Steps that were made before servers were there; checkpoints are tested where all ways to train are."""
     served = make_served(cluster())
-    bundle = _small(served, model)
+    bundle = bundle_of_small(served, model)
     served.serve([bundle])
     assert served.ranks.run_one("resumes", bundle=bundle) == ["", ""], served.log()
 
 
 def test_workers_hear_of_a_server_that_dies(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     served = make_served(cluster())
-    bundle = _small(served, model)
+    bundle = bundle_of_small(served, model)
     served.serve([bundle])
     answers = served.ranks.run_one("server_dies", bundle=bundle, server=served.pids[0])
     for rank, told in enumerate(answers):
@@ -273,7 +195,7 @@ def test_workers_hear_of_a_server_that_dies(make_served: Callable[[ClusterSpec],
 
 def test_another_bundle_is_refused_on_all_ranks(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
     served = make_served(cluster())
-    theirs, ours = _small(served, model), _small(served, model, update="worker")
+    theirs, ours = bundle_of_small(served, model), bundle_of_small(served, model, update="worker")
     served.serve([ours])
     answers = served.ranks.run_one("different_bundles", bundles=[theirs, theirs])
     for told in (*answers, *served.answers()):
@@ -285,107 +207,34 @@ def test_without_a_server_workers_say_how_to_start_one(
     make_served: Callable[[ClusterSpec], Served], model: Any
 ) -> None:
     served = make_served(cluster())
-    bundle = _small(served, model)
+    bundle = bundle_of_small(served, model)
     answers = served.ranks.run_one("idles", bundle=bundle, seconds=2.0)
     for told in answers:
-        assert told == (
+        assert told.startswith(
             "OperationError: no server is there for node s0 after 1 s "
-            "(the strategy needs one: autosync serve BUNDLE --node s0)"
+            "(the strategy needs one: autosync serve BUNDLE --node s0); "
         )
 
 
-COMMAND = ("-c", "from autosync.cli.main import main; main()", "serve")
-
-
-def test_the_command_serves_one_training_after_another(
-    make_served: Callable[[ClusterSpec], Served], model: Any
-) -> None:
-    served = make_served(cluster())
-    bundle = _small(served, model)
-    place = f"file://{served.folder / 'rendezvous'}"
-    # One that is gone before anybody needs it: what it left in the store misleads nobody.
-    gone = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
-    _await_line(served, "waiting for workers")
-    _await_key(served)
-    gone.kill()
-    process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
-    # The newest one is invited: while only the other's word is there, that would be the one who is gone.
-    _await_key(served, 2)
-    answers = served.ranks.run([("exact", {"task": "small", "bundle": bundle})] * 2)
-    assert answers == [["", ""]] * 2, served.log()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert served.log().splitlines()[1:] == [
-        *["training has begun", "training has ended after 3 steps"] * 2,
-        "interrupted",
-    ]
-
-
-def _await_line(served: Served, text: str) -> None:
-    deadline = time.monotonic() + 60
-    while text not in served.log():
-        assert time.monotonic() < deadline, served.log()
-        time.sleep(0.05)
-
-
-def _await_key(served: Served, number: int = 1) -> None:
-    deadline, place = time.monotonic() + 60, served.folder / "rendezvous"
-    while not place.exists() or f"autosync/servers/s0/{number}/here".encode() not in place.read_bytes():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-STORE = """
-import sys, torch.distributed as dist
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-print(store.port, flush=True)
-store.wait(["autosync/servers/s0/1/here"])
-print("here", flush=True)
-"""
-
-
-def test_the_command_ends_with_the_workers_store(make_served: Callable[[ClusterSpec], Served], model: Any) -> None:
-    served = make_served(cluster())
-    bundle = _small(served, model)
-    with subprocess.Popen((sys.executable, "-c", STORE), stdout=subprocess.PIPE, text=True) as store:
-        assert store.stdout is not None
-        place = f"tcp://127.0.0.1:{store.stdout.readline().strip()}"
-        process = served.start((*COMMAND, bundle, "--node", "s0", "--rendezvous", place), "s0")
-        assert store.stdout.readline() == "here\n"
-    assert process.wait(30) == 0
-    assert "the workers' store is gone" in served.log()
-
-
-@pytest.fixture
-def small_bundle(make_served: Callable[[ClusterSpec], Served], model: Any) -> str:
-    return _small(make_served(cluster()), model)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (
-            ("--node", "n0"),
-            "no node that only serves is named n0 (the nodes that only serve in the bundle's cluster: s0)",
-        ),
-        (("--node", "s0"), "MASTER_ADDR and MASTER_PORT not set in the environment"),
-        (("--node", "s0", "--rendezvous", "tcp://here"), "'tcp://here' is no rendezvous (env://, tcp://HOST:PORT"),
-        (("--node", "s0", "--timeout", "0"), "0.0 is not in the range"),
-    ],
-)
-def test_the_command_refuses(
-    options: tuple[str, ...],
-    told: str,
-    small_bundle: str,
+def test_strangers_do_not_choose_where_a_server_writes(
+    make_served: Callable[[ClusterSpec], Served],
+    model: Any,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from autosync.cli import main
+    from autosync.runtime.serving.invitations import Invitation
+    from autosync.runtime.serving.serve import Server
+    from autosync.strategy.bundle import load_bundle
 
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    monkeypatch.delenv("MASTER_PORT", raising=False)
-    assert main.run(["serve", small_bundle, *options]) == 2
-    assert told in capsys.readouterr().err
+    wanted = Invitation(
+        session="autosync/0/0,1/0", rank=2, checks=True, trace=str(tmp_path / "victim.json"), number="0" * 32
+    )
+    bundle = load_bundle(bundle_of_small(make_served(cluster()), model))
+    assert Server(bundle, node="s0")._trace_path(wanted) == tmp_path / "victim.json"
+    monkeypatch.delenv(SECRET_VARIABLE)
+    assert Server(bundle, node="s0")._trace_path(wanted) is None
+    assert "no timeline is written" in caplog.text
 
 
 def test_a_strategy_without_work_for_servers_needs_none(

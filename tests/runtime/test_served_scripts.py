@@ -41,6 +41,12 @@ SCRIPTS: list[tuple[str, str, Overlap]] = [
     ("clips", "clipped", "backward"),
     ("schedules", "everything", "backward"),
     ("accumulates", "everything", "forward"),
+    ("clamps", "layers", "backward"),
+    ("clamps_data", "layers", "backward"),
+    ("clamps_data", "layers", "forward"),
+    ("clips_some_steps", "clipped", "backward"),
+    ("zeroes_after_backward", "layers", "backward"),
+    ("averages_at_once", "everything", "forward"),
 ]
 
 

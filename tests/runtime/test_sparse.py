@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosync.errors import OperationError
-from autosync.runtime.sparse import (
+from autosync.runtime.local.sparse_rows import (
     Rows,
     cut_rows,
     join_rows,
@@ -21,8 +21,7 @@ from autosync.runtime.sparse import (
     unpack_rows,
 )
 from autosync.specs.model import Variable
-from autosync.strategy.parts import Part, parts_of
-from autosync.strategy.representation import Partition
+from autosync.strategy.parts import Part, Partition, parts_of
 
 NUM_ROWS, WIDTH = 9, 5
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}

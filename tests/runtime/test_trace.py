@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autosync.errors import OperationError
-from autosync.runtime.trace import COMPUTE, Compute, Trace, trace_path
+from autosync.runtime.engine.trace import COMPUTE, Compute, Trace, trace_path
 
 
 def _events(path: Path) -> list[dict[str, object]]:
@@ -75,3 +75,11 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OperationError, match="no trace can be written"):
         Trace(tmp_path / "file" / "t.json", rank=0, host="here")
+
+
+def test_a_file_that_is_no_trace_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    path.write_text("my thesis", encoding="utf-8")
+    with pytest.raises(OperationError, match="the file there is no trace"):
+        Trace(path, rank=0, host="h0")
+    assert path.read_text(encoding="utf-8") == "my thesis"

@@ -10,26 +10,17 @@ import torch
 
 from autosync.plan.types import Transfer
 from autosync.specs.model import DType
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Codec,
-    Int8,
-    Message,
-    OuterOptimizer,
-    Overlap,
-    ParameterServer,
-    Partition,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    Sign,
-    Strategy,
-    TopK,
-)
+from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.plans import ALL, SGD, Example, cluster_of, examples, model_of
-from autosync.testing.whole_plans import NUM_STEPS, World, check, reference
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from tests.helpers.example_plans import ALL, SGD, Example, cluster_of, examples, model_of
+from tests.helpers.whole_plans import NUM_STEPS, World, check, reference
 
 RUN_HERE = sorted(set(examples("backward")) - {"factors"})
 

@@ -22,10 +22,10 @@ import torch.distributed as dist
 
 from autosync.errors import OperationError
 from autosync.plan.expansion import chunk_bounds
-from autosync.runtime.collectives import run_native
-from autosync.runtime.exchange import Coming, Exchange, Flow, TransferId
-from autosync.runtime.links import Links, base_store, session_name
-from autosync.runtime.pieces import compile_pieces
+from autosync.runtime.wire.exchange import Coming, Exchange, Flow, TransferId
+from autosync.runtime.wire.links import Links, base_store, session_name
+from autosync.runtime.wire.native_collectives import run_native
+from autosync.runtime.wire.transfer_pieces import compile_pieces
 
 # Longer than any test takes where all goes well. The cases in which a peer fails have limits of their own.
 LIMIT = dt.timedelta(seconds=30)

@@ -12,7 +12,7 @@ from autosync.errors import AutosyncError
 from autosync.plan.reference.workload import Workload
 from autosync.runtime.parallelize import drain, parallelize, release, session_of
 from autosync.strategy.bundle import load_bundle
-from autosync.testing.workload_model import WorkloadModel, workload_optimizer
+from tests.helpers.workload_model import WorkloadModel, workload_optimizer
 
 
 def trained(bundle: str, num_steps: int) -> dict[str, Any]:

@@ -1,12 +1,26 @@
-"""Small models and clusters, records as trials leave them, and progress that is kept."""
+"""Small models and clusters, records as trials leave them, progress that is kept, and tuning that runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autosync.datasets.schema import Failure, Measurement, Record
-from autosync.search.candidates import Candidate
+from autosync.search.candidates import Candidate, candidate_of
+from autosync.search.tune import tune
+from autosync.search.tuned import Tuned
+from autosync.specs.background_load import BackgroundLoad
 from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.specs.model_file import save_model
 from autosync.strategy.files import dump_strategy
+from autosync.testing.trials import FakeService, FakeSteps
+
+TuneFake = Callable[..., tuple[Tuned, FakeService]]
 
 
 @pytest.fixture
@@ -90,3 +104,27 @@ class Told:
 @pytest.fixture
 def told() -> Told:
     return Told()
+
+
+@pytest.fixture
+def tune_fake(model: ModelSpec, cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> TuneFake:
+    """Tunes a model spec on a service that runs nothing."""
+    save_model(model, "model.yaml")
+    save_cluster(Path("pair.yaml"), cluster)
+    monkeypatch.setattr(BackgroundLoad, "share", lambda _: 0.0)
+
+    def run(steps: dict[str, FakeSteps], **settings: Any) -> tuple[Tuned, FakeService]:
+        service = FakeService(steps, others=FakeSteps(seconds=0.1, noise=0.005))
+        monkeypatch.setattr("autosync.search.tuning_plan.TrialService", lambda **_: service)
+        begun = {"model": "model.yaml", "cluster": "pair.yaml", "study": "s", "proposer": "random"}
+        tuned = tune(**{**({} if "resume" in settings or "replay" in settings else begun), **settings})
+        return tuned, service
+
+    return run
+
+
+@pytest.fixture
+def names(tune_fake: TuneFake) -> list[str]:
+    """What the first candidates are called: chance depends on the seed and on how many there were."""
+    tuned, _ = tune_fake({}, study="names", num_trials=6, patience=0)
+    return [candidate_of(record).name for record in tuned.records]

@@ -25,10 +25,10 @@ from pathlib import Path
 
 import optuna
 
-import autosync.search.plan
+import autosync.search.tuning_plan
 from autosync.datasets.storage import close_storage, open_journal, open_storage
 from autosync.datasets.studies import read_study
-from autosync.search.effort import Effort
+from autosync.search.measurement_effort import Effort
 from autosync.search.tune import tune
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
@@ -225,7 +225,7 @@ def main() -> None:
     what, folder, first, second = sys.argv[1:]
     os.chdir(folder)
     if what != "killed-for-real":
-        autosync.search.plan.TrialService = lambda **_: _Service({})  # type: ignore[assignment,misc]
+        autosync.search.tuning_plan.TrialService = lambda **_: _Service({})  # type: ignore[assignment,misc]
     _write_specs()
     if what == "together":
         result = _together(first, int(second))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autosync.datasets.schema import Record
-from autosync.search.baselines import NUM_CONFIRMED, Baselines, find_baselines
+from autosync.search.baselines import NUM_CONFIRMED, BaselineFamilies, baseline_families
 from autosync.search.candidates import Candidate
 from autosync.simulators.interface import Prediction
 from autosync.specs.cluster import ClusterSpec
@@ -39,12 +39,12 @@ def large(model: ModelSpec) -> ModelSpec:
 
 
 @pytest.fixture
-def baselines(large: ModelSpec, cluster: ClusterSpec) -> Baselines:
-    return find_baselines(large, cluster, lambda strategy: strategy.is_exact)
+def baselines(large: ModelSpec, cluster: ClusterSpec) -> BaselineFamilies:
+    return baseline_families(large, cluster, lambda strategy: strategy.is_exact)
 
 
 def test_every_single_bucket_that_differs_and_every_other_exact_preset(
-    baselines: Baselines, large: ModelSpec, cluster: ClusterSpec
+    baselines: BaselineFamilies, large: ModelSpec, cluster: ClusterSpec
 ) -> None:
     default = strategy_id(build_preset("ddp", large, cluster), large, cluster)
     assert default not in {*baselines.buckets, *baselines.presets}
@@ -56,12 +56,12 @@ def test_every_single_bucket_that_differs_and_every_other_exact_preset(
 
 
 def test_what_may_not_be_tried_is_no_baseline(large: ModelSpec, cluster: ClusterSpec) -> None:
-    none = find_baselines(large, cluster, lambda _: False)
-    assert none == Baselines({}, {})
+    none = baseline_families(large, cluster, lambda _: False)
+    assert none == BaselineFamilies({}, {})
     assert none.best("bucket", [], ByMessages(), measure=lambda _: 1.0) is None
 
 
-def test_the_most_promising_are_measured_and_the_fastest_is_best(baselines: Baselines) -> None:
+def test_the_most_promising_are_measured_and_the_fastest_is_best(baselines: BaselineFamilies) -> None:
     asked: list[Candidate] = []
 
     def measure(one: Candidate) -> float:
@@ -74,13 +74,13 @@ def test_the_most_promising_are_measured_and_the_fastest_is_best(baselines: Base
     assert best == asked[-1]
 
 
-def test_what_fails_makes_room_for_the_next(baselines: Baselines) -> None:
+def test_what_fails_makes_room_for_the_next(baselines: BaselineFamilies) -> None:
     ranked = sorted(baselines.buckets.values(), key=lambda one: len(one.strategy.messages))  # type: ignore[union-attr]
     seconds = {one.strategy_id: found for one, found in zip(ranked, (None, 0.2, 0.1), strict=True)}
     assert baselines.best("bucket", [], ByMessages(), measure=lambda one: seconds[one.strategy_id]) == ranked[2]
 
 
-def test_what_was_tried_counts_and_is_not_measured_again(baselines: Baselines, make_record: MakeRecord) -> None:
+def test_what_was_tried_counts_and_is_not_measured_again(baselines: BaselineFamilies, make_record: MakeRecord) -> None:
     slow, middle, fast = sorted(baselines.buckets.values(), key=lambda one: -len(one.strategy.messages))  # type: ignore[union-attr]
     records = [make_record(0, slow, 0.01), make_record(1, fast, None)]
     asked: list[Candidate] = []
@@ -94,11 +94,11 @@ def test_what_was_tried_counts_and_is_not_measured_again(baselines: Baselines, m
     assert asked == [middle]
 
 
-def test_what_fails_is_none(baselines: Baselines) -> None:
+def test_what_fails_is_none(baselines: BaselineFamilies) -> None:
     assert baselines.best("bucket", [], ByMessages(), measure=lambda _: None) is None
 
 
-def test_without_measuring_the_prediction_decides(baselines: Baselines, make_record: MakeRecord) -> None:
+def test_without_measuring_the_prediction_decides(baselines: BaselineFamilies, make_record: MakeRecord) -> None:
     ranked = sorted(baselines.buckets.values(), key=lambda one: len(one.strategy.messages))  # type: ignore[union-attr]
     assert baselines.best("bucket", [], ByMessages(), measure=None) == ranked[0]
     failed = [make_record(0, ranked[0], None)]

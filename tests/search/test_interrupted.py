@@ -57,6 +57,36 @@ def test_killed_at_random_moments_with_real_ranks(tmp_path: Path) -> None:
     _check_that_nothing_is_lost(_run("killed-for-real", tmp_path, 5, 20), 5, 20)
 
 
+CODES = {"SIGINT": {130}, "SIGTERM": {143}, "SIGKILL": {137}}
+"""How a tuner ends that is struck itself. One whose rank was struck goes on, until it is asked to end or is done."""
+
+
+@pytest.mark.parametrize("num_strikes", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.timeout(3000)
+def test_struck_at_random_moments_inside_trials(num_strikes: int, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(MAIN.with_name("struck_main.py")), str(tmp_path), str(num_strikes)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        timeout=60 * (num_strikes + 2),
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    told = found.pop("told")
+    for strike in found["strikes"]:
+        expected = CODES[strike["signal"]] if strike["victim"] == "tuner" else {0, 130}
+        assert strike["code"] in expected, (strike, told)
+        assert strike["left"] == 0, strike
+    assert sum(strike["is_struck"] for strike in found["strikes"]) > 0.8 * num_strikes, found
+    # It goes on, and neither strategy nor search has heard of any of it.
+    assert (found["ended"], found["left"]) == (0, 0), told
+    assert (found["charged"], found["num_failed_trials"]) == ([], 0), told
+    assert set(found["kinds"]) <= {"infrastructure", "launch"}
+    assert found["num_outages"] == sum(found["kinds"].values()) > 0, found
+
+
 def _check_that_a_study_is_shared(url: str, folder: Path) -> None:
     found = _run("together", folder, url, 24)
     assert found["num_repeated"] == 0

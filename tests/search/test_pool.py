@@ -32,7 +32,7 @@ def told(monkeypatch: pytest.MonkeyPatch, model: ModelSpec, cluster: ClusterSpec
         def specs(self) -> object:
             return specs
 
-    monkeypatch.setattr("autosync.search.pool.Source", Told)
+    monkeypatch.setattr("autosync.search.pool.Dataset", Told)
     return records
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import STOCK_DDP, Candidate, default_as_strategy
-from autosync.search.effort import Effort
-from autosync.search.progress import PROOF_WARMUP_STEPS, Course, Tried
+from autosync.search.measurement_effort import Effort
+from autosync.search.progress import PROOF_WARMUP_STEPS, FinishedTrial, SearchStatus
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.trials.compare import Design
@@ -31,71 +31,71 @@ def clock() -> Clock:
 
 @pytest.fixture
 def add(make_record: Callable[[int, Candidate, float | None], Record]) -> Callable[..., None]:
-    def add(course: Course, candidate: Candidate, seconds: float | None) -> None:
-        record = make_record(len(course.tried), candidate, seconds)
-        course.tried.append(Tried(candidate=candidate, record=record))
+    def add(status: SearchStatus, candidate: Candidate, seconds: float | None) -> None:
+        record = make_record(len(status.tried), candidate, seconds)
+        status.tried.append(FinishedTrial(candidate=candidate, record=record))
 
     return add
 
 
-def _course(clock: Clock, budget_seconds: float | None = None) -> Course:
-    return Course(num_trials=4, budget_seconds=budget_seconds, effort=EFFORT, clock=clock)
+def _course(clock: Clock, budget_seconds: float | None = None) -> SearchStatus:
+    return SearchStatus(num_trials=4, budget_seconds=budget_seconds, effort=EFFORT, clock=clock)
 
 
 def test_what_is_tried_and_what_came_of_it(
     clock: Clock, add: Callable[..., None], model: ModelSpec, cluster: ClusterSpec
 ) -> None:
-    course = _course(clock)
+    status = _course(clock)
     ours = default_as_strategy(model, cluster)
-    assert course.beginning(STOCK_DDP) == "trying stock DDP (trial 1 of 4)"
-    add(course, ours, None)
-    assert course.outcome(len(course.tried) - 1) == f"trial 1 of 4: {ours.name}: raised: no luck"
-    assert course.seconds_left() is None
-    add(course, STOCK_DDP, 0.5)
+    assert status.beginning(STOCK_DDP) == "trying stock DDP (trial 1 of 4)"
+    add(status, ours, None)
+    assert status.outcome(len(status.tried) - 1) == f"trial 1 of 4: {ours.name}: raised: no luck"
+    assert status.seconds_left() is None
+    add(status, STOCK_DDP, 0.5)
     clock.now = 120.0
     assert (
-        course.outcome(len(course.tried) - 1)
+        status.outcome(len(status.tried) - 1)
         == "trial 2 of 4: stock DDP: 500.00 ms a step (best so far: 500.00 ms, stock DDP)"
     )
     begins = f"trying {ours.name} (trial 3 of 4; best so far: 500.00 ms, stock DDP; about "
-    assert course.beginning(ours).startswith(begins)
-    assert course.beginning(ours).endswith(" left)")
-    add(course, ours, 0.25)
-    assert course.outcome(len(course.tried) - 1).endswith(f"(best so far: 250.00 ms, {ours.name})")
-    assert course.best_seconds == 0.25
+    assert status.beginning(ours).startswith(begins)
+    assert status.beginning(ours).endswith(" left)")
+    add(status, ours, 0.25)
+    assert status.outcome(len(status.tried) - 1).endswith(f"(best so far: 250.00 ms, {ours.name})")
+    assert status.best_seconds == 0.25
 
 
 def test_the_time_left_is_that_of_the_trials_and_of_the_proof(clock: Clock, add: Callable[..., None]) -> None:
-    course = _course(clock)
-    add(course, STOCK_DDP, 0.1)
-    add(course, STOCK_DDP, 0.2)
+    status = _course(clock)
+    add(status, STOCK_DDP, 0.1)
+    add(status, STOCK_DDP, 0.2)
     clock.now += 20
     # Ten seconds a trial; in the proof five contestants take 40 steps, 10 that begin blocks, and the warm-up.
-    assert course.seconds_left() == pytest.approx(2 * 10 + 0.5 * (50 + PROOF_WARMUP_STEPS))
+    assert status.seconds_left() == pytest.approx(2 * 10 + 0.5 * (50 + PROOF_WARMUP_STEPS))
     clock.now += 2000
-    assert course.seconds_left() == pytest.approx(2 * 1010 + 0.5 * (50 + PROOF_WARMUP_STEPS))
+    assert status.seconds_left() == pytest.approx(2 * 1010 + 0.5 * (50 + PROOF_WARMUP_STEPS))
 
 
 def test_budgets_bound_the_time_left(clock: Clock, add: Callable[..., None]) -> None:
-    course = _course(clock, budget_seconds=25.0)
-    add(course, STOCK_DDP, 10.0)
+    status = _course(clock, budget_seconds=25.0)
+    add(status, STOCK_DDP, 10.0)
     clock.now += 20
     # 5 s of search, and the proof's 60 s beside its warm-up.
-    assert course.seconds_left() == pytest.approx(5 + 60 + 50 * PROOF_WARMUP_STEPS)
+    assert status.seconds_left() == pytest.approx(5 + 60 + 50 * PROOF_WARMUP_STEPS)
     clock.now += 20
-    assert course.seconds_left() == pytest.approx(60 + 50 * PROOF_WARMUP_STEPS)
+    assert status.seconds_left() == pytest.approx(60 + 50 * PROOF_WARMUP_STEPS)
 
 
 def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[..., None]) -> None:
-    course, hasty = _course(clock), _course(clock, budget_seconds=5.0)
-    assert not course.is_over()
+    status, hasty = _course(clock), _course(clock, budget_seconds=5.0)
+    assert not status.is_over()
     assert not hasty.is_over()
     clock.now += 5
     assert hasty.is_over()
     for _ in range(4):
-        assert not course.is_over()
-        add(course, STOCK_DDP, 0.1)
-    assert course.is_over()
+        assert not status.is_over()
+        add(status, STOCK_DDP, 0.1)
+    assert status.is_over()
     assert _course(clock, budget_seconds=0.0).is_over()
 
 
@@ -108,9 +108,9 @@ def test_a_search_ends_by_its_trials_or_its_budget(clock: Clock, add: Callable[.
     ],
 )
 def test_the_proof_is_announced(count: int, words: str, clock: Clock, add: Callable[..., None]) -> None:
-    course = _course(clock)
-    add(course, STOCK_DDP, 0.1)
-    assert course.proving(count) == words
+    status = _course(clock)
+    add(status, STOCK_DDP, 0.1)
+    assert status.proving(count) == words
 
 
 def test_nothing_is_measured_again_that_was_not_tried(clock: Clock) -> None:
@@ -118,20 +118,20 @@ def test_nothing_is_measured_again_that_was_not_tried(clock: Clock) -> None:
 
 
 def test_trials_under_way_elsewhere_count(clock: Clock, add: Callable[..., None]) -> None:
-    course = _course(clock)
-    add(course, STOCK_DDP, 0.1)
-    assert not course.is_over(2)
-    assert course.is_over(3)
+    status = _course(clock)
+    add(status, STOCK_DDP, 0.1)
+    assert not status.is_over(2)
+    assert status.is_over(3)
 
 
 def test_what_came_before_counts_as_tried_and_takes_no_time(
     clock: Clock, make_record: Callable[[int, Candidate, float | None], Record]
 ) -> None:
-    course = _course(clock)
-    course.go_on([make_record(0, STOCK_DDP, 0.1), make_record(1, STOCK_DDP, 0.1)])
+    status = _course(clock)
+    status.go_on([make_record(0, STOCK_DDP, 0.1), make_record(1, STOCK_DDP, 0.1)])
     clock.now += 10
-    assert course.seconds_left() is None
-    assert course.num_left == 2
-    course.take_in([*course.records, make_record(5, STOCK_DDP, 0.1)])
-    assert course.seconds_left() == pytest.approx(10 + 0.1 * 5 * (50 + PROOF_WARMUP_STEPS))
-    assert course.outcome(5).startswith("trial 3 of 4: stock DDP")
+    assert status.seconds_left() is None
+    assert status.num_left == 2
+    status.take_in([*status.records, make_record(5, STOCK_DDP, 0.1)])
+    assert status.seconds_left() == pytest.approx(10 + 0.1 * 5 * (50 + PROOF_WARMUP_STEPS))
+    assert status.outcome(5).startswith("trial 3 of 4: stock DDP")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,8 @@ from autosync.datasets.storage import absolute, open_storage, without_password
 from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.search.candidates import STOCK_DDP, Candidate, known_candidates
-from autosync.search.effort import QUICK_EFFORT
 from autosync.search.study import Study, begin_study, resume_study
-from autosync.search.study_folder import StudyFolder, StudySettings, known_study_folder, new_study_folder, read_settings
+from autosync.search.study_folder import StudyFolder, StudySettings, new_study_folder
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
@@ -305,58 +303,3 @@ def test_storages_are_told_from_what_is_none(tmp_path: Path) -> None:
     assert without_password("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
     assert without_password("sqlite:///a.db") == "sqlite:///a.db"
     open_storage(f"journal:{tmp_path / 'shared.log'}")
-
-
-def test_the_folder_says_what_was_tuned(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
-    assert load_model(str(study.folder.model)) == model
-    assert load_cluster(str(study.folder.cluster)) == cluster
-    fields = json.loads(study.folder.settings.read_text())
-    assert (fields["schema"], fields["seed"]) == ("autosync.study/1", 3)
-    assert read_settings(study.folder) == study.settings
-    changed = replace(study.settings, effort=QUICK_EFFORT, allow=("lossy",), budget_seconds=1.5)
-    changed.write(study.folder)
-    assert read_settings(study.folder) == changed
-
-
-def test_a_study_is_never_replaced(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
-    before = sorted(study.folder.path.iterdir())
-    with pytest.raises(InputError, match=r"the study autosync-studies/s exists .*--resume s"):
-        new_study_folder("s", model, cluster)
-    with pytest.raises(InputError, match="the study autosync-studies/s exists"):
-        begin_study(study.folder, model, cluster, _settings())
-    assert sorted(study.folder.path.iterdir()) == before
-
-
-def test_a_folder_without_a_study_is_free(study: Study, model: ModelSpec, cluster: ClusterSpec) -> None:
-    """Killed before the settings were there: nothing was tried, so there is nothing to go on with."""
-    study.close()
-    study.folder.settings.unlink()
-    with pytest.raises(InputError, match="the study autosync-studies/s exists"):
-        new_study_folder("s", model, cluster)
-    study.folder.journal.unlink()
-    with begin_study(new_study_folder("s", model, cluster), model, cluster, _settings()) as again:
-        assert again.history() == []
-        with pytest.raises(InputError, match="the study autosync-studies/s exists"):
-            begin_study(study.folder, model, cluster, _settings())
-
-
-def test_what_cannot_be_resumed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study) -> None:
-    assert known_study_folder("s").path == Path("autosync-studies/s")
-    study.folder.model.unlink()
-    with pytest.raises(InputError, match=r"cannot be resumed: model\.yaml missing"):
-        known_study_folder("s")
-    with pytest.raises(InputError, match="unknown study 'nowhere'"):
-        known_study_folder("nowhere")
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/a", "a/", "../a", "a\nb"])
-def test_what_is_no_name_is_refused(name: str, model: ModelSpec, cluster: ClusterSpec) -> None:
-    with pytest.raises(InputError, match="is no name of a study"):
-        new_study_folder(name, model, cluster)
-
-
-def test_the_name_that_is_made_up_is_one(model: ModelSpec, cluster: ClusterSpec) -> None:
-    odd = replace(model, name="../mine and /yours")
-    folder = new_study_folder(None, odd, cluster).path
-    assert folder.parent == Path("autosync-studies")
-    assert folder.name.startswith("-mine-and-yours-pair-2")

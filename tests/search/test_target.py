@@ -10,9 +10,9 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.canonical import strategy_id
+from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.emit.ddp import buckets_under, settings_for
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import Cast, PowerSGD
 from autosync.strategy.space import Space
 
 NODES = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(3))

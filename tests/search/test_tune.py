@@ -16,9 +16,11 @@ from autosync.datasets.studies import read_study
 from autosync.errors import InputError, OperationError
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
-from autosync.search.candidates import STOCK_DDP, candidate, candidate_of
-from autosync.search.effort import Effort
-from autosync.search.tune import Tuned, tune
+from autosync.search.candidates import STOCK_DDP, candidate
+from autosync.search.measurement_effort import Effort
+from autosync.search.tune import tune
+from autosync.search.tuned import Tuned
+from autosync.specs.background_load import BackgroundLoad
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, save_cluster
 from autosync.specs.model import ModelSpec
@@ -29,7 +31,6 @@ from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.compare import Design
 from autosync.trials.contestant import Contestant
-from autosync.trials.others import Others
 from autosync.trials.policy import Policy
 
 if TYPE_CHECKING:
@@ -58,10 +59,13 @@ SUMMARY = {
     "left_out",
     "other_cpu_share",
     "bound_seconds",
+    "profile",
     "prospect",
     "tried",
     "fidelity",
     "failures",
+    "num_outages",
+    "outages",
     "proposer",
     "search_seconds",
     "own_seconds",
@@ -79,30 +83,6 @@ def _measured(tuned: Tuned) -> list[Record]:
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def tune_fake(model: ModelSpec, cluster: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> TuneFake:
-    """Tunes a model spec on a service that runs nothing."""
-    save_model(model, "model.yaml")
-    save_cluster(Path("pair.yaml"), cluster)
-    monkeypatch.setattr(Others, "share", lambda _: 0.0)
-
-    def run(steps: dict[str, FakeSteps], **settings: Any) -> tuple[Tuned, FakeService]:
-        service = FakeService(steps, others=FakeSteps(seconds=0.1, noise=0.005))
-        monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
-        begun = {"model": "model.yaml", "cluster": "pair.yaml", "study": "s", "proposer": "random"}
-        tuned = tune(**{**({} if "resume" in settings or "replay" in settings else begun), **settings})
-        return tuned, service
-
-    return run
-
-
-@pytest.fixture
-def names(tune_fake: TuneFake) -> list[str]:
-    """What the first candidates are called: chance depends on the seed and on how many there were."""
-    tuned, _ = tune_fake({}, study="names", num_trials=6, patience=0)
-    return [candidate_of(record).name for record in tuned.records]
 
 
 def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
@@ -123,7 +103,7 @@ def test_from_a_task_to_a_bundle_on_real_ranks(told: Told) -> None:
     assert tuned.folder == Path("autosync-studies/first")
     assert list(read_study(tuned.folder)) == _measured(tuned)
     assert tuned.verdict.default.name == "stock DDP"
-    assert len(tuned.verdict.contests) >= 3
+    assert len(tuned.verdict.results) >= 3
 
     assert output.read_text() == (tuned.folder / "best.yaml").read_text()
     bundle = load_bundle(output)
@@ -192,7 +172,7 @@ def test_where_nothing_is_faster_the_default_is_handed_over(
 def test_a_budget_that_is_spent_tries_nothing(tune_fake: TuneFake) -> None:
     tuned, _ = tune_fake({}, budget_seconds=0.0)
     assert tuned.records == ()
-    assert len(tuned.verdict.contests) == 1
+    assert len(tuned.verdict.results) == 1
     assert not tuned.verdict.beats_default
     assert list(read_study(tuned.folder)) == []
     assert load_bundle(tuned.folder / "best.yaml").strategy.name == "ddp"
@@ -208,7 +188,7 @@ def test_strategies_that_fail_are_kept_and_passed_over(tune_fake: TuneFake, name
         for number in (1, 4)
     ]
     assert tuned.summary["num_failed_trials"] == 2
-    assert {contest.candidate.name for contest in tuned.verdict.contests}.isdisjoint(fails)
+    assert {result.candidate.name for result in tuned.verdict.results}.isdisjoint(fails)
     assert list(read_study(tuned.folder)) == _measured(tuned)
 
 
@@ -219,43 +199,6 @@ def test_if_all_fail_the_reason_is_told_and_the_study_kept(tune_fake: TuneFake, 
     records = list(read_study("autosync-studies/s"))
     assert [record.failure.kind for record in records if record.failure is not None] == ["raised", "raised"]
     assert not Path("autosync-studies/s/best.yaml").exists()
-
-
-@pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Interrupts the run where it prepares a contestant."""
-
-    def at(name: str) -> None:
-        prepare = FakeService.prepare
-
-        def interrupted(self: FakeService, contestant: Contestant) -> None:
-            if contestant.name == name:
-                raise KeyboardInterrupt
-            prepare(self, contestant)
-
-        monkeypatch.setattr(FakeService, "prepare", interrupted)
-
-    return at
-
-
-@pytest.mark.parametrize("finished", [0, 1, 3])
-def test_an_interruption_keeps_what_has_ended_and_says_where(
-    finished: int, tune_fake: TuneFake, names: list[str], told: Told, interrupt: Callable[[str], None]
-) -> None:
-    words = {0: "no trials are kept", 1: "1 trial is kept", 3: "3 trials are kept"}
-    interrupt(names[finished])
-    with pytest.raises(KeyboardInterrupt):
-        tune_fake({}, num_trials=6, progress=told)
-    assert told.notes[-1] == f"{words[finished]} in autosync-studies/s"
-    assert [record.trial for record in read_study("autosync-studies/s")] == list(range(finished))
-
-
-def test_the_settings_are_kept(tune_fake: TuneFake) -> None:
-    tuned, _ = tune_fake({}, num_trials=1, effort=CHEAP, seed=3, budget_seconds=100.0)
-    settings = json.loads((tuned.folder / "study.json").read_text())
-    assert (settings["task"], settings["num_trials"], settings["seed"]) == ("model.yaml", 1, 3)
-    assert settings["effort"]["trial"]["max_steps"] == CHEAP.trial.max_steps
-    assert settings["effort"]["proof"]["num_steps"] == CHEAP.proof.num_steps
 
 
 @pytest.mark.parametrize(
@@ -272,63 +215,6 @@ def test_bad_input_is_told_before_anything_is_written(changes: dict[str, str], w
     with pytest.raises(InputError, match=words):
         tune(**{"model": str(TASKS), "cluster": "local-2", **changes})  # type: ignore[arg-type]
     assert not Path("autosync-studies").exists()
-
-
-def test_a_study_goes_on_as_it_was_begun(tune_fake: TuneFake, told: Told) -> None:
-    whole, _ = tune_fake({}, study="whole", num_trials=8, patience=0, effort=CHEAP)
-    begun, _ = tune_fake({}, num_trials=5, patience=0, effort=CHEAP)
-    gone_on, _ = tune_fake({}, resume="s", num_trials=8, patience=0, progress=told)
-    assert gone_on.records[:5] == begun.records
-    assert [record.strategy_id for record in gone_on.records] == [record.strategy_id for record in whole.records]
-    assert list(read_study(gone_on.folder)) == _measured(gone_on)
-    assert [line.partition(":")[0] for line in told.notes if line.startswith("trial")] == [
-        f"trial {number} of 8" for number in (6, 7, 8)
-    ]
-    # There is nothing left to do but to prove it again.
-    again, _ = tune_fake({}, resume="s", num_trials=8)
-    assert (again.records, again.baselines) == (gone_on.records, gone_on.baselines)
-
-
-def test_what_was_measured_for_a_proof_is_not_measured_again(
-    tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken_off(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("autosync.search.tune.prove", broken_off)
-        with pytest.raises(KeyboardInterrupt):
-            tune_fake({}, num_trials=4)
-    kept = list(read_study("autosync-studies/s"))
-    assert len(kept) > 4
-    tuned, service = tune_fake({}, resume="s")
-    assert (list(tuned.records), list(tuned.baselines)) == (kept[:4], kept[4:])
-    assert list(read_study(tuned.folder)) == kept
-    # The proof itself begins anew: nobody but those that take part is asked of the ranks.
-    prepared = {name for what, name, _ in service.calls if what == "prepare"}
-    assert prepared == {contest.name for contest in tuned.verdict.contests}
-    assert (tuned.summary["num_trials"], tuned.summary["num_baseline_trials"]) == (4, len(kept) - 4)
-
-
-def test_a_budget_and_patience_are_kept_unless_given_anew(tune_fake: TuneFake) -> None:
-    begun, _ = tune_fake({}, num_trials=8, budget_seconds=0.0, patience=0)
-    assert begun.records == ()
-    still, _ = tune_fake({}, resume="s")
-    assert still.records == ()
-    now, _ = tune_fake({STOCK: FakeSteps(seconds=0.05)}, resume="s", budget_seconds=100.0)
-    assert len(now.records) == 8
-    hasty, _ = tune_fake({}, resume="s", budget_seconds=100.0, num_trials=30, patience=2)
-    assert len(hasty.records) == 8, "there was patience for these, and there is for no more"
-    assert "7 trials have brought none since the last that did" in str(hasty.summary["ended"])
-
-
-def test_a_study_that_was_tried_can_be_proved_without_another_trial(tune_fake: TuneFake) -> None:
-    begun, _ = tune_fake({}, num_trials=5, patience=0)
-    fastest = min(begun.records[1:], key=lambda record: record.measurement.median_seconds)  # type: ignore[union-attr]
-    proved, _ = tune_fake({}, resume="s", num_trials=0)
-    assert proved.records == begun.records
-    finalists = [one.candidate.strategy_id for one in proved.verdict.contests if one.entrant.role == "finalist"]
-    assert fastest.strategy_id in finalists
 
 
 def test_where_lossy_strategies_are_allowed_the_bound_of_exact_ones_ends_nothing(tune_fake: TuneFake) -> None:
@@ -355,9 +241,9 @@ def test_a_lossy_strategy_that_does_not_train_is_told_and_does_not_win(
         run(contestant)
 
     monkeypatch.setattr(service, "prepare", prepare)
-    monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
+    monkeypatch.setattr("autosync.search.tuning_plan.TrialService", lambda **_: service)
     monkeypatch.setattr(
-        "autosync.search.tune.choose_finalists",
+        "autosync.search.search_loop.choose_finalists",
         lambda tried, _: [half, *[one.candidate for one in tried if one.candidate.strategy][:1]],
     )
     tuned = tune(model=str(TASKS), cluster="local-2", num_trials=2, study="s", proposer="mcmc", allow=("lossy",))
@@ -380,8 +266,8 @@ def test_stock_ddp_s_flags_are_handed_over_as_a_file(monkeypatch: pytest.MonkeyP
 
     tune_fake({}, study="other", num_trials=1)
     service = Flagged({}, others=FakeSteps(seconds=0.1, noise=0.005))
-    monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
-    monkeypatch.setattr("autosync.search.handover.call", lambda _: "x" * 101)
+    monkeypatch.setattr("autosync.search.tuning_plan.TrialService", lambda **_: service)
+    monkeypatch.setattr("autosync.search.winner_usage.call", lambda _: "x" * 101)
     tuned = tune(
         model="model.yaml", cluster="pair.yaml", num_trials=4, study="s", proposer="random", target="ddp", patience=0
     )
@@ -413,10 +299,10 @@ def test_what_it_cost_is_measured(tune_fake: TuneFake, monkeypatch: pytest.Monke
 def test_without_trials_the_predicted_are_proved(tune_fake: TuneFake) -> None:
     tuned, _ = tune_fake({}, num_trials=0, proposer="learned")
     assert tuned.records == ()
-    roles = [contest.entrant.role for contest in tuned.verdict.contests]
+    roles = [result.contestant.role for result in tuned.verdict.results]
     assert roles[0] == "default"
     assert 1 + CHEAP.num_predicted <= len(roles) <= 3 + CHEAP.num_predicted
-    assert all(contest.candidate.strategy is not None for contest in tuned.verdict.contests[1:])
+    assert all(result.candidate.strategy is not None for result in tuned.verdict.results[1:])
 
 
 def test_it_stops_where_no_gain_is_likely(tune_fake: TuneFake, told: Told) -> None:
@@ -430,7 +316,7 @@ def test_a_busy_machine_is_told_and_tries_no_patience(
     tune_fake: TuneFake, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tune_fake({}, study="quiet", num_trials=1)
-    monkeypatch.setattr(Others, "share", lambda _: 0.3)
+    monkeypatch.setattr(BackgroundLoad, "share", lambda _: 0.3)
     tuned, _ = tune_fake({STOCK: FakeSteps(seconds=0.05)}, num_trials=9, patience=6, progress=told)
     assert len(tuned.records) == 9
     assert tuned.summary["num_busy_trials"] == 9
@@ -448,42 +334,3 @@ def test_it_ends_where_nothing_new_is_left(
     assert 2 <= len(tuned.records) < 60
     assert "nothing new is left to try" in told.notes
     assert len({record.strategy_id for record in tuned.records}) == len(tuned.records)
-
-
-@pytest.mark.parametrize("proposer", ["learned", "evolution", "tpe"])
-def test_a_replay_is_the_same_each_time_and_needs_no_cluster(
-    proposer: str, tune_fake: TuneFake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = {}
-    pool, _ = tune_fake(steps, study="pool", num_trials=25, patience=0, effort=CHEAP)
-    monkeypatch.setattr(FakeService, "prepare", None)
-    tuned = [
-        tune(replay="autosync-studies/pool", study=name, proposer=proposer, seed=3, num_trials=12, patience=0)
-        for name in ("one", "two")
-    ]
-    assert [r.strategy_id for r in tuned[0].records] == [r.strategy_id for r in tuned[1].records]
-    assert tuned[0].verdict.winner.candidate == tuned[1].verdict.winner.candidate
-    known = {record.strategy_id: record for record in _measured(pool)}
-    assert len(tuned[0].records) == 12
-    for record in tuned[0].records:
-        recorded = known[record.strategy_id].measurement
-        assert record.measurement is not None
-        assert recorded is not None
-        assert record.measurement.median_seconds == pytest.approx(recorded.median_seconds, rel=0.05)
-    whole = tune(replay="pool", study="whole", proposer=proposer, num_trials=60, patience=0)
-    assert {record.strategy_id for record in whole.records} == set(known)
-    assert whole.summary["ended"] == "nothing new is left to try"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"replay": "nowhere"}, "unknown study 'nowhere'"),
-        ({"resume": "nowhere"}, "unknown study 'nowhere'"),
-        ({"replay": "autosync-studies/pool", "model": "other"}, "records of 0 such models on clusters"),
-    ],
-)
-def test_what_can_neither_be_resumed_nor_replayed(changes: dict[str, str], words: str, tune_fake: TuneFake) -> None:
-    tune_fake({}, study="pool", num_trials=2)
-    with pytest.raises(InputError, match=words):
-        tune(**changes)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autosync.search.effort import Effort
+from autosync.search.measurement_effort import Effort
 from autosync.search.tune import tune
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster
@@ -45,7 +45,7 @@ def test_whoever_proposes_everything_is_stock_ddp(
     monkeypatch.setattr(FakeService, "prepare", watched)
     steps = {"stock DDP": FakeSteps(seconds=0.2, noise=0.005)}
     service = FakeService(steps, others=FakeSteps(seconds=0.1, noise=0.005))
-    monkeypatch.setattr("autosync.search.plan.TrialService", lambda **_: service)
+    monkeypatch.setattr("autosync.search.tuning_plan.TrialService", lambda **_: service)
     tuned = tune(
         model="model.yaml", cluster="pair.yaml", study="s", proposer=proposer, target="ddp", num_trials=6, effort=CHEAP
     )
@@ -69,7 +69,7 @@ def test_on_real_ranks_with_every_flag() -> None:
     )
     assert all(record.measurement is not None for record in tuned.records)
     assert tuned.verdict.left_out == {}
-    settings = [contest.entrant.settings for contest in tuned.verdict.contests]
+    settings = [result.contestant.settings for result in tuned.verdict.results]
     assert DdpSettings() in settings
     assert any(one is not None and one.static_graph for one in settings)
     assert any(one is not None and one.batched_grad_copy for one in settings)

@@ -9,10 +9,11 @@ import pytest
 from autosync.cli import main
 from autosync.cli.tune import tune
 from autosync.datasets.schema import FAILURE_KINDS
-from autosync.search.effort import EFFORTS, NORMAL_EFFORT, QUICK_EFFORT
+from autosync.search.measurement_effort import EFFORTS, NORMAL_EFFORT, QUICK_EFFORT
 from autosync.search.study_folder import StudyFolder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
+SENTENCES = " ".join(PAGE.split())
 
 
 def test_every_option_is_told_and_exists() -> None:
@@ -43,11 +44,11 @@ def test_the_efforts_are_those_of_the_code() -> None:
     ]
     assert "\n".join(rows) in PAGE
     shares = [f"{effort.trial.interval_share:.0%}".replace("%", " %") for effort in (NORMAL_EFFORT, QUICK_EFFORT)]
-    assert f"narrower than {shares[0]} of it (`quick`: {shares[1]})" in PAGE
+    assert f"narrower than {shares[0]} of it (`quick`: {shares[1]})" in SENTENCES
     assert NORMAL_EFFORT.num_finalists == 2
-    assert "The two fastest of ours" in PAGE
+    assert "The two fastest of ours" in SENTENCES
     assert (NORMAL_EFFORT.num_predicted, QUICK_EFFORT.num_predicted) == (4, 2)
-    assert "the four strategies that the simulator holds for fastest (`--effort quick`: two)" in PAGE
+    assert "the four strategies that the simulator holds for fastest (`--effort quick`: two)" in SENTENCES
 
 
 def test_the_dry_run_is_what_is_printed(

@@ -29,3 +29,15 @@ def hangs_in_trials() -> Task:
         return fine.loss(model, x)
 
     return Task(name="tiny", model=fine.model, batch=fine.batch, loss=loss, optimizer=fine.optimizer)
+
+
+def slow_in_trials() -> Task:
+    """A step takes a few milliseconds here and 20 ms more on a rank: there is something to gain, and time to strike."""
+    fine = task()
+
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if "RANK" in os.environ:
+            time.sleep(0.02)
+        return fine.loss(model, x)
+
+    return Task(name="slow", model=fine.model, batch=fine.batch, loss=loss, optimizer=fine.optimizer)

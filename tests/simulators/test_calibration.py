@@ -10,12 +10,13 @@ import pytest
 
 from autosync.datasets.schema import Measurement
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
-from autosync.simulators.calibration import MIN_TRIALS, Floats, Parameter, Trial, calibrate, scale, trials_of
-from autosync.simulators.costs import Costs
+from autosync.simulators.calibration import MIN_TRIALS, Parameter, Trial, calibrate, scale, trials_of
+from autosync.simulators.shared.arrays import Floats
+from autosync.simulators.shared.costs import Costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.strategy.representation import Message, Strategy
-from autosync.testing.plans import WEIGHT, model_with
 from autosync.testing.simulators import small_case
+from tests.helpers.example_plans import WEIGHT, model_with
 
 STRATEGIES = tuple(
     Strategy(messages=tuple(Message(parts=(f"v{index}",)) for index in range(count))) for count in range(1, 25)

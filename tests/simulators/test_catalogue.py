@@ -12,11 +12,14 @@ from autosync.datasets.schema import Record
 from autosync.errors import UnknownNameError
 from autosync.simulators.catalogue import open_simulator, simulator_names
 from autosync.simulators.interface import Prediction
+from autosync.simulators.timeline.simulator import MOST_RANKS
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
+from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
-from autosync.testing.simulators import CHECKS, check_simulator, small_case
+from autosync.testing.simulators import CHECKS, check_simulator, small_case, two_layers
+from tests.helpers.example_plans import cluster_of
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -29,6 +32,15 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     case = small_case()
     with pytest.raises(UnknownNameError, match=r"unknown simulator 'timelin' .*timeline"):
         open_simulator("timelin", case.model, case.cluster)
+
+
+def test_large_clusters_are_predicted_in_closed_form() -> None:
+    model, small, large = two_layers(), cluster_of(*[1] * MOST_RANKS), cluster_of(*[1] * (MOST_RANKS + 1))
+    assert open_simulator("timeline", model, small).name == "timeline"
+    found = open_simulator("timeline", model, large)
+    assert found.name == "analytical"
+    strategy = build_preset("ddp", model, large)
+    assert found.predict([strategy]) == open_simulator("analytical", model, large).predict([strategy])
 
 
 def test_a_simulator_says_its_own_name() -> None:

@@ -63,6 +63,7 @@ def _clusters(draw: st.DrawFn) -> ClusterSpec:
         nodes=tuple(replace(one, name=node.name) for one, node in zip(measured, cluster.nodes, strict=False)),
         racks=racks,
         curves=draw(st.lists(_CURVES, max_size=2).map(tuple)),
+        num_processors=draw(st.none() | st.integers(1, 1024)),
     )
     return replace(cluster, calibration=calibration)
 
@@ -123,6 +124,7 @@ calibration:
         ("- name: a\n", "- name: b\n", r"c\.yaml:13: calibration\.nodes\[0\]\.name: unknown node 'b' \(known: a\)"),
         ("  nodes:\n  - name: a\n", "  nodes:\n  - {name: a}\n  - name: a\n", r"c\.yaml:14: .*'a' is there twice"),
         ("low: 0.5", "low: 5.0", r"c\.yaml:14: calibration\.nodes\[0\]\.rate_out: .* is no estimate \(0 <= low"),
+        ("cpu_share: 0.5", "cpu_share: 0.5\n  num_processors: 0", r"c\.yaml:\d+: .*num_processors: 0 is no number"),
         (
             "cpu_share: 0.5",
             "cpu_shar: 0.5",

@@ -174,7 +174,7 @@ def test_fingerprint_is_of_what_plans_depend_on() -> None:
             (),
             {"launcher": "slrum"},
             (
-                "launcher: unknown launcher 'slrum' (known: local, testbed, ssh, slurm, ray, kubernetes);"
+                "launcher: unknown launcher 'slrum' (known: kubernetes, local, ray, slurm, ssh, testbed);"
                 " did you mean 'slurm'?"
             ),
         ),

@@ -8,7 +8,7 @@ import pytest
 from autosync.errors import DocumentError
 from autosync.specs.cluster import describe
 from autosync.specs.cluster_file import load_cluster, shipped_clusters
-from autosync.testing.fuzz import mutations
+from tests.helpers.mutations import mutations
 
 _EVERYTHING = """\
 schema: autosync.cluster/1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
-from autosync.testing.generate import models
+from tests.helpers.random_specs import models
 
 WEIGHT = Variable(name="fc.weight", shape=(3, 4), kind="linear", use=0, ready=1, factor_rows=8)
 BIAS = Variable(name="fc.bias", shape=(3,), dtype="float16", use=0, ready=0)
@@ -88,7 +88,8 @@ def test_the_fingerprint_knows_no_times() -> None:
     ("fields", "message"),
     [
         ({"name": ""}, "is no variable name"),
-        ({"name": "a[0]"}, "has no brackets"),
+        ({"name": "a[0]"}, "without brackets"),
+        ({"name": "a\x1b[31m"}, r"is no variable name \(one line"),
         ({"shape": (3, 0)}, "has an empty axis"),
         ({"use": -1}, "use and ready are positions"),
         ({"shape": (3,), "kind": "linear", "factor_rows": 4}, "two axes"),

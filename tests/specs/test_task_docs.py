@@ -7,7 +7,7 @@ import pytest
 
 from autosync.cli import main as cli
 from autosync.specs.model_file import shipped_models
-from autosync.specs.profile_rates import RATES
+from autosync.specs.profile.device_rates import RATES
 from autosync.specs.task import Task
 
 PAGE = (Path(__file__).parents[2] / "docs" / "task.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from autosync.errors import OperationError
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.testbed import live
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 MBIT = 125_000.0
 
@@ -19,7 +19,7 @@ MakeCluster = Callable[..., ClusterSpec]
 def make_cluster() -> Iterator[MakeCluster]:
     """Makes clusters for testbeds; skips where the kernel or the user may not have one."""
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     made: list[ClusterSpec] = []

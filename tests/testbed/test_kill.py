@@ -12,9 +12,9 @@ import pytest
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import save_cluster
-from autosync.testbed import holder, live
+from autosync.testbed import live, namespace_holder
 from autosync.testbed.layout import cluster_key
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 # Says when it begins, so that the moments hit the work and not Python's start.
 RUN = """
@@ -43,10 +43,10 @@ def _begin(what: str, cluster: ClusterSpec, folder: Path) -> subprocess.Popen[st
 
 
 def _assert_nothing_left(cluster: ClusterSpec) -> None:
-    places, key = find_places(), cluster_key(cluster)
-    assert places.existing(key) == ()
-    assert key not in places.recorded()
-    assert key not in holder.keys(places)
+    folders, key = find_folders(), cluster_key(cluster)
+    assert folders.existing(key) == ()
+    assert key not in folders.recorded()
+    assert key not in namespace_holder.keys(folders)
 
 
 @pytest.mark.parametrize("what", ["up", "down"])
@@ -68,9 +68,9 @@ def test_killed_at_a_random_moment(
 def test_up_after_a_killed_up_is_whole(make_cluster: Callable[..., ClusterSpec], tmp_path: Path) -> None:
     cluster = make_cluster(*[100] * 6)
     process = _begin("up", cluster, tmp_path)
-    key, places = cluster_key(cluster), find_places()
+    key, folders = cluster_key(cluster), find_folders()
     deadline = time.monotonic() + 20
-    while not places.existing(key) and process.poll() is None and time.monotonic() < deadline:
+    while not folders.existing(key) and process.poll() is None and time.monotonic() < deadline:
         pass
     process.kill()
     process.communicate()
@@ -81,9 +81,9 @@ def test_up_after_a_killed_up_is_whole(make_cluster: Callable[..., ClusterSpec],
 def test_an_interrupted_up_leaves_nothing(make_cluster: Callable[..., ClusterSpec], tmp_path: Path) -> None:
     cluster = make_cluster(*[100] * 40)
     process = _begin("up", cluster, tmp_path)
-    key, places = cluster_key(cluster), find_places()
+    key, folders = cluster_key(cluster), find_folders()
     deadline = time.monotonic() + 20
-    while len(places.existing(key)) < 2 and process.poll() is None and time.monotonic() < deadline:
+    while len(folders.existing(key)) < 2 and process.poll() is None and time.monotonic() < deadline:
         pass
     process.send_signal(signal.SIGINT)
     process.communicate()

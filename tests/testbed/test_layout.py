@@ -5,7 +5,7 @@ import pytest
 from autosync.errors import InputError
 from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.cluster_file import build_cluster, dump_cluster
-from autosync.testbed.layout import Layout, build_steps, cluster_key, plan_layout, remove_steps
+from autosync.testbed.layout import NetworkLayout, build_calls, cluster_key, plan_layout, removal_calls
 
 KEY = "KEY"
 TWO_HOSTS = """\
@@ -36,8 +36,8 @@ def _node(name: str, out: float = 1.25e8, into: float = 1.25e8, rack: str | None
     return Node(name=name, host=name, bandwidth_out=out, bandwidth_in=into, rack=rack)
 
 
-def _text(layout: Layout) -> str:
-    return "\n".join(map(str, build_steps(layout))).replace(layout.key, KEY)
+def _text(layout: NetworkLayout) -> str:
+    return "\n".join(map(str, build_calls(layout))).replace(layout.key, KEY)
 
 
 def test_two_hosts_written_out() -> None:
@@ -47,7 +47,7 @@ def test_two_hosts_written_out() -> None:
 
 def test_removal_written_out() -> None:
     layout = plan_layout(ClusterSpec(name="two", nodes=(_node("a"), _node("b"))), 0)
-    text = "\n".join(map(str, remove_steps(layout.switch, layout.namespaces))).replace(layout.key, KEY)
+    text = "\n".join(map(str, removal_calls(layout.switch, layout.namespaces))).replace(layout.key, KEY)
     assert text == (
         "ip -n autosync-KEY-switch link delete group 77\n"
         "ip netns delete autosync-KEY-switch\n"

@@ -15,7 +15,7 @@ from autosync.specs.cluster import ClusterSpec, Rack
 from autosync.testbed import Testbed, live, processes, records, up
 from autosync.testbed.commands import tool_environment
 from autosync.testbed.layout import cluster_key
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 MakeCluster = Callable[..., ClusterSpec]
 
@@ -84,10 +84,10 @@ def test_all_pairs_talk_and_nothing_is_left(make_cluster: MakeCluster) -> None:
         _talk(bed, ["n0", "n1", "n2"])
         counters = bed.counters()
         assert all(sent > 0 and received > 0 for sent, received in counters.values())
-        assert len(find_places().existing(key)) == 4
-    assert find_places().existing(key) == ()
-    assert records.read(find_places(), key) is None
-    if not find_places().rootless:
+        assert len(find_folders().existing(key)) == 4
+    assert find_folders().existing(key) == ()
+    assert records.read(find_folders(), key) is None
+    if not find_folders().rootless:
         assert _links_and_namespaces(key) == []
 
 
@@ -95,14 +95,14 @@ def test_up_twice_is_one_testbed_with_two_users(make_cluster: MakeCluster) -> No
     cluster = make_cluster()
     first = up(cluster)
     second = up(cluster)
-    ids = {processes.namespace_id(find_places().namespace(first.layout.key, first.namespace("n0")))}
+    ids = {processes.namespace_id(find_folders().namespace(first.layout.key, first.namespace("n0")))}
     assert second.layout == first.layout
     first.close()
     first.close()
-    assert {processes.namespace_id(find_places().namespace(first.layout.key, second.namespace("n0")))} == ids
+    assert {processes.namespace_id(find_folders().namespace(first.layout.key, second.namespace("n0")))} == ids
     assert second.faults() == ()
     second.close()
-    assert find_places().existing(first.layout.key) == ()
+    assert find_folders().existing(first.layout.key) == ()
 
 
 def test_kept_until_down_and_harmless_when_repeated(make_cluster: MakeCluster) -> None:
@@ -133,7 +133,7 @@ def test_an_edited_file_replaces_what_was_kept(make_cluster: MakeCluster) -> Non
     with pytest.raises(OperationError, match="was built from another content of the file"):
         live.find(after)
     up(after, keep=True)
-    assert find_places().existing(cluster_key(before)) == ()
+    assert find_folders().existing(cluster_key(before)) == ()
     assert live.down(before) == [before.name], "by name: the file may have been edited back"
 
 
@@ -141,7 +141,7 @@ def test_unequal_and_asymmetric_rates(make_cluster: MakeCluster) -> None:
     with up(make_cluster((100, 300), 50)) as bed:
         assert _rates(bed, "n0") == {"eth0": 12_500_000}
         assert _rates(bed, "n1") == {"eth0": 6_250_000}
-        switch = find_places().enter(bed.layout.key, bed.layout.switch)
+        switch = find_folders().enter(bed.layout.key, bed.layout.switch)
         shown = json.loads(_output([*switch, "tc", "-json", "qdisc"]))
         into = {item["dev"]: item["options"]["rate"] for item in shown if item["kind"] == "tbf"}
         assert into == {"host0": 37_500_000, "host1": 6_250_000}
@@ -151,7 +151,7 @@ def test_racks_are_bridges_behind_shaped_uplinks(make_cluster: MakeCluster) -> N
     racks = (Rack(name="east", uplink_out=1e7, uplink_in=2e7), Rack(name="west", uplink_out=3e7, uplink_in=3e7))
     with up(make_cluster(100, 100, 100, racks=racks)) as bed:
         _talk(bed, ["n0", "n1", "n2"])
-        switch = find_places().enter(bed.layout.key, bed.layout.switch)
+        switch = find_folders().enter(bed.layout.key, bed.layout.switch)
         masters = {link["ifname"]: link.get("master") for link in json.loads(_output([*switch, "ip", "-json", "link"]))}
         assert [masters[port] for port in ("host0", "host1", "host2")] == ["rack0", "rack1", "rack0"]
         shown = json.loads(_output([*switch, "tc", "-json", "qdisc"]))
@@ -198,13 +198,13 @@ def test_processes_are_seen_and_ended_even_stopped_ones(make_cluster: MakeCluste
 def test_down_is_refused_while_another_process_uses_it(make_cluster: MakeCluster, tmp_path: Path) -> None:
     cluster = make_cluster()
     bed = up(cluster)
-    places = find_places()
-    record = records.read(places, bed.layout.key)
+    folders = find_folders()
+    record = records.read(folders, bed.layout.key)
     assert record is not None
     other = processes.start_time(1)
     assert other is not None
     lease = replace(record.leases[0], pid=1, started=other)
-    records.write(places, replace(record, leases=(*record.leases, lease)))
+    records.write(folders, replace(record, leases=(*record.leases, lease)))
     bed.close()
     assert bed.faults() == (), "the other process still has it"
     with pytest.raises(OperationError, match="is used by process 1: end that first"):
@@ -215,21 +215,21 @@ def test_down_is_refused_while_another_process_uses_it(make_cluster: MakeCluster
 def test_a_lease_of_a_process_that_has_ended_is_void(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     bed = up(cluster)
-    places = find_places()
-    record = records.read(places, bed.layout.key)
+    folders = find_folders()
+    record = records.read(folders, bed.layout.key)
     assert record is not None
     lease = replace(record.leases[0], started="0")
-    records.write(places, replace(record, leases=(lease,)))
+    records.write(folders, replace(record, leases=(lease,)))
     up(make_cluster()).close()
-    assert places.existing(bed.layout.key) == (), "the next up of any cluster sweeps"
+    assert folders.existing(bed.layout.key) == (), "the next up of any cluster sweeps"
 
 
 def test_a_record_that_cannot_be_read_is_swept(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     bed = up(cluster)
-    find_places().record(bed.layout.key).write_text("{", encoding="utf-8")
+    find_folders().record(bed.layout.key).write_text("{", encoding="utf-8")
     assert live.down(cluster) == []
-    assert find_places().existing(bed.layout.key) == ()
+    assert find_folders().existing(bed.layout.key) == ()
 
 
 def test_an_unknown_node_is_named(make_cluster: MakeCluster) -> None:

@@ -12,8 +12,8 @@ from autosync.errors import OperationError
 from autosync.launchers.local import LocalLauncher
 from autosync.launchers.request import LaunchRequest
 from autosync.specs.cluster import ClusterSpec, Node
-from autosync.testbed.support import find_places
-from autosync.testing.launchers import check_codes, check_launcher, check_plans
+from autosync.testbed.requirements import find_folders
+from autosync.testing.launchers import check_codes, check_launcher, check_plans, check_traits
 
 
 def _node(name: str, **fields: object) -> Node:
@@ -29,7 +29,7 @@ def test_the_local_launcher_keeps_the_contract(tmp_path: Path) -> None:
 
 def test_the_testbed_launcher_keeps_the_contract(tmp_path: Path) -> None:
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     nodes = tuple(replace(node, host=node.name) for node in CLUSTER.nodes)
@@ -53,7 +53,15 @@ class _Careless(LocalLauncher):
         return replace(request, processes=tuple(replace(p, environment=same) for p in request.processes))
 
 
+class _Secretive(LocalLauncher):
+    """Does not say how it reaches machines elsewhere."""
+
+    is_one_machine = False
+
+
 def test_launchers_that_break_it_are_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="way is empty"):
+        check_traits(_Secretive())
     with pytest.raises(AssertionError):
         check_plans(_Forgetful(), CLUSTER)
     with pytest.raises(AssertionError):

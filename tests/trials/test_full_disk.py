@@ -15,17 +15,17 @@ import pytest
 
 from autosync.cli import main
 from autosync.datasets.studies import read_study
-from autosync.disks import is_full
+from autosync.disk_errors import is_full
 from autosync.errors import OperationError
-from autosync.launchers.script import Script, Training
+from autosync.launchers.script_run import ScriptRun, TrainingScript
 from autosync.plan.bundling import bundled
-from autosync.search import plan
+from autosync.search import tuning_plan
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
 from autosync.specs.model_file import load_model, model_of
 from autosync.strategy.presets import build_preset
 from autosync.testbed import live
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 from autosync.testing.trials import FakeService, FakeSteps
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import StepSamples, TrialFailed, TrialService
@@ -40,7 +40,7 @@ MountDisk = Callable[[int], Path]
 @pytest.fixture
 def emulated() -> Iterator[ClusterSpec]:
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     nodes = tuple(Node(name=name, host=name, bandwidth_out=125e6, bandwidth_in=125e6) for name in ("n0", "n1"))
@@ -65,7 +65,7 @@ def test_a_nodes_trace_has_no_room(
         with pytest.raises(TrialFailed) as failed:
             service.run("ddp", 100)
         assert time.monotonic() - began < LIMIT_SECONDS
-        assert failed.value.kind == "raised"
+        assert (failed.value.kind, failed.value.blame) == ("raised", "machines")
         told = f"rank 1 on n1: no trace can be written to {tmp_path / 't-rank1.json'}: No space left on device"
         assert told in failed.value.message
         service.prepare(Contestant(name="stock"))
@@ -88,11 +88,16 @@ def test_a_ranks_log_has_no_room(
         assert failed.value.message.startswith("rank 1: ")
         assert "No space left on device" in failed.value.message
         assert failed.value.message.endswith(f": the disk of {log} is full")
-        # The next trial's ranks would have no room either: that ends the run.
-        with pytest.raises(OperationError, match=r"the disk of \S+ranks-2 is full") as ended:
+        assert failed.value.blame == "machines"
+        # The next trial's ranks would have no room either.
+        with pytest.raises(TrialFailed, match=r"the disk of \S+ranks-2 is full") as ended:
             service.prepare(stock)
-        assert not isinstance(ended.value, TrialFailed)
-    assert len(started) == 2
+        assert (ended.value.kind, ended.value.blame) == ("launch", "machines")
+        assert len(started) == 2
+        (tmp_path / "fault").unlink()
+        log.unlink()
+        service.prepare(stock)
+        assert service.run("stock", 1).step_seconds, "with room all is well"
 
 
 class _Filling(FakeService):
@@ -125,7 +130,7 @@ def test_the_study_has_no_room(
     monkeypatch.chdir(folder)
     save_cluster(Path("pair.yaml"), cluster)
     service = _Filling(lambda: fill_disk(folder))
-    monkeypatch.setattr(plan, "TrialService", lambda **_: service)
+    monkeypatch.setattr(tuning_plan, "TrialService", lambda **_: service)
     tune = ["tune", "mobilenet_v2@x0.1", "--cluster", "pair.yaml", "--effort", "quick", "--trials", "6", "--study", "s"]
     assert main.run(tune) == 1
     study = folder / "autosync-studies" / "s"
@@ -135,7 +140,8 @@ def test_the_study_has_no_room(
     assert service.filler is not None
     assert is_full(folder)
     service.filler.unlink()
-    monkeypatch.setattr(plan, "TrialService", lambda **_: FakeService({}, others=FakeSteps(seconds=0.1, noise=0.002)))
+    fake = FakeService({}, others=FakeSteps(seconds=0.1, noise=0.002))
+    monkeypatch.setattr(tuning_plan, "TrialService", lambda **_: fake)
     assert main.run(["tune", "--resume", "s"]) == 0, capsys.readouterr().err
     found = list(read_study(study))
     assert found[:3] == kept
@@ -145,9 +151,9 @@ def test_the_study_has_no_room(
 def test_the_log_of_a_script_has_no_room(emulated: ClusterSpec, mount_disk: MountDisk, tmp_path: Path) -> None:
     logs = mount_disk(64)
     shout = "import os, time; os.environ['RANK'] == '1' and print('x' * 10**6, flush=True); time.sleep(60)"
-    script = Script(command=(sys.executable, "-c", shout))
+    script = TrainingScript(command=(sys.executable, "-c", shout))
     began = time.monotonic()
-    ended = Training(emulated, script, logs, show=lambda _: None).run(started=lambda _: None)
+    ended = ScriptRun(emulated, script, logs, show=lambda _: None).run(started=lambda _: None)
     assert time.monotonic() - began < LIMIT_SECONDS
     assert ended.code == 1
     assert ended.words[0].startswith("rank 1 on n1: exit code 1")

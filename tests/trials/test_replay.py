@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from autosync.runtime.factors import KnowsFactors
+from autosync.runtime.local.factors import KnowsFactors
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.model_file import load_model
-from autosync.specs.profile_optimizer import optimizer_spec
+from autosync.specs.profile.optimizer import optimizer_spec
 from autosync.specs.task_run import build_model, build_optimizer, compute_loss, draw_batch, run_backward, step_optimizer
 from autosync.trials.replay import replay_task
 

@@ -18,7 +18,7 @@ from autosync.specs.model_file import load_model, save_model
 from autosync.specs.task_run import draw_batch
 from autosync.strategy.bundle import Bundle, save_bundle
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import SparseGather
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 from autosync.trials.replay import replay_task
 
 PROGRAM = Path(__file__).with_name("replay_ranks.py")

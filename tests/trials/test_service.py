@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autosync.errors import InputError, OperationError
-from autosync.launchers.local import STOP_SECONDS
+from autosync.launchers.local import STOP_SECONDS, LocalLauncher
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
@@ -280,11 +280,11 @@ def test_stock_ddp_takes_a_model_that_leaves_parameters_out_only_when_told(make:
 
 def test_ranks_that_cannot_be_started(make: MakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     with make() as service:
-        monkeypatch.setattr(sys, "executable", "/no/such/python")
+        monkeypatch.setattr(LocalLauncher, "default_python", "/no/such/python")
         failure = _failure(service)
         assert failure.kind == "launch"
         assert "/no/such/python" in failure.message
-        monkeypatch.setattr(sys, "executable", "/bin/false")
+        monkeypatch.setattr(LocalLauncher, "default_python", "/bin/false")
         failure = _failure(service)
         assert (failure.kind, failure.message) == ("launch", "rank 0 ended at its start: exit code 1")
 
@@ -293,7 +293,7 @@ def test_ranks_that_never_come(make: MakeService, monkeypatch: pytest.MonkeyPatc
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\nexec sleep 600\n")
     silent.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(silent))
+    monkeypatch.setattr(LocalLauncher, "default_python", str(silent))
     monkeypatch.setattr(ranks, "START_SECONDS", 0.3)
     with make() as service:
         failure = _failure(service)

@@ -15,7 +15,7 @@ from autosync.strategy.bundle import Bundle
 from autosync.strategy.presets import build_preset
 from autosync.strategy.representation import Strategy
 from autosync.testbed import live
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 from autosync.trials.service import Contestant, TrialFailed, TrialService
 
 TARGET = "mobilenet_v2@x0.1"
@@ -47,7 +47,7 @@ def test_a_spec_trains_under_ddp_and_under_our_engine(cluster: ClusterSpec, star
 @pytest.fixture
 def emulated() -> Iterator[ClusterSpec]:
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=125e6, bandwidth_in=125e6) for i in range(2))

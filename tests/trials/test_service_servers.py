@@ -11,9 +11,10 @@ from autosync.errors import OperationError
 from autosync.plan.bundling import bundled
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model_file import load_model, model_of
-from autosync.strategy.representation import Message, ParameterServer, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.testbed import live
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 from autosync.trials.service import Contestant, TrialService
 
 TASK = str(Path(__file__).with_name("task.py"))
@@ -74,7 +75,7 @@ def test_contestants_with_and_without_servers_take_turns(started: list[int], tmp
 @pytest.fixture
 def emulated() -> Iterator[ClusterSpec]:
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     made = ClusterSpec(name=f"test-{secrets.token_hex(4)}", nodes=_nodes(125e6, ("h0", "h1", "h2")), launcher="testbed")

@@ -6,8 +6,8 @@ import pytest
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model_file import model_of
+from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.emit.settings import DdpSettings
-from autosync.strategy.representation import Cast, PowerSGD
 from autosync.trials.contestant import Contestant
 from autosync.trials.service import TrialService
 

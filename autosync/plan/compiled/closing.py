@@ -1,7 +1,7 @@
 """Gates, and whose updates are whose. Compiled.
 
-Gates are those of `lowering`. Which updates are the engine's is as `runtime.updates` has it: all with forward overlap,
-else those that not every worker makes, and what follows.
+Gates are those of `lowering`. Which updates are the engine's is as `runtime.local.engine_updates` has it: all with
+forward overlap, else those that not every worker makes, and what follows.
 """
 
 from __future__ import annotations

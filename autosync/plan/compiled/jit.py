@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import numba
-
-from autosync.stale import drop_stale
+from autosync.compiled_cache import find_cache
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_CALLED: dict[str, Any] = {"cache": True, "nogil": True}
+_CALLED: dict[str, Any] = {"nogil": True}
 _INNER: dict[str, Any] = {**_CALLED, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-drop_stale(Path(__file__).parent)
+KEPT = find_cache(Path(__file__).parent)
 
 
 def called(function: FunctionT) -> FunctionT:
     """For what Python calls."""
-    return cast("FunctionT", numba.njit(**_CALLED)(function))
+    return KEPT.compiled(function, _CALLED)
 
 
 def inner(function: FunctionT) -> FunctionT:
     """For what compiled functions alone call. What Python needs to call it is not made, which is half of the work."""
-    return cast("FunctionT", numba.njit(**_INNER)(function))
+    return KEPT.compiled(function, _INNER)

@@ -26,7 +26,8 @@ from autosync.plan.tables import ALGORITHMS, COLLECTIVES, LOCAL_KINDS, Shape
 from autosync.plan.types import Groups
 from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.canonical import joins_parts
-from autosync.strategy.representation import Codec, Int8, Periodic, Sign, Synchroniser, TopK
+from autosync.strategy.codecs import Codec, Int8, Sign, TopK
+from autosync.strategy.synchronisers.base import Synchroniser
 
 
 def variables_of(model: ModelSpec) -> Variables:
@@ -129,7 +130,7 @@ class KnownTemplates:
             joins_parts(synchroniser, template.codec),
             self._holders.setdefault(holders, len(self._holders)),
             holders == self._site.workers and not template.collect.sharded,
-            isinstance(synchroniser, Periodic),
+            synchroniser.trains_apart,
             not update.sharded and len(update.groups[0]) == self._site.num_workers,
             codec,
             _needs(template),

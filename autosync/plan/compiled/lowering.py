@@ -24,8 +24,10 @@ from autosync.plan.templates import template_of
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import canonical_synchroniser
+from autosync.strategy.codecs import Codec
 from autosync.strategy.columns import Columns, Numbering
-from autosync.strategy.representation import Codec, ParameterServer, Strategy, Synchroniser
+from autosync.strategy.representation import Strategy
+from autosync.strategy.synchronisers.base import Synchroniser
 
 
 class Lowering:
@@ -124,7 +126,7 @@ class Lowering:
     def _totals(self, columns: Columns) -> Integers:
         """Of each strategy the transfer that adds up norms: among all workers and its servers."""
         synchronisers = self.numbering.synchronisers
-        servers = [one.server if isinstance(one, ParameterServer) else None for one in synchronisers]
+        servers = [synchroniser.served_by for synchroniser in synchronisers]
         if self._site.num_workers == 1:
             servers = [None] * len(servers)
         firsts = columns.first_message

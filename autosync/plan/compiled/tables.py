@@ -22,7 +22,7 @@ def tables_at(
     return Tables(
         num_ranks=len(cluster.ranks),
         num_workers=cluster.num_workers,
-        num_lanes=1 + int(operations.lane.max()),
+        num_queues=1 + int(operations.lane.max()),
         costs=tuple([costs[one] for one in used_costs]),
         shapes=tuple([shapes[one] for one in used_shapes]),
         operations=operations._replace(shape=shape, cost=cost),

@@ -8,7 +8,7 @@ import numpy as np
 
 from autosync.plan.reference.workload import Array
 from autosync.plan.wires import num_kept
-from autosync.strategy.representation import Cast, Codec, Int8, Sign, TopK
+from autosync.strategy.codecs import Cast, Codec, Int8, Sign, TopK
 
 
 def encode(codec: Codec, values: Array) -> Any:

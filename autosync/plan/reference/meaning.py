@@ -17,8 +17,9 @@ import numpy as np
 from autosync.plan.reference.optimizers import ReferenceOptimizer, State, reference_optimizer
 from autosync.plan.reference.work import clip_coefficient, outer_step
 from autosync.plan.reference.workload import Array, Workload
-from autosync.strategy.parts import Part, all_parts
-from autosync.strategy.representation import ParameterServer, Periodic, Strategy, Synchroniser
+from autosync.strategy.parts import Part
+from autosync.strategy.representation import Strategy, all_parts
+from autosync.strategy.synchronisers.base import Synchroniser
 
 
 def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_steps: int) -> list[dict[str, Array]]:
@@ -32,7 +33,7 @@ def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_ste
     for name, part in all_parts(strategy, model).items():
         initial = _window(part, copies[0]).reshape(-1).copy()
         synchroniser = synchronisers[name]
-        if isinstance(synchroniser, Periodic) and _drifts(synchroniser):
+        if synchroniser.trains_apart:
             own.append(_Own(part, synchroniser, initial, optimizer, num_workers))
         else:
             shared.append(_Shared(part, synchroniser, initial, optimizer))
@@ -58,7 +59,7 @@ class _Shared:
 
     def __init__(self, part: Part, synchroniser: Synchroniser, initial: Array, optimizer: ReferenceOptimizer) -> None:
         self.part = part
-        self.delay = synchroniser.staleness if isinstance(synchroniser, ParameterServer) else 0
+        self.delay = synchroniser.lag
         self.versions = [initial]
         self.optimizer = optimizer
         self.state: State = (np.zeros(len(initial)), np.zeros(len(initial)))
@@ -80,7 +81,7 @@ class _Own:
     """A part of which each worker trains a copy, until they meet."""
 
     def __init__(
-        self, part: Part, synchroniser: Periodic, initial: Array, optimizer: ReferenceOptimizer, num_workers: int
+        self, part: Part, synchroniser: Synchroniser, initial: Array, optimizer: ReferenceOptimizer, num_workers: int
     ) -> None:
         self.part = part
         self.synchroniser = synchroniser
@@ -94,20 +95,16 @@ class _Own:
         self.optimizer.update(self.values[rank], gradient, self.states[rank], step + 1)
 
     def meet(self, step: int) -> None:
-        if (step + 1) % self.synchroniser.every:
+        if (step + 1) % self.synchroniser.period:
             return
         average = np.asarray(sum(self.values) / len(self.values))
-        if self.synchroniser.outer is not None:
-            outer_step(average, self.anchor, self.momentum, self.synchroniser.outer)
+        outer = self.synchroniser.outer_optimizer
+        if outer is not None:
+            outer_step(average, self.anchor, self.momentum, outer)
         self.values = [average.copy() for _ in self.values]
 
     def value(self, rank: int) -> Array:
         return self.values[rank]
-
-
-def _drifts(synchroniser: Periodic) -> bool:
-    # Averaging parameters after every step means averaging gradients, as the representation has it.
-    return synchroniser.every > 1 or synchroniser.outer is not None
 
 
 def _step_shared(

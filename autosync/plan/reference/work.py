@@ -14,7 +14,8 @@ from autosync.plan.reference.progress import Progress
 from autosync.plan.reference.store import Store
 from autosync.plan.reference.workload import Array
 from autosync.plan.types import Local, Plan
-from autosync.strategy.representation import Cast, OuterOptimizer, PowerSGD, TopK
+from autosync.strategy.codecs import Cast, PowerSGD, TopK
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 
 class Worker:

@@ -15,15 +15,16 @@ import torch
 
 from autosync import __version__
 from autosync.errors import OperationError
-from autosync.runtime.checkpoints import folder, loading, workers
+from autosync.runtime.checkpoints import folder, loading
+from autosync.runtime.checkpoints import worker_state as workers
 from autosync.runtime.checkpoints.collected import Collected, Sent
 from autosync.runtime.checkpoints.folder import FileFacts, Saved
-from autosync.runtime.checkpoints.meeting import Meeting
-from autosync.runtime.checkpoints.natures import natures
-from autosync.runtime.checkpoints.state import RankState, pack
-from autosync.runtime.checkpoints.workers import Training
+from autosync.runtime.checkpoints.rank_state import RankState, pack
+from autosync.runtime.checkpoints.state_kinds import natures
+from autosync.runtime.checkpoints.worker_call import Meeting
 from autosync.runtime.parallelize import session_of
-from autosync.runtime.start import Synchronisation
+from autosync.runtime.session.synchronisation import Synchronisation
+from autosync.runtime.session.training import Training
 
 
 def save(model: torch.nn.Module, path: Path | str) -> None:
@@ -128,7 +129,7 @@ def consolidate(model: torch.nn.Module, *, to: int | None = None) -> None:
     everyones = meeting.gather_everywhere(content) if to is None else meeting.gather(content, to=to)
     if everyones:
         collected = Collected([Sent(safetensors.torch.load(one)) for one in everyones])
-        session.bring_home(workers.entries(training, collected, apart))
+        session.bring_home(workers.entries(training, collected, apart), alone=to is not None)
 
 
 def _meet(session: Synchronisation, what: str) -> tuple[Meeting, Training, int]:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from autosync.errors import OperationError
-from autosync.runtime.checkpoints.state import Elements, grown, is_words, parse_name, parse_words
-from autosync.runtime.states import Path, Place, joined
+from autosync.runtime.checkpoints.rank_state import Elements, grown, is_words, parse_name, parse_words
+from autosync.runtime.memory.kept_state import Path, Place, joined
 
 _OPTIMIZER = "optimizer "
 

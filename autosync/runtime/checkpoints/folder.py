@@ -16,11 +16,12 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from autosync import documents, jsonio
-from autosync.disks import naming
+from autosync.disk_errors import naming_file, open_input
 from autosync.documents import STRICT
 from autosync.errors import DocumentError, OperationError
 
@@ -113,7 +114,7 @@ def write_file(path: Path, version: str, rank: int, content: bytes) -> FileFacts
     folder = path / version
     folder.mkdir(parents=True, exist_ok=True)
     name = file_name(rank)
-    with naming(folder / name), (folder / name).open("xb") as file:
+    with naming_file(folder / name), (folder / name).open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -133,7 +134,7 @@ def commit(path: Path, saved: Saved) -> None:
     _sync_folder(path)
     document = dataclasses.replace(saved, checksum=saved.own_checksum())
     schema = {"schema": f"autosync.{KIND}/{VERSION}"}
-    with naming(path / DOCUMENT):
+    with naming_file(path / DOCUMENT):
         jsonio.write_json(path / DOCUMENT, schema | dataclasses.asdict(document))
     _sync_folder(path)
     for entry in path.iterdir():
@@ -160,7 +161,7 @@ def _current(path: Path) -> str | None:
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with naming(folder):
+        with naming_file(folder):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -185,11 +186,13 @@ def check_file(path: Path, saved: Saved, rank: int) -> None:
     facts = saved.files[rank]
     file = path / saved.folder / facts.name
     try:
-        size = file.stat().st_size
-        if size != facts.num_bytes:
-            raise OperationError(f"{file} has {size} bytes, and had {facts.num_bytes} when it was written")
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OperationError(f"{file} is no file: something else has its name")
+        if status.st_size != facts.num_bytes:
+            raise OperationError(f"{file} has {status.st_size} bytes, and had {facts.num_bytes} when it was written")
         digest = hashlib.sha256()
-        with file.open("rb") as stream:
+        with open_input(file) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
     except OSError as error:

@@ -10,11 +10,18 @@ import torch
 from autosync.errors import OperationError
 from autosync.runtime.checkpoints.collected import Collected
 from autosync.runtime.checkpoints.folder import Saved
-from autosync.runtime.checkpoints.natures import first_difference, natures
-from autosync.runtime.checkpoints.workers import OF_EACH_WORKER, OWN_PARAMETER, Training, class_name, entries, hashes
-from autosync.runtime.execution import BEGIN_AS_PARAMETERS, Execution
-from autosync.runtime.sparse import Rows
-from autosync.runtime.states import Path
+from autosync.runtime.checkpoints.state_kinds import first_difference, natures
+from autosync.runtime.checkpoints.worker_state import (
+    OF_EACH_WORKER,
+    OWN_PARAMETER,
+    class_name,
+    entries,
+    hashes,
+)
+from autosync.runtime.engine.execution import BEGIN_AS_PARAMETERS, Execution
+from autosync.runtime.local.sparse_rows import Rows
+from autosync.runtime.memory.kept_state import Path
+from autosync.runtime.session.training import Training
 
 
 def refuse_what_does_not_fit(training: Training, saved: Saved) -> None:
@@ -130,11 +137,15 @@ def _optimizer_state(training: Training, collected: Collected) -> dict[str, Any]
 
 def put_in_place(training: Training, loading: Loading) -> None:
     """Go on with what was read. Nothing is under way."""
+    # First: what the optimizer does not take leaves everything as it was.
+    try:
+        training.optimizer.load_state_dict(loading.optimizer)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise OperationError(f"the optimizer does not take the checkpoint's state: {error}") from error
     with torch.no_grad():
         for target, value in loading.values:
             target.copy_(value)
     if training.execution is not None:
         training.execution.put_rows(loading.step, loading.rows)
-    training.optimizer.load_state_dict(loading.optimizer)
     if training.servers is not None:
         training.servers.go_on_from(loading.step, loading.masters)

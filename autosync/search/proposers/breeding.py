@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autosync.search.proposers.history import Outcome, Sourced, samples
+from autosync.search.proposers.history import Sourced, TriedStrategy, samples
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.likeness import Floats, Likeness
 from autosync.search.proposers.style import Styles
@@ -51,7 +51,7 @@ class Judged:
 class Judge:
     """A simulator, corrected by what it got wrong of the measured strategies."""
 
-    def __init__(self, simulator: Simulator, likeness: Likeness, measured: Sequence[Outcome]) -> None:
+    def __init__(self, simulator: Simulator, likeness: Likeness, measured: Sequence[TriedStrategy]) -> None:
         self._simulator = simulator
         self._likeness = likeness
         strategies = [one.strategy for one in measured]

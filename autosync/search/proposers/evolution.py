@@ -12,7 +12,15 @@ from collections.abc import Collection, Iterator, Sequence
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
-from autosync.search.proposers.history import Outcome, Reader, Sourced, fastest, new_or_sampled, samples, seen_ids
+from autosync.search.proposers.history import (
+    HistoryReader,
+    Sourced,
+    TriedStrategy,
+    fastest,
+    new_or_sampled,
+    samples,
+    seen_ids,
+)
 from autosync.search.proposers.interface import Ground
 
 NUM_FIRST = 8
@@ -31,7 +39,7 @@ class Evolution:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self._reader = Reader()
+        self._reader = HistoryReader()
 
     def propose(
         self, history: Sequence[Record], count: int, rng: random.Random, *, taken: Collection[str] = ()
@@ -53,7 +61,7 @@ class Evolution:
             yield next(sampled)
         yield from sampled
 
-    def _children(self, parents: Sequence[Outcome], rng: random.Random) -> Iterator[Sourced]:
+    def _children(self, parents: Sequence[TriedStrategy], rng: random.Random) -> Iterator[Sourced]:
         domain = self._ground.domain
         for _ in itertools.count():
             chance = rng.random()
@@ -67,6 +75,6 @@ class Evolution:
                 yield "mutated", domain.mutate(child, rng) if rng.random() < P_SECOND_CHANGE else child
 
 
-def _winner(parents: Sequence[Outcome], rng: random.Random) -> Outcome:
+def _winner(parents: Sequence[TriedStrategy], rng: random.Random) -> TriedStrategy:
     """The fastest of a few; parents stand in their order."""
     return parents[min(rng.randrange(len(parents)) for _ in range(TOURNAMENT))]

@@ -20,7 +20,7 @@ Sourced = tuple[str, Strategy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TriedStrategy:
     """A strategy of ours that was tried: its seconds a step and its largest peak memory, None where it failed."""
 
     strategy: Strategy
@@ -29,23 +29,23 @@ class Outcome:
     memory_bytes: int | None
 
 
-class Reader:
+class HistoryReader:
     """Reads histories of one study. Strategies that it has read once it keeps."""
 
     def __init__(self) -> None:
         self._strategies: dict[str, Strategy] = {}
 
-    def outcomes(self, history: Sequence[Record]) -> list[Outcome]:
+    def outcomes(self, history: Sequence[Record]) -> list[TriedStrategy]:
         """What became of each strategy of ours, in the order in which they were tried."""
         return [self._outcome(record) for record in history if record.strategy is not None]
 
-    def _outcome(self, record: Record) -> Outcome:
+    def _outcome(self, record: Record) -> TriedStrategy:
         assert record.strategy_id is not None, "a strategy of ours has an id"
         strategy = self._strategies.get(record.strategy_id)
         if strategy is None:
             strategy = self._strategies[record.strategy_id] = strategy_of(record)
         measured = record.measurement
-        return Outcome(
+        return TriedStrategy(
             strategy=strategy,
             strategy_id=record.strategy_id,
             seconds=None if measured is None else measured.median_seconds,
@@ -53,12 +53,12 @@ class Reader:
         )
 
 
-def fastest(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def fastest(outcomes: Iterable[TriedStrategy]) -> list[TriedStrategy]:
     """Those that were measured, the fastest first; of equals the one that was tried first."""
     return sorted((one for one in outcomes if one.seconds is not None), key=lambda one: one.seconds or 0.0)
 
 
-def seen_ids(outcomes: Iterable[Outcome], taken: Collection[str]) -> set[str]:
+def seen_ids(outcomes: Iterable[TriedStrategy], taken: Collection[str]) -> set[str]:
     """The ids of what is not to be proposed."""
     return {*taken, *(one.strategy_id for one in outcomes)}
 

@@ -19,7 +19,15 @@ import numpy as np
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
 from autosync.search.proposers.breeding import BOLDNESS, Breeding, Judge, Judged
-from autosync.search.proposers.history import Outcome, Reader, Sourced, fastest, new_ones, samples, seen_ids
+from autosync.search.proposers.history import (
+    HistoryReader,
+    Sourced,
+    TriedStrategy,
+    fastest,
+    new_ones,
+    samples,
+    seen_ids,
+)
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.likeness import Likeness
 from autosync.search.proposers.style import Styles
@@ -66,7 +74,7 @@ class Learned:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self._reader = Reader()
+        self._reader = HistoryReader()
         self._likeness = Likeness(ground.model, ground.cluster)
         self._styles = Styles(Space(model=ground.model, cluster=ground.cluster, limits=ground.limits))
 
@@ -86,7 +94,7 @@ class Learned:
         return [one for _, one in sorted(picked, key=lambda pair: pair[0])]
 
     def _considered(
-        self, history: Sequence[Record], measured: Sequence[Outcome], rng: random.Random
+        self, history: Sequence[Record], measured: Sequence[TriedStrategy], rng: random.Random
     ) -> tuple[Judge, list[Judged]]:
         """Who has the last word, and the most promising of all that was bred by its judgement."""
         ground = self._ground

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import Message, ParameterServer, PartName, Strategy, Synchroniser
+from autosync.strategy.parts import PartName
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers import synchroniser_kinds
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,15 +25,7 @@ NUM_QUARTERS = 4
 SIZE_UNIT = math.log(8.0)
 """Messages that are eight times as large differ as much as bytes that go another way."""
 
-_TOPOLOGIES = ("native", "ring", "tree", "halving_doubling")
-_WAYS: tuple[tuple[object, ...], ...] = (
-    *(("all_reduce", topology, hierarchical) for topology in _TOPOLOGIES for hierarchical in (False, True)),
-    *(("parameter_server", update, sparse) for update in ("server", "worker") for sparse in (False, True)),
-    *(("sharded", topology) for topology in _TOPOLOGIES),
-    *(("sparse_gather", topology) for topology in _TOPOLOGIES),
-    *(("sufficient_factors", topology) for topology in _TOPOLOGIES),
-    *(("periodic", topology) for topology in _TOPOLOGIES),
-)
+_WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))
 _WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}
 _CODECS = ("cast", "int8", "top_k", "power_sgd", "sign")
 _SIZE, _SLICE_SIZE = len(_WAYS), len(_WAYS) + 1
@@ -78,7 +72,7 @@ class Likeness:
             parts = [self._part(part, strategy) for part in message.parts]
             num_bytes = sum([weight for _, weight in parts])
             synchroniser = message.synchroniser
-            way = _WAY_INDEX[_way(synchroniser)]
+            way = _WAY_INDEX[synchroniser.way]
             slice_bytes = num_bytes if message.slice_bytes is None else min(message.slice_bytes, num_bytes)
             size, slice_size = _units(num_bytes), _units(slice_bytes)
             for block, weight in parts:
@@ -86,8 +80,8 @@ class Likeness:
                 row[block + way] += share * (NUM_QUARTERS / 2)
                 row[block + _SIZE] += share * size
                 row[block + _SLICE_SIZE] += share * slice_size
-            if isinstance(synchroniser, ParameterServer):
-                row[servers + self._nodes[synchroniser.server]] += num_bytes / self._total
+            if synchroniser.served_by is not None:
+                row[servers + self._nodes[synchroniser.served_by]] += num_bytes / self._total
             if message.codec is not None:
                 row[codecs + _CODECS.index(message.codec.kind)] += num_bytes / self._total
         row[codecs + len(_CODECS) :] = self._schedule(strategy)
@@ -106,7 +100,7 @@ class Likeness:
     def _schedule(self, strategy: Strategy) -> list[float]:
         """What holds for the whole step."""
         messages = strategy.messages
-        num_lanes = len({message.lane for message in messages})
+        num_lanes = strategy.num_lanes
         return [
             0.7 if strategy.overlap == "forward" else 0.0,
             math.log(len(messages)) / SIZE_UNIT / 2,
@@ -124,14 +118,6 @@ class Likeness:
         if len(set(uses)) == 1:
             return 0.0
         return float(np.corrcoef(priorities, uses)[0, 1])
-
-
-def _way(synchroniser: Synchroniser) -> tuple[object, ...]:
-    if isinstance(synchroniser, ParameterServer):
-        return synchroniser.kind, synchroniser.update, synchroniser.sparse
-    if synchroniser.kind == "all_reduce":
-        return synchroniser.kind, synchroniser.topology, synchroniser.hierarchical
-    return synchroniser.kind, synchroniser.topology
 
 
 def _units(num_bytes: float) -> float:

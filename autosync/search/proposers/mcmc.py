@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
-from autosync.search.proposers.history import Outcome, Reader, Sourced, new_or_sampled, samples, seen_ids
+from autosync.search.proposers.history import HistoryReader, Sourced, TriedStrategy, new_or_sampled, samples, seen_ids
 from autosync.search.proposers.interface import Ground
 
 BETA = 30.0
@@ -35,7 +35,7 @@ class Mcmc:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self._reader = Reader()
+        self._reader = HistoryReader()
 
     def propose(
         self, history: Sequence[Record], count: int, rng: random.Random, *, taken: Collection[str] = ()
@@ -53,7 +53,7 @@ class Mcmc:
                 yield one.origin, one.strategy
         yield from samples(self._ground, rng)
 
-    def _changes(self, here: Outcome, rng: random.Random) -> Iterator[Sourced]:
+    def _changes(self, here: TriedStrategy, rng: random.Random) -> Iterator[Sourced]:
         domain = self._ground.domain
         for tries in itertools.count():
             strategy = here.strategy
@@ -62,9 +62,9 @@ class Mcmc:
             yield "mutated", strategy
 
 
-def _walked(outcomes: Sequence[Outcome]) -> Outcome | None:
+def _walked(outcomes: Sequence[TriedStrategy]) -> TriedStrategy | None:
     """Where the walk stands after these; nowhere before the first that was measured."""
-    here: Outcome | None = None
+    here: TriedStrategy | None = None
     for there in outcomes:
         if there.seconds is None:
             continue

@@ -18,7 +18,7 @@ from optuna.trial import TrialState, create_trial
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
-from autosync.search.proposers.history import Outcome, Reader, Sourced, new_or_sampled, seen_ids
+from autosync.search.proposers.history import HistoryReader, Sourced, TriedStrategy, new_or_sampled, seen_ids
 from autosync.search.proposers.interface import Ground
 from autosync.search.proposers.style import Style, Styles
 from autosync.strategy.space import Space
@@ -31,7 +31,7 @@ MAX_TRIES = 40
 """Where so many styles make strategies that are known, what they make is changed, once more with each further such
 failure; and in the end the sampler is asked no more."""
 
-_Outcomes = Sequence[Outcome]
+_Outcomes = Sequence[TriedStrategy]
 
 
 class StyleSampler:
@@ -44,7 +44,7 @@ class StyleSampler:
         self._name = name
         self._make_sampler = make_sampler
         self._minds_memory = minds_memory
-        self._reader = Reader()
+        self._reader = HistoryReader()
         self._styles = Styles(Space(model=ground.model, cluster=ground.cluster, limits=ground.limits))
         self._distributions = _distributions(self._styles)
 
@@ -93,7 +93,7 @@ class StyleSampler:
             )
         return study
 
-    def _values(self, outcome: Outcome) -> list[float] | None:
+    def _values(self, outcome: TriedStrategy) -> list[float] | None:
         if outcome.seconds is None or outcome.memory_bytes is None:
             return None
         return [outcome.seconds, float(outcome.memory_bytes)] if self._minds_memory else [outcome.seconds]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from autosync.datasets.schema import Record
 from autosync.search.candidates import Candidate
-from autosync.search.proposers.history import Reader, new_ones, samples, seen_ids
+from autosync.search.proposers.history import HistoryReader, new_ones, samples, seen_ids
 from autosync.search.proposers.interface import Ground
 
 
@@ -19,7 +19,7 @@ class Sampled:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self._reader = Reader()
+        self._reader = HistoryReader()
 
     def propose(
         self, history: Sequence[Record], count: int, rng: random.Random, *, taken: Collection[str] = ()

@@ -16,15 +16,8 @@ from typing import Any
 
 from autosync.specs.model import Variable
 from autosync.strategy.legality import MAX_PARTS
-from autosync.strategy.representation import (
-    Message,
-    Overlap,
-    ParameterServer,
-    Partition,
-    PartName,
-    Strategy,
-    Synchroniser,
-)
+from autosync.strategy.parts import Partition, PartName
+from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.space import Space
 from autosync.strategy.space.choices import KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut
@@ -62,7 +55,7 @@ _FIELDS = tuple(field.name for field in fields(Style))
 
 
 @dataclass(slots=True)
-class _Draft:
+class _StyleDraft:
     """A message to be."""
 
     names: list[str]
@@ -97,7 +90,7 @@ class Styles:
 
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
-        return self.space.limits.overlaps
+        return self.space.overlaps
 
     @property
     def slices(self) -> tuple[int, ...]:
@@ -111,7 +104,7 @@ class Styles:
         """The strategy that a style makes."""
         partitions: dict[str, Partition] = {}
         load = dict.fromkeys(self._rates, 0.0)
-        drafts: list[_Draft] = []
+        drafts: list[_StyleDraft] = []
         for variable in self._variables:
             cut = self._cut(variable, style)
             if cut is not None:
@@ -123,7 +116,7 @@ class Styles:
                     last.names.append(name)
                     last.num_bytes += num_bytes
                 else:
-                    drafts.append(_Draft([name], variable.dtype, variant, num_bytes))
+                    drafts.append(_StyleDraft([name], variable.dtype, variant, num_bytes))
         messages = [
             self._message(draft, style, load, position % style.num_lanes) for position, draft in enumerate(drafts)
         ]
@@ -179,7 +172,7 @@ class Styles:
                 variable = variables[name.variable]
                 size = variable.num_bytes * _share(name, variable, strategy)
                 num_bytes += size
-                way = _way_of(message.synchroniser)
+                way = message.synchroniser.label
                 ways[way if way in self.ways else ""] += size
                 if variable.kind == "embedding":
                     rows[way if way in self.rows_ways else ""] += size
@@ -194,7 +187,7 @@ class Styles:
             message_bytes=min(max(max(merged, default=min([*alone, high])), low), high),
             part_bytes=min(max(self._part_bytes(strategy), low), high),
             slice_bytes=min(self.slices, key=lambda size: abs(size - slice_bytes)),
-            num_lanes=min(len({message.lane for message in strategy.messages}), self.num_lanes),
+            num_lanes=min(strategy.num_lanes, self.num_lanes),
             by_use=len({message.priority for message in strategy.messages}) > 1,
         )
 
@@ -225,12 +218,11 @@ class Styles:
         dense = self._dense[variable.dtype]
         return dense.get(style.way) or next(iter(dense.values())), False
 
-    def _message(self, draft: _Draft, style: Style, load: dict[str, float], lane: int) -> Message:
+    def _message(self, draft: _StyleDraft, style: Style, load: dict[str, float], lane: int) -> Message:
         """A served message goes to the node that would be done with it first."""
         setting = draft.variant[0]
         if len(draft.variant) > 1:
-            found = [(one.synchroniser, one) for one in draft.variant]
-            servers = {one.server: setting for one, setting in found if isinstance(one, ParameterServer)}
+            servers = {str(setting.synchroniser.served_by): setting for setting in draft.variant}
             server = min(servers, key=lambda name: (load[name] + draft.num_bytes) / self._rates[name])
             load[server] += draft.num_bytes
             setting = servers[server]
@@ -252,23 +244,11 @@ class Styles:
 def _by_way(table: KindTable) -> dict[str, Variant]:
     """The variants without a codec by the name of their way."""
     return {
-        _way_of(variant[0].synchroniser): variant
+        variant[0].synchroniser.label: variant
         for by_codec in table.values()
         for variant in by_codec.get(None, ())
-        if not variant[0].is_stale
+        if not variant[0].synchroniser.is_stale
     }
-
-
-def _way_of(synchroniser: Synchroniser) -> str:
-    """What a synchroniser is called, its server aside."""
-    if isinstance(synchroniser, ParameterServer):
-        words = ["parameter_server", f"update at {synchroniser.update}"]
-        words += ["through proxies"] if synchroniser.local_proxy else []
-        words += ["rows"] if synchroniser.sparse else []
-        return ", ".join(words)
-    words = [synchroniser.kind, synchroniser.topology]
-    words += ["hierarchical"] if getattr(synchroniser, "hierarchical", False) else []
-    return ", ".join(words)
 
 
 def _pieces(variable: Variable, cut: Partition | None) -> list[tuple[str, float]]:

@@ -16,13 +16,16 @@ from dataclasses import dataclass, replace
 
 from autosync.errors import DoesNotApplyError, Problem
 from autosync.specs.cluster import ClusterSpec
-from autosync.specs.model import ModelSpec, Variable, variables_by_name
+from autosync.specs.model import ModelSpec, Segment, Variable, variables_by_name
 from autosync.strategy.canonical import canonical
 from autosync.strategy.emit.hooks import Hook, hook_of
 from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.parts import PartName
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB, assign_by_size
 from autosync.strategy.presets.common import in_ready_order, is_sparse_to_ddp
-from autosync.strategy.representation import AllReduce, Message, PartName, SparseGather, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 RULE = "what stock DDP does: one all-reduce of whole gradients a bucket, in the order in which they become ready"
 
@@ -53,7 +56,7 @@ def settings_for(
 
     Gradients are views into their buckets unless told otherwise, as under our engine: that saves their copy.
     """
-    form = canonical(strategy, model, cluster)
+    form, model, frozen = _without_idle(canonical(strategy, model, cluster), model)
     reasons = list(_reasons(form, model, cluster))
     if reasons:
         raise DoesNotApplyError(
@@ -61,8 +64,7 @@ def settings_for(
         )
     hook = _hook(form, model, cluster)
     ranges = _ranges(_by_dtype(hook.messages, model, cluster))
-    unused = tuple(parameter.name for parameter in model.untrained if parameter.reason == "unused")
-    settings = DdpSettings(gradient_as_bucket_view=gradient_as_bucket_view, hook=hook.codec, frozen=unused)
+    settings = DdpSettings(gradient_as_bucket_view=gradient_as_bucket_view, hook=hook.codec, frozen=frozen)
     settings = _with_caps(settings, ranges)
     gathered = [message for message in form.messages if isinstance(message.synchroniser, SparseGather)]
     promised = {frozenset(message.parts) for message in (*hook.messages, *gathered)}
@@ -73,20 +75,55 @@ def settings_for(
 
 def why_not_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list[str]:
     """What in a legal strategy stock DDP cannot express; nothing if it can express it all."""
-    return list(_reasons(canonical(strategy, model, cluster), model, cluster))
+    form, model, _ = _without_idle(canonical(strategy, model, cluster), model)
+    return list(_reasons(form, model, cluster))
+
+
+def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec, tuple[str, ...]]:
+    """A strategy and a model without what got no gradient in the profiled steps, and the names of that.
+
+    DDP waits for every parameter that can be trained, so these are frozen first.
+    """
+    idle = {variable.name for variable in model.variables if variable.idle}
+    unused = tuple(parameter.name for parameter in model.untrained if parameter.reason == "unused")
+    if not idle:
+        return form, model, unused
+
+    def kept(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        return tuple(replace(one, variables=tuple(v for v in one.variables if v not in idle)) for one in segments)
+
+    timeline = model.timeline
+    timeline = replace(
+        timeline,
+        forward=kept(timeline.forward),
+        backward=kept(timeline.backward),
+        optimizer=kept(timeline.optimizer),
+    )
+    variables = tuple(variable for variable in model.variables if not variable.idle)
+    messages = [
+        replace(one, parts=tuple(name for name in one.parts if PartName.parse(name).variable not in idle))
+        for one in form.messages
+    ]
+    form = replace(
+        form,
+        messages=tuple(one for one in messages if one.parts),
+        partitions={name: one for name, one in form.partitions.items() if name not in idle},
+    )
+    return form, replace(model, variables=variables, timeline=timeline), (*sorted(idle), *unused)
 
 
 def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec) -> list[list[Variable]]:
     """The buckets that DDP has once it has rebuilt them, in the order in which they close; sparse gradients alone."""
     rebuilds = settings.static_graph or not settings.find_unused_parameters
     variables = in_ready_order(model.variables) if rebuilds else list(model.variables)
+    variables = [variable for variable in variables if variable.name not in settings.frozen]
     return assign_by_size(variables, settings.limits_bytes, lambda v: is_sparse_to_ddp(v, model, cluster))
 
 
 def _reasons(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator[str]:
     if form.overlap != "backward":
         yield "transfers overlap the next forward pass, and DDP's end when backward returns"
-    if len({message.lane for message in form.messages}) > 1:
+    if form.num_lanes > 1:
         yield "messages are in several lanes, and DDP has one order"
     wrong: dict[str, list[str]] = {}
     for message in form.messages:

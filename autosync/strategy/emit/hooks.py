@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autosync.specs.model import ModelSpec, variables_by_name
+from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.presets.common import in_ready_order
 from autosync.strategy.presets.lossy import is_worth_factors
-from autosync.strategy.representation import Cast, Message, PowerSGD
+from autosync.strategy.representation import Message
 
 TORCH_COMPRESSION_RATE = 2.0
 """`min_compression_rate` of torch's PowerSGD: what is not made smaller by this much is left as it is."""

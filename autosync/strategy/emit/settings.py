@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from autosync.specs.model import ModelSpec
+from autosync.strategy.codecs import Cast, PowerSGD
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB
-from autosync.strategy.representation import Cast, PowerSGD
 
 Argument = bool | float | list[float]
 
@@ -114,4 +114,5 @@ def as_python(value: Argument) -> str:
 def as_it_ships(model: ModelSpec, *, is_replayed: bool) -> DdpSettings:
     """Stock DDP with nothing but what it needs to run the model at all; a replayed model has no unused parameters."""
     unused = any(parameter.reason == "unused" for parameter in model.untrained)
+    unused = unused or any(variable.idle for variable in model.variables)
     return DdpSettings(find_unused_parameters=unused and not is_replayed)

@@ -10,7 +10,9 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, ready_buckets
 from autosync.strategy.presets.common import in_ready_order, rows_message, travels_as_rows
 from autosync.strategy.presets.options import size_option, word_option
-from autosync.strategy.representation import AllReduce, Message, Strategy, Topology
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Topology
 
 
 def all_reduce_per_variable(model: ModelSpec, cluster: ClusterSpec, *, topology: str = "native") -> Strategy:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.presets.common import in_ready_order, rows_message
-from autosync.strategy.representation import AllReduce, Message, Sharded
+from autosync.strategy.representation import Message
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.sharded import Sharded
 
 MIB = 1024 * 1024
 DEFAULT_CAP_BYTES = 25 * MIB

@@ -8,12 +8,13 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.strategy.backends import BACKENDS
 from autosync.strategy.legality import MAX_PARTS, smallest_slice_bytes
-from autosync.strategy.parts import parts_of
+from autosync.strategy.parts import Partition, parts_of
 from autosync.strategy.presets.common import interface_rate
 from autosync.strategy.presets.cuts import equal_sizes
 from autosync.strategy.presets.options import count_option, size_option
 from autosync.strategy.presets.scheduling import ServerLanes, need_overtaking, shares_nodes, use_levels
-from autosync.strategy.representation import Message, ParameterServer, Partition, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
 
 PARTITION_BYTES = 4_096_000
 NUM_LANES = 16

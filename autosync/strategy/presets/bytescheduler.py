@@ -7,7 +7,8 @@ from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.presets.common import in_ready_order, rows_message, travels_as_rows
 from autosync.strategy.presets.options import count_option, size_option
 from autosync.strategy.presets.scheduling import bands_of_use, need_overtaking, use_levels
-from autosync.strategy.representation import AllReduce, Message, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 # 1,000,000 parameters of four bytes in one piece, 4,000,000 under way: ByteScheduler's defaults.
 PIECE_BYTES = 4_000_000

@@ -11,7 +11,9 @@ from autosync.strategy.presets.buckets import assign_by_size
 from autosync.strategy.presets.common import in_ready_order, interface_rate, rows_message, travels_as_rows
 from autosync.strategy.presets.options import count_option, time_option
 from autosync.strategy.presets.scheduling import bands_of_use, use_levels
-from autosync.strategy.representation import AllReduce, Message, Strategy, Topology
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Topology
 
 ROUND_TIME = "500 us"
 NUM_LANES = 4
@@ -41,7 +43,7 @@ def caramel(
     lanes = bands_of_use(model, count_option("num_lanes", num_lanes) if backend.overtakes else 1)
     levels = use_levels(model) if backend.overtakes else dict.fromkeys(lanes, 0)
     rate = min(interface_rate(node) for node in cluster.nodes if node.role == "worker")
-    costs = Costs(num_ranks=cluster.num_workers, rate=rate, round_seconds=round_seconds)
+    costs = RoundCosts(num_ranks=cluster.num_workers, rate=rate, round_seconds=round_seconds)
     ready = in_ready_order(model.variables)
     batches = assign_by_size(ready, (costs.smallest_large_bytes(),), lambda variable: travels_as_rows(variable, model))
     messages: list[Message] = []
@@ -59,7 +61,7 @@ def caramel(
     return Strategy(overlap="forward", messages=tuple(messages))
 
 
-class Costs:
+class RoundCosts:
     """What an all-reduce takes, by its rounds and by the bytes that pass the busiest link, one rank a link.
 
     Halving and doubling takes the fewest rounds, a ring sends the fewest bytes. Among a power of two both are the same

@@ -9,12 +9,15 @@ from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.legality import MAX_PARTS
-from autosync.strategy.parts import Part, parts_of
+from autosync.strategy.parts import Part, Partition, parts_of
 from autosync.strategy.presets.all_reduce import topology_option
 from autosync.strategy.presets.common import need_elementwise, travels_as_rows
 from autosync.strategy.presets.cuts import even_sizes, smallest_divisor
 from autosync.strategy.presets.options import count_option
-from autosync.strategy.representation import AllReduce, Message, Partition, SparseGather, Strategy, Topology
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Topology
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 CHUNK_SIZE = 128
 

@@ -10,7 +10,9 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.backends import BACKENDS
 from autosync.strategy.parts import Part
-from autosync.strategy.representation import Message, ParameterServer, SparseGather
+from autosync.strategy.representation import Message
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 NUM_LANES = 8
 """Lanes of servers at most, unless a preset says otherwise: every backend allows these, and each lane is threads."""

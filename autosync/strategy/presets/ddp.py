@@ -15,7 +15,8 @@ from autosync.strategy.presets.buckets import (
 )
 from autosync.strategy.presets.common import in_ready_order, is_sparse_to_ddp
 from autosync.strategy.presets.options import flag_option, size_option
-from autosync.strategy.representation import AllReduce, Strategy
+from autosync.strategy.representation import Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 
 def ddp(

@@ -6,7 +6,8 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.presets.common import in_ready_order, need_elementwise
 from autosync.strategy.presets.options import count_option
-from autosync.strategy.representation import Message, Sharded, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.sharded import Sharded
 
 
 def fsdp(model: ModelSpec, cluster: ClusterSpec, *, min_parameters: int = 0) -> Strategy:

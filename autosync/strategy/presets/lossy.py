@@ -13,9 +13,11 @@ from dataclasses import replace
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
 from autosync.strategy.presets.ddp import ddp
 from autosync.strategy.presets.options import count_option, number_option
-from autosync.strategy.representation import AllReduce, Cast, Codec, Int8, Message, PowerSGD, Sign, Strategy, TopK
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 
 def bf16(model: ModelSpec, cluster: ClusterSpec) -> Strategy:

@@ -7,7 +7,8 @@ from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.parts import parts_of
 from autosync.strategy.presets.common import Servers, travels_as_rows
 from autosync.strategy.presets.options import count_option
-from autosync.strategy.representation import AllReduce, Message, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 
 def parallax(model: ModelSpec, cluster: ClusterSpec, *, chunk_size: int = 128) -> Strategy:

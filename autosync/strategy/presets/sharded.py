@@ -7,7 +7,8 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, ready_buckets
 from autosync.strategy.presets.common import need_elementwise
 from autosync.strategy.presets.options import size_option
-from autosync.strategy.representation import Sharded, Strategy
+from autosync.strategy.representation import Strategy
+from autosync.strategy.synchronisers.sharded import Sharded
 
 
 def sharded(model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DEFAULT_CAP_BYTES) -> Strategy:

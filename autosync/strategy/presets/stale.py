@@ -10,7 +10,10 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.presets.common import in_ready_order, need_elementwise
 from autosync.strategy.presets.options import count_option, number_option
 from autosync.strategy.presets.parameter_server import ps_load_balanced
-from autosync.strategy.representation import Message, OuterOptimizer, ParameterServer, Periodic, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
 
 
 def ssp(model: ModelSpec, cluster: ClusterSpec, *, staleness: int = 1) -> Strategy:

@@ -15,21 +15,13 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import DType, ModelSpec, Variable
 from autosync.strategy.backends import BACKENDS
 from autosync.strategy.canonical import canonical_synchroniser
+from autosync.strategy.codecs import Codec, PowerSGD
 from autosync.strategy.legality import message_problems
 from autosync.strategy.parts import parts_of
-from autosync.strategy.representation import (
-    AllReduce,
-    Codec,
-    Message,
-    ParameterServer,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    SparseGather,
-    SufficientFactors,
-    Synchroniser,
-)
+from autosync.strategy.representation import Message
 from autosync.strategy.space.limits import Limits
+from autosync.strategy.synchronisers import synchroniser_kinds
+from autosync.strategy.synchronisers.base import Synchroniser
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +37,6 @@ class Setting:
     def kind(self) -> str:
         """The synchroniser's kind."""
         return self.synchroniser.kind
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether it makes a strategy stale."""
-        synchroniser = self.synchroniser
-        return isinstance(synchroniser, Periodic) or getattr(synchroniser, "staleness", 0) > 0
 
 
 Variant = tuple[Setting, ...]
@@ -88,7 +74,7 @@ def find_choices(model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> Choi
     alone: dict[str, tuple[Setting, ...]] = {"dense": ()}
     for kind in ("embedding", "linear"):
         sample = next((variable for variable in model.variables if variable.kind == kind), None)
-        travels_alone = [synchroniser for synchroniser in synchronisers if _travels_alone(synchroniser)]
+        travels_alone = [synchroniser for synchroniser in synchronisers if synchroniser.travels_alone]
         alone[kind] = tuple(_legal_settings(sample, travels_alone, (None,), model, cluster)) if sample else ()
     _refuse_hopeless(model, dense, alone)
     backend = BACKENDS[cluster.backend]
@@ -116,33 +102,9 @@ def _refuse_hopeless(
 
 
 def _synchronisers(cluster: ClusterSpec, limits: Limits) -> Iterator[Synchroniser]:
-    exchange = [topology for topology in limits.topologies if topology != "tree"]
-    gather = [topology for topology in exchange if topology != "halving_doubling"]
-    kinds = limits.synchronisers
-    if "all_reduce" in kinds:
-        for hierarchical in (False, True) if limits.hierarchical else (False,):
-            yield from (AllReduce(topology=topology, hierarchical=hierarchical) for topology in limits.topologies)
-    if "parameter_server" in kinds:
-        yield from _servers(cluster, limits)
-    if "sharded" in kinds:
-        yield from (Sharded(topology=topology) for topology in exchange)
-    if "sparse_gather" in kinds:
-        yield from (SparseGather(topology=topology) for topology in gather)
-    if "sufficient_factors" in kinds:
-        yield from (SufficientFactors(topology=topology) for topology in gather)
-    if "periodic" in kinds and "stale" in limits.allow:
-        for every, outer in itertools.product(limits.periods, limits.outer_optimizers):
-            yield from (Periodic(every=every, topology=topology, outer=outer) for topology in limits.topologies)
-
-
-def _servers(cluster: ClusterSpec, limits: Limits) -> Iterator[Synchroniser]:
-    lags = (0, *limits.staleness) if "stale" in limits.allow else (0,)
-    proxies = (False, True) if limits.local_proxies else (False,)
-    for node, sparse, update, proxy, lag in itertools.product(
-        cluster.nodes, (False, True), limits.server_updates, proxies, lags
-    ):
-        if not (lag and update == "worker"):
-            yield ParameterServer(server=node.name, update=update, local_proxy=proxy, sparse=sparse, staleness=lag)
+    for kind, synchroniser in synchroniser_kinds().items():
+        if kind in limits.synchronisers:
+            yield from synchroniser.variants(cluster, limits)
 
 
 def _unique(candidates: Iterable[Synchroniser], cluster: ClusterSpec) -> list[Synchroniser]:
@@ -150,12 +112,6 @@ def _unique(candidates: Iterable[Synchroniser], cluster: ClusterSpec) -> list[Sy
     for candidate in candidates:
         found.setdefault(canonical_synchroniser(candidate, cluster), candidate)
     return list(found.values())
-
-
-def _travels_alone(synchroniser: Synchroniser) -> bool:
-    if isinstance(synchroniser, ParameterServer):
-        return synchroniser.sparse
-    return isinstance(synchroniser, SparseGather | SufficientFactors)
 
 
 def _legal_settings(
@@ -179,11 +135,9 @@ def _table(settings: Iterable[Setting]) -> KindTable:
     """The settings by kind, codec and variant; those that differ in the server only are one variant."""
     variants: dict[str, dict[Codec | None, dict[Synchroniser, list[Setting]]]] = {}
     for setting in settings:
-        synchroniser = setting.synchroniser
-        if isinstance(synchroniser, ParameterServer):
-            synchroniser = replace(synchroniser, server="")
+        anywhere = setting.synchroniser.at("")
         by_codec = variants.setdefault(setting.kind, {})
-        by_codec.setdefault(setting.codec, {}).setdefault(synchroniser, []).append(setting)
+        by_codec.setdefault(setting.codec, {}).setdefault(anywhere, []).append(setting)
     return {
         kind: {codec: tuple(map(tuple, found.values())) for codec, found in by_codec.items()}
         for kind, by_codec in variants.items()

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import Message, PartName, Strategy
+from autosync.strategy.parts import PartName
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space.editing import must_be_alone
 
 P_RUNS = 0.7

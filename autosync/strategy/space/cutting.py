@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from autosync.specs.model import Variable
 from autosync.strategy.legality import MAX_PARTS
-from autosync.strategy.representation import Partition
+from autosync.strategy.parts import Partition
 from autosync.strategy.space.limits import Limits, even_sizes
 
 P_FIRST_AXIS = 0.8

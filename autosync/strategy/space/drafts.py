@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosync.specs.model import Variable
-from autosync.strategy.representation import Message, Partition
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message
 from autosync.strategy.space.choices import Setting
 
 

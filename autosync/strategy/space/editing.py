@@ -6,16 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autosync.specs.model import ModelSpec, Variable
-from autosync.strategy.parts import parts_of
-from autosync.strategy.representation import (
-    Message,
-    ParameterServer,
-    PartName,
-    PowerSGD,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
+from autosync.strategy.codecs import PowerSGD
+from autosync.strategy.parts import PartName, parts_of
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space.choices import Choices, Setting
 from autosync.strategy.space.limits import Limits
 
@@ -63,10 +56,7 @@ def make_room(model: ModelSpec, bandwidths: Mapping[str, float], limits: Limits,
 
 def must_be_alone(message: Message) -> bool:
     """Whether a message's synchroniser takes one part only."""
-    synchroniser = message.synchroniser
-    if isinstance(synchroniser, ParameterServer):
-        return synchroniser.sparse
-    return isinstance(synchroniser, SparseGather | SufficientFactors)
+    return message.synchroniser.travels_alone
 
 
 def may_be_cut(message: Message) -> bool:

@@ -15,38 +15,17 @@ from pydantic import BeforeValidator
 
 from autosync.documents import STRICT
 from autosync.errors import Path, Problem
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Codec,
-    Int8,
-    OuterOptimizer,
-    Overlap,
-    ParameterServer,
-    Partition,
-    Periodic,
-    PowerSGD,
-    Sign,
-    Strategy,
-    Synchroniser,
-    TopK,
-    Topology,
-)
+from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Overlap, Strategy
+from autosync.strategy.synchronisers import any_kind, synchroniser_kinds
+from autosync.strategy.synchronisers.base import Synchroniser, Topology
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 from autosync.units import exact_size, parse_size
+from autosync.validation import Later
 
-SynchroniserKind = Literal[
-    "all_reduce", "parameter_server", "sharded", "sparse_gather", "sufficient_factors", "periodic"
-]
 InexactClass = Literal["lossy", "stale"]
 
-ALL_SYNCHRONISERS: tuple[SynchroniserKind, ...] = (
-    "all_reduce",
-    "parameter_server",
-    "sharded",
-    "sparse_gather",
-    "sufficient_factors",
-    "periodic",
-)
 ALL_CODECS: tuple[Codec, ...] = (
     Cast(dtype="bfloat16"),
     Cast(dtype="float16"),
@@ -83,7 +62,9 @@ class Limits:
 
     allow: tuple[InexactClass, ...] = ()
     overlaps: tuple[Overlap, ...] = ("backward", "forward")
-    synchronisers: tuple[SynchroniserKind, ...] = ALL_SYNCHRONISERS
+    synchronisers: tuple[Annotated[str, Later(any_kind)], ...] = field(
+        default_factory=lambda: tuple(synchroniser_kinds())
+    )
     topologies: tuple[Topology, ...] = ("native", "ring", "tree", "halving_doubling")
     hierarchical: bool = True
     server_updates: tuple[Literal["server", "worker"], ...] = ("server", "worker")
@@ -145,35 +126,10 @@ class Limits:
             yield _outside((*path, "sizes"), "uneven parts", ("even parts, larger ones first",))
 
     def _synchroniser_problems(self, synchroniser: Synchroniser, path: Path) -> Iterator[Problem]:
-        kind = synchroniser.kind
-        if kind not in self.synchronisers:
-            yield _outside(path, kind, self.synchronisers)
-        topology = getattr(synchroniser, "topology", None)
-        if topology is not None and topology not in self.topologies:
-            yield _outside((*path, "topology"), topology, self.topologies)
-        if isinstance(synchroniser, AllReduce) and synchroniser.hierarchical and not self.hierarchical:
-            yield _outside((*path, "hierarchical"), "true", ("false",))
-        if isinstance(synchroniser, ParameterServer):
-            yield from self._server_problems(synchroniser, path)
-        if isinstance(synchroniser, Periodic):
-            yield from self._periodic_problems(synchroniser, path)
-
-    def _server_problems(self, server: ParameterServer, path: Path) -> Iterator[Problem]:
-        if server.update not in self.server_updates:
-            yield _outside((*path, "update"), server.update, self.server_updates)
-        if server.local_proxy and not self.local_proxies:
-            yield _outside((*path, "local_proxy"), "true", ("false",))
-        lags = (0, *self.staleness) if "stale" in self.allow else (0,)
-        if server.staleness not in lags:
-            yield _outside((*path, "staleness"), server.staleness, lags)
-
-    def _periodic_problems(self, periodic: Periodic, path: Path) -> Iterator[Problem]:
-        if "stale" not in self.allow:
-            yield _outside(path, periodic.kind, ("with `stale` allowed only",))
-        if periodic.every not in self.periods:
-            yield _outside((*path, "every"), periodic.every, self.periods)
-        if periodic.outer not in self.outer_optimizers:
-            yield _outside((*path, "outer"), periodic.outer, self.outer_optimizers)
+        if synchroniser.kind not in self.synchronisers:
+            yield _outside(path, synchroniser.kind, self.synchronisers)
+        for place, value, allowed in synchroniser.outside(self):
+            yield _outside((*path, *place), value, allowed)
 
 
 def _outside(path: Path, value: object, allowed: Sequence[object]) -> Problem:

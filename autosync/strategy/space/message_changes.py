@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autosync.strategy.representation import Message, ParameterServer, Strategy
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space.choices import Setting
 from autosync.strategy.space.editing import Room, must_be_alone, with_message, with_setting
 
@@ -28,13 +28,13 @@ def change_kind(room: Room, strategy: Strategy, rng: random.Random) -> Strategy 
 def change_details(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
     """One message keeps its kind (and server) and gets another topology, update place, proxy, lag or period."""
     position, message = _any(strategy, rng)
-    server = getattr(message.synchroniser, "server", None)
+    server = message.synchroniser.served_by
     found = [
         setting
         for setting in room.settings(message, strategy)
         if setting.kind == message.synchroniser.kind
         and setting.codec == message.codec
-        and getattr(setting.synchroniser, "server", None) == server
+        and setting.synchroniser.served_by == server
         and setting.synchroniser != message.synchroniser
     ]
     return _with_any(strategy, position, message, found, rng)
@@ -42,20 +42,17 @@ def change_details(room: Room, strategy: Strategy, rng: random.Random) -> Strate
 
 def change_server(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
     """Another node serves one message."""
-    served = [p for p, m in enumerate(strategy.messages) if isinstance(m.synchroniser, ParameterServer)]
+    served = [p for p, m in enumerate(strategy.messages) if m.synchroniser.served_by is not None]
     if not served:
         return None
     position = rng.choice(served)
     message = strategy.messages[position]
-    here = message.synchroniser
-    assert isinstance(here, ParameterServer), "only served messages are drawn"
+    here, server = message.synchroniser, message.synchroniser.served_by
+    assert server is not None, "only served messages are drawn"
     found = [
         setting
         for setting in room.settings(message, strategy)
-        if isinstance(setting.synchroniser, ParameterServer)
-        and setting.codec == message.codec
-        and setting.synchroniser != here
-        and replace(setting.synchroniser, server=here.server) == here
+        if setting.codec == message.codec and setting.synchroniser != here and setting.synchroniser.at(server) == here
     ]
     return _with_any(strategy, position, message, found, rng)
 

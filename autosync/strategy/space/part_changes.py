@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autosync.specs.model import Variable
-from autosync.strategy.representation import Message, Partition, PartName, Strategy
+from autosync.strategy.parts import Partition, PartName
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space.cutting import axes_to_cut, draw_partition
 from autosync.strategy.space.editing import Room, may_be_cut, must_be_alone, with_messages
 

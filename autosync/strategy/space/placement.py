@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from autosync.specs.cluster import ClusterSpec
-from autosync.strategy.representation import ParameterServer
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Setting, Variant
 
@@ -74,6 +73,6 @@ class Placement:
 
 
 def _server(setting: Setting) -> str:
-    synchroniser = setting.synchroniser
-    assert isinstance(synchroniser, ParameterServer), "only a server can be placed"
-    return synchroniser.server
+    server = setting.synchroniser.served_by
+    assert server is not None, "only a served message can be placed"
+    return server

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import DType, ModelSpec, Variable
-from autosync.strategy.parts import parts_of
-from autosync.strategy.representation import Codec, Partition, PowerSGD, Strategy
+from autosync.strategy.codecs import Codec, PowerSGD
+from autosync.strategy.parts import Partition, parts_of
+from autosync.strategy.representation import Strategy
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Choices, KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut, draw_partition
@@ -24,9 +25,7 @@ from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.merging import Merging
 from autosync.strategy.space.placement import Placement, bandwidths_of
 from autosync.strategy.space.scheduling import draw_lanes, draw_priorities, draw_slices
-
-KIND_WEIGHTS = {"all_reduce": 0.4, "parameter_server": 0.3, "sharded": 0.2, "periodic": 0.1}
-"""How often a kind is the main one of a step, among those that the space has for the dtype."""
+from autosync.strategy.synchronisers import synchroniser_kinds
 
 P_MIXED = 0.2
 """Steps in which each variable draws its kind for itself."""
@@ -77,8 +76,10 @@ class Sampler:
         self._bandwidths = bandwidths_of(cluster)
         self._variables = sorted(model.variables, key=lambda variable: variable.ready)
         self._num_bytes = [variable.num_bytes for variable in self._variables]
+        # How often a kind is the main one of a step, among those that the space has for the dtype.
+        weights = {kind: synchroniser.weight for kind, synchroniser in synchroniser_kinds().items()}
         self._kind_weights = {
-            dtype: {kind: weight for kind, weight in KIND_WEIGHTS.items() if None in table.get(kind, ())}
+            dtype: {kind: weight for kind, weight in weights.items() if weight and None in table.get(kind, ())}
             for dtype, table in choices.dense_table.items()
         }
 
@@ -185,7 +186,7 @@ class _Variants:
         """One of the variants found, the one drawn before for this key where the step keeps to one."""
         variant = self._pinned.get(key)
         if variant is None:
-            timely = [v for v in found if not v[0].is_stale] if self._is_synchronous else []
+            timely = [v for v in found if not v[0].synchroniser.is_stale] if self._is_synchronous else []
             variant = self._rng.choice(timely or found)
             if self._is_pinned:
                 self._pinned[key] = variant

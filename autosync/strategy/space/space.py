@@ -6,11 +6,11 @@ import functools
 import random
 from dataclasses import dataclass, field, replace
 
-from autosync.errors import Problem
+from autosync.errors import DoesNotApplyError, Problem
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
-from autosync.strategy.representation import Strategy
+from autosync.strategy.representation import Overlap, Strategy
 from autosync.strategy.space.choices import Choices, find_choices
 from autosync.strategy.space.counting import log10_size
 from autosync.strategy.space.crossover import cross
@@ -36,12 +36,22 @@ class Space:
         # A space without any strategy is refused where it is made.
         _ = self.choices
 
+    @property
+    def overlaps(self) -> tuple[Overlap, ...]:
+        """The overlaps within the limits that are legal for the model's optimizer."""
+        legal = tuple(one for one in self.limits.overlaps if one == "backward" or self.model.optimizer.updates_apart)
+        if not legal:
+            what = f"overlap forward with {self.model.optimizer.name}"
+            rule = "it needs an optimizer that updates each variable by itself"
+            raise DoesNotApplyError([Problem(what=what, rule=rule, path=("limits", "overlaps"))])
+        return legal
+
     @functools.cached_property
     def _legal_limits(self) -> Limits:
-        """The limits without the slice sizes that are too small for the model."""
+        """The limits without what no strategy of the model can have: slices that are too small, overlaps."""
         smallest = legality.smallest_slice_bytes(self.model)
         sizes = tuple(size for size in self.limits.slice_bytes if size >= smallest)
-        return replace(self.limits, slice_bytes=sizes)
+        return replace(self.limits, slice_bytes=sizes, overlaps=self.overlaps)
 
     @functools.cached_property
     def choices(self) -> Choices:

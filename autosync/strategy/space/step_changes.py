@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from autosync.strategy.representation import AllReduce, Message, Strategy
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space.editing import Room, with_messages, with_setting
 from autosync.strategy.space.message_changes import can_be_sliced
 from autosync.strategy.space.scheduling import use_order
@@ -43,12 +43,12 @@ def deal_lanes(room: Room, strategy: Strategy, rng: random.Random) -> Strategy |
 
 
 def reshape_all(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """Every all-reduce and average whose codec allows it takes one topology."""
+    """Every message that has a shape and whose codec allows it takes one shape."""
     shapes = {
-        (getattr(s.synchroniser, "topology", None), getattr(s.synchroniser, "hierarchical", False)): None
+        s.synchroniser.shape: None
         for settings in room.choices.dense.values()
         for s in settings
-        if s.kind == "all_reduce"
+        if s.synchroniser.shape is not None
     }
     if not shapes:
         return None
@@ -56,15 +56,11 @@ def reshape_all(room: Room, strategy: Strategy, rng: random.Random) -> Strategy 
     return with_messages(strategy, [_reshaped(room, message, shape) for message in strategy.messages])
 
 
-def _reshaped(room: Room, message: Message, shape: tuple[str | None, bool]) -> Message:
-    if not isinstance(message.synchroniser, AllReduce):
+def _reshaped(room: Room, message: Message, shape: tuple[object, ...]) -> Message:
+    synchroniser = message.synchroniser
+    if synchroniser.shape is None:
         return message
     for setting in room.choices.dense[room.variable_of(message.parts[0]).dtype]:
-        synchroniser = setting.synchroniser
-        if (
-            isinstance(synchroniser, AllReduce)
-            and setting.codec == message.codec
-            and (synchroniser.topology, synchroniser.hierarchical) == shape
-        ):
+        if (setting.kind, setting.codec, setting.synchroniser.shape) == (synchroniser.kind, message.codec, shape):
             return with_setting(message, setting)
     return message

@@ -145,7 +145,6 @@ def _is_worse(mine: Estimate, others: Sequence[Estimate], *, is_rate: bool) -> b
 def interfaces(cluster: ClusterSpec, calibration: Calibration, answers: Sequence[RankAnswer]) -> Iterator[Finding]:
     """Traffic over another interface than was chosen, over loopback between machines, or beside a faster one."""
     leaders = dict(zip((node.name for node in calibration.nodes), _leaders(calibration), strict=True))
-    on_one_machine = cluster.launcher == "local"
     for node in calibration.nodes:
         answer = answers[leaders[node.name]]
         used = node.interface
@@ -155,7 +154,7 @@ def interfaces(cluster: ClusterSpec, calibration: Calibration, answers: Sequence
         if chosen is not None and used not in chosen.split(","):
             message = f"its traffic goes over {used}, although GLOO_SOCKET_IFNAME is {chosen}"
             yield Finding(kind="interface", subject=node.name, message=message)
-        elif used == "lo" and not on_one_machine:
+        elif used == "lo" and not cluster.shares_loopback:
             message = "its traffic with other nodes stays on the loopback interface"
             yield Finding(kind="interface", subject=node.name, message=message)
         speeds = {one.name: one.bytes_per_second for one in answer.interfaces if one.bytes_per_second is not None}

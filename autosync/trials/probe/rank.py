@@ -18,8 +18,6 @@ import torch.distributed as dist
 from autosync import documents
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import parse_cluster
-from autosync.trials.conversation import Answer, Request, hold_conversation
-from autosync.trials.meeting import meet_at, opened_by_first
 from autosync.trials.meters import cpu_share, read_meters
 from autosync.trials.probe import machine
 from autosync.trials.probe.analysis import window_rates
@@ -39,6 +37,8 @@ from autosync.trials.probe.request import (
 )
 from autosync.trials.probe.schedule import Schedule, Stream, adapted, all_workers, plan_schedule, trip_bytes
 from autosync.trials.probe.streams import run_flows
+from autosync.trials.rank_requests import Answer, Request, serve_requests
+from autosync.trials.rendezvous import open_on_first_rank, rendezvous_store
 from autosync.units import format_size
 
 
@@ -58,7 +58,7 @@ class ProbeRank:
         self._own_ranks = {node.name: ranks for node, ranks in zip(self._cluster.nodes, groups, strict=True)}
         # Bytes per second out of and into each node, as soon as they have been seen once.
         self._seen: dict[str, dict[StreamKind, float]] = {}
-        self._in_turn = cluster.launcher in ("local", "testbed")
+        self._in_turn = cluster.is_one_machine
         self._group = dist.new_group(self._workers, timeout=dt.timedelta(seconds=settings.timeout_seconds))
 
     def measure(self) -> RankAnswer:
@@ -190,7 +190,7 @@ class Probing:
 
     def meet(self, _request: Request) -> Answer:
         """Open a port where the ranks may meet, on the first of them."""
-        self._opened, answer = opened_by_first(self._rank)
+        self._opened, answer = open_on_first_rank(self._rank)
         return answer
 
     def probe(self, request: Request) -> Answer:
@@ -202,7 +202,7 @@ class Probing:
         num_ranks = len(all_workers(cluster).ranks)
         dist.init_process_group(
             "gloo",
-            store=meet_at(
+            store=rendezvous_store(
                 request["rendezvous"],
                 opened=self._opened,
                 num_users=num_ranks,
@@ -218,4 +218,4 @@ class Probing:
 
 
 if __name__ == "__main__":
-    hold_conversation(sys.argv[1], Probing)
+    serve_requests(sys.argv[1], Probing)

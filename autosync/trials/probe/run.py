@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import platform
 import tempfile
 import time
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from autosync import __version__, documents
 from autosync.errors import OperationError
-from autosync.launchers.address import RELAYED
-from autosync.launchers.check import check_nodes
+from autosync.launchers.control_address import RELAYED
+from autosync.launchers.node_check import check_nodes
 from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import dump_cluster
@@ -60,13 +61,14 @@ def probe(
         torch=answers[0].torch,
         python=platform.python_version(),
         backend="gloo",
-        emulated=cluster.launcher == "testbed",
+        emulated=cluster.is_emulated,
         cpu_share=round(max(answer.cpu_share for answer in answers), 4),
         step_seconds=analysis.estimate(steps) if steps else None,
         step_variation=analysis.variation(steps) if steps else None,
         nodes=analysis.calibrate_nodes(probed, settings, answers),
         racks=analysis.calibrate_racks(probed, settings, answers),
         curves=analysis.calibrate_curves(answers),
+        num_processors=os.cpu_count() if cluster.is_emulated else None,
     )
     return Probed(
         cluster=replace(cluster, calibration=calibration),

@@ -29,7 +29,7 @@ _LARGE_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class ProbeFlow:
     """Chunks from one rank to another as fast as they go."""
 
     source: int
@@ -43,7 +43,7 @@ class Stream:
 
     kind: StreamKind
     subject: str
-    flows: tuple[Flow, ...]
+    flows: tuple[ProbeFlow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +141,10 @@ def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
     return chosen
 
 
-def _flows(ranks: tuple[tuple[int, ...], ...], ways: list[tuple[int, int]], rate: float) -> tuple[Flow, ...]:
+def _flows(ranks: tuple[tuple[int, ...], ...], ways: list[tuple[int, int]], rate: float) -> tuple[ProbeFlow, ...]:
     """A flow for each way between nodes; a node with several ranks spreads them over its ranks."""
     return tuple(
-        Flow(
+        ProbeFlow(
             source=ranks[source][number % len(ranks[source])],
             destination=ranks[destination][number % len(ranks[destination])],
             chunk_bytes=chunk_bytes(rate, len(ways)),
@@ -157,7 +157,7 @@ def _within_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...]) ->
     for node, own in zip(cluster.nodes, ranks, strict=True):
         if len(own) > 1:
             size = chunk_bytes(node.intra_bandwidth or WITHIN_RATE, 1)
-            flow = Flow(source=own[0], destination=own[1], chunk_bytes=size)
+            flow = ProbeFlow(source=own[0], destination=own[1], chunk_bytes=size)
             yield Stream(kind="within", subject=node.name, flows=(flow,))
 
 

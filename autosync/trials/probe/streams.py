@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autosync.trials.probe.schedule import Flow
+from autosync.trials.probe.schedule import ProbeFlow
 
 # Chunks that are asked for and have not come: 40 ms of the link, so that ranks that wake up late do not leave it empty.
 _WINDOW = 6
@@ -26,7 +26,7 @@ _MORE, _DONE = 1, 0
 
 
 def run_flows(
-    flows: Sequence[Flow], *, rank: int, seconds: float, timeout_seconds: float
+    flows: Sequence[ProbeFlow], *, rank: int, seconds: float, timeout_seconds: float
 ) -> dict[int, tuple[float, ...]]:
     """Take part in flows that run at the same time; of those that end here, the arrival times by position."""
     timeout = dt.timedelta(seconds=timeout_seconds)
@@ -36,13 +36,13 @@ def run_flows(
     for position, flow in enumerate(flows):
         if flow.destination == rank:
 
-            def receive(position: int = position, flow: Flow = flow) -> None:
+            def receive(position: int = position, flow: ProbeFlow = flow) -> None:
                 arrivals[position] = _receive(flow, position, start, seconds, timeout)
 
             jobs.append(receive)
         elif flow.source == rank:
 
-            def send(position: int = position, flow: Flow = flow) -> None:
+            def send(position: int = position, flow: ProbeFlow = flow) -> None:
                 _send(flow, position, timeout)
 
             jobs.append(send)
@@ -72,7 +72,7 @@ def _run_all(jobs: Sequence[Callable[[], None]], timeout_seconds: float) -> None
         raise TimeoutError(f"a stream was not done within {timeout_seconds:g} s")
 
 
-def _receive(flow: Flow, position: int, start: float, seconds: float, timeout: dt.timedelta) -> tuple[float, ...]:
+def _receive(flow: ProbeFlow, position: int, start: float, seconds: float, timeout: dt.timedelta) -> tuple[float, ...]:
     source, data_tag, credit_tag = flow.source, *_tags(position)
     more = torch.tensor([_MORE])
     asked: list[Any] = []
@@ -100,7 +100,7 @@ def _receive(flow: Flow, position: int, start: float, seconds: float, timeout: d
     return tuple(arrived)
 
 
-def _send(flow: Flow, position: int, timeout: dt.timedelta) -> None:
+def _send(flow: ProbeFlow, position: int, timeout: dt.timedelta) -> None:
     destination, data_tag, credit_tag = flow.destination, *_tags(position)
     chunk = torch.zeros(flow.chunk_bytes, dtype=torch.uint8)
     credit = torch.empty(1, dtype=torch.int64)

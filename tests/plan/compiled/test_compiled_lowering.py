@@ -17,26 +17,18 @@ from autosync.plan.compiled.tables import numbered, operations_at, tables_at
 from autosync.plan.lowering import lower
 from autosync.plan.tables import Tables, tables_of
 from autosync.plan.types import Local, Plan
-from autosync.runtime.updates import engine_updates
+from autosync.runtime.local.engine_updates import engine_updates
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    Message,
-    Overlap,
-    ParameterServer,
-    Partition,
-    PowerSGD,
-    Sign,
-    Strategy,
-    TopK,
-)
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.limits import ALL_CODECS
-from autosync.testing.generate import random_cluster, random_model
-from autosync.testing.plans import cluster_of, examples, model_of
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.example_plans import cluster_of, examples, model_of
+from tests.helpers.random_specs import random_cluster, random_model
 
 WIDE = Limits(
     allow=("lossy", "stale"),
@@ -61,7 +53,7 @@ def check_all(strategies: Sequence[Strategy], model: ModelSpec, cluster: Cluster
 
 
 def assert_same(found: Tables, expected: Tables) -> None:
-    for name in ("num_ranks", "num_workers", "num_lanes", "costs", "shapes"):
+    for name in ("num_ranks", "num_workers", "num_queues", "costs", "shapes"):
         assert getattr(found, name) == getattr(expected, name), name
     for rows, expected_rows in ((found.operations, expected.operations), (found.gates, expected.gates)):
         for name in rows._fields[:-1]:

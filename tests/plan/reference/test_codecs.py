@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autosync.plan.reference.codecs import decode, encode, orthogonal
 from autosync.plan.wires import encoded_bytes, num_kept
-from autosync.strategy.representation import Cast, Codec, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
 
 NUMBERS = st.lists(st.floats(-1e4, 1e4, allow_subnormal=False, width=32), min_size=1, max_size=60).map(np.array)
 

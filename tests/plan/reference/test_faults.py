@@ -21,7 +21,7 @@ from autosync.plan.reference.workload import Array
 from autosync.plan.types import Edge, Local, Operation, Plan, Transfer
 from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Overlap
-from autosync.testing.plans import examples
+from tests.helpers.example_plans import examples
 
 NUM_STEPS = 5
 NUM_ORDERS = 200

@@ -11,17 +11,14 @@ from autosync.plan.reference import Workload, meaning, single_process
 from autosync.plan.reference.optimizers import LEARNING_RATE
 from autosync.plan.reference.work import clip_coefficient
 from autosync.specs.model import OptimizerSpec
-from autosync.strategy.representation import (
-    AllReduce,
-    Message,
-    OuterOptimizer,
-    ParameterServer,
-    Partition,
-    Periodic,
-    Strategy,
-    Synchroniser,
-)
-from autosync.testing.plans import ADAM, ALL, SGD, model_of
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Synchroniser
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from tests.helpers.example_plans import ADAM, ALL, SGD, model_of
 
 PLAIN = OptimizerSpec(name="SGD")
 
@@ -30,7 +27,9 @@ def all_by(synchroniser: Synchroniser) -> Strategy:
     return Strategy(messages=tuple(Message(parts=(name,), synchroniser=synchroniser) for name in ALL))
 
 
-@pytest.mark.parametrize("optimizer", [PLAIN, SGD, ADAM, OptimizerSpec(name="LAMB", elementwise=False, state_slots=2)])
+@pytest.mark.parametrize(
+    "optimizer", [PLAIN, SGD, ADAM, OptimizerSpec(name="LAMB", elementwise=False, per_variable=True, state_slots=2)]
+)
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_exact_means_one_process(optimizer: OptimizerSpec, clip_norm: float | None, num_workers: int) -> None:

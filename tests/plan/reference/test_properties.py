@@ -1,37 +1,19 @@
-"""A slice of the benchmark that tries properties of plans on random strategies; and that it can fail."""
+"""Random strategies have every property of plans; and each check can fail."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from autosync.strategy.representation import AllReduce, ParameterServer
-
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "plan_properties.py"
-
-
-@pytest.fixture(scope="module")
-def properties() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("plan_properties", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.plan.reference import plan_properties as properties
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_strategies_have_every_property(properties: ModuleType, seed: int) -> None:
+def test_random_strategies_have_every_property(seed: int) -> None:
     result = properties.try_all(properties.draw(random.Random(f"slice {seed}"), 50))
     assert result["count"] == 50
     assert result["failures"] == []
@@ -42,7 +24,7 @@ def test_random_strategies_have_every_property(properties: ModuleType, seed: int
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_many_random_strategies_have_every_property(properties: ModuleType) -> None:
+def test_many_random_strategies_have_every_property() -> None:
     result = properties.try_all(properties.draw(random.Random(1), 2000))
     assert result["failures"] == []
     assert set(result["classes"]) == {"exact", "lossy", "stale", "lossy+stale"}
@@ -50,11 +32,11 @@ def test_many_random_strategies_have_every_property(properties: ModuleType) -> N
     assert result["held"]["faithful codecs"] > 100
 
 
-def test_the_same_seed_draws_the_same_cases(properties: ModuleType) -> None:
+def test_the_same_seed_draws_the_same_cases() -> None:
     assert list(properties.draw(random.Random(7), 9)) == list(properties.draw(random.Random(7), 9))
 
 
-def test_a_case_is_read_back_as_it_was(properties: ModuleType) -> None:
+def test_a_case_is_read_back_as_it_was() -> None:
     for case in properties.draw(random.Random(3), 40):
         again = properties.read_case(properties.dump_case(case))
         assert (again.strategy, again.seed) == (case.strategy, case.seed)
@@ -62,7 +44,7 @@ def test_a_case_is_read_back_as_it_was(properties: ModuleType) -> None:
         assert again.cluster.fingerprint() == case.cluster.fingerprint()
 
 
-def test_an_illegal_strategy_is_reported_with_its_case(properties: ModuleType) -> None:
+def test_an_illegal_strategy_is_reported_with_its_case() -> None:
     case = next(properties.draw(random.Random(0), 1))
     message = replace(case.strategy.messages[0], synchroniser=ParameterServer(server="nowhere"))
     broken = replace(case, strategy=replace(case.strategy, messages=(message, *case.strategy.messages[1:])))
@@ -80,9 +62,7 @@ def test_an_illegal_strategy_is_reported_with_its_case(properties: ModuleType) -
         ("one worker more", lambda plan: replace(plan, num_workers=plan.num_workers + 1)),
     ],
 )
-def test_a_lowering_that_is_wrong_is_noticed(
-    properties: ModuleType, monkeypatch: pytest.MonkeyPatch, what: str, change: object
-) -> None:
+def test_a_lowering_that_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch, what: str, change: object) -> None:
     lower = properties.lower
     cases = [
         case

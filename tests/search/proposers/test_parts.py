@@ -11,7 +11,7 @@ import pytest
 
 from autosync.search.candidates import STOCK_DDP, candidate
 from autosync.search.domain import PoolDomain, SpaceDomain
-from autosync.search.proposers.history import Outcome
+from autosync.search.proposers.history import TriedStrategy
 from autosync.search.proposers.likeness import Likeness
 from autosync.search.proposers.mcmc import _walked
 from autosync.search.proposers.style import Styles
@@ -116,8 +116,8 @@ def test_the_walk_goes_on_where_it_is_faster_and_hardly_ever_where_it_is_much_sl
 ) -> None:
     strategy = build_preset("ddp", model, cluster)
 
-    def outcome(name: str, seconds: float | None) -> Outcome:
-        return Outcome(strategy=strategy, strategy_id=name, seconds=seconds, memory_bytes=1)
+    def outcome(name: str, seconds: float | None) -> TriedStrategy:
+        return TriedStrategy(strategy=strategy, strategy_id=name, seconds=seconds, memory_bytes=1)
 
     fast, slow, failed = outcome("fast", 1.0), outcome("slow", 3.0), outcome("failed", None)
     assert _walked([]) is None

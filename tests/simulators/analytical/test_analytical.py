@@ -16,16 +16,20 @@ from autosync.plan.traffic import amortised_traffic
 from autosync.plan.types import Transfer
 from autosync.simulators.analytical.simulator import AnalyticalSimulator
 from autosync.simulators.analytical.totals import TOTALS
-from autosync.simulators.costs import Costs, ProcessorCosts
-from autosync.simulators.sizes import CONTENT_BYTES
+from autosync.simulators.shared.costs import Costs, ProcessorCosts
+from autosync.simulators.shared.size_exchange import CONTENT_BYTES
 from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
-from autosync.strategy.representation import AllReduce, Message, ParameterServer, Partition, Sharded, Strategy
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Space
-from autosync.testing.generate import random_cluster, random_model
-from autosync.testing.plans import cluster_of, examples
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.sharded import Sharded
 from autosync.testing.simulators import FREE, small_case, two_layers
+from tests.helpers.example_plans import cluster_of, examples
+from tests.helpers.random_specs import random_cluster, random_model
 
 RATE = 1e8
 

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autosync.simulators.costs import Costs
 from autosync.simulators.features.choices import CHOICES, choice_features, complexity
 from autosync.simulators.features.context import CONTEXT, context_features
-from autosync.simulators.features.reader import GROUPS, Group, Reader, feature_names
+from autosync.simulators.features.reader import GROUPS, FeatureGroup, StrategyReader, feature_names
+from autosync.simulators.shared.costs import Costs
 from autosync.strategy.presets import build_preset
 from autosync.strategy.space import Space
-from autosync.testing.generate import random_cluster, random_model
 from autosync.testing.simulators import small_case
+from tests.helpers.random_specs import random_cluster, random_model
 
-_SETS: list[frozenset[Group]] = [GROUPS, frozenset({"analytical"}), frozenset({"timeline"}), frozenset()]
+_SETS: list[frozenset[FeatureGroup]] = [GROUPS, frozenset({"analytical"}), frozenset({"timeline"}), frozenset()]
 
 
 @pytest.mark.parametrize("groups", _SETS)
-def test_every_column_has_a_name(groups: frozenset[Group]) -> None:
+def test_every_column_has_a_name(groups: frozenset[FeatureGroup]) -> None:
     case = small_case()
-    reader = Reader(case.model, case.cluster)
+    reader = StrategyReader(case.model, case.cluster)
     read = reader.read(case.strategies[:6])
     features = reader.features(read, groups)
     names = feature_names(groups)
@@ -37,7 +37,7 @@ def test_every_column_has_a_name(groups: frozenset[Group]) -> None:
 
 def test_without_a_group_nothing_of_it_is_left() -> None:
     case = small_case()
-    reader = Reader(case.model, case.cluster)
+    reader = StrategyReader(case.model, case.cluster)
     read = reader.read(case.strategies[:6])
     other = read._replace(timeline_seconds=read.timeline_seconds * 3)
     for groups, same in ((frozenset({"analytical"}), True), (frozenset(), True), (GROUPS, False)):
@@ -50,7 +50,7 @@ def test_without_a_group_nothing_of_it_is_left() -> None:
 
 def test_nothing_read_is_nothing() -> None:
     case = small_case()
-    reader = Reader(case.model, case.cluster)
+    reader = StrategyReader(case.model, case.cluster)
     assert reader.features(reader.read([])).values.shape == (0, len(feature_names()))
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from autosync.datasets.facts import cluster_spec, model_spec
 from autosync.datasets.schema import Record
-from autosync.datasets.store import Store
-from autosync.simulators.timeline.simulator import open_timeline
+from autosync.datasets.store import RecordStore
+from autosync.simulators.timeline.simulator import TimelineSimulator
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.strategy.canonical import strategy_id
@@ -85,7 +85,7 @@ def make_trials() -> MakeTrials:
             strategy = space.sample(rng)
             drawn.setdefault(strategy_id(strategy, model, cluster), strategy)
         strategies = list(drawn.values())
-        truth = open_timeline(model, cluster).predict(strategies)
+        truth = TimelineSimulator(model, cluster).predict(strategies)
         return [
             record_of(strategy, model, cluster, seconds=one.seconds * _fault(strategy), trial=trial, noise=0.005)
             for trial, (strategy, one) in enumerate(zip(strategies, truth, strict=True))
@@ -101,7 +101,7 @@ def make_store(
     """A store with trials of some models, each on a cluster of its own."""
 
     def make(path: Path, *, numbers: Iterable[int], count: int) -> Path:
-        store = Store(path)
+        store = RecordStore(path)
         for number in numbers:
             model, cluster = make_model(number), make_cluster(number)
             of_model, of_cluster = model_spec(model), cluster_spec(cluster)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosync.simulators.learned.boosted import MIN_BLOCKS, MIN_NOISE, Boosting, Floats, boost
+from autosync.simulators.learned.boosted import MIN_BLOCKS, MIN_NOISE, Boosting, boost
 from autosync.simulators.learned.losses import Targets
+from autosync.simulators.shared.arrays import Floats
 
 _QUICK = Boosting(seeds=1, rounds=40, depth=2)
 

@@ -20,11 +20,11 @@ from autosync.simulators.features.context import CONTEXT
 from autosync.simulators.features.reader import feature_names
 from autosync.simulators.learned.boosted import Boosted, Boosting, boost
 from autosync.simulators.learned.files import MANIFEST_FILE, TrainedOn, is_saved
-from autosync.simulators.learned.linear import NAMES, Line, load_line, save_line
+from autosync.simulators.learned.linear import NAMES, LinearModel, load_line, save_line
 from autosync.simulators.learned.losses import Targets
 from autosync.simulators.learned.ranker import load_ranker, save_ranker
 from autosync.simulators.learned.sequence import WEIGHTS_FILE, load_sequencer, save_sequencer, train
-from autosync.simulators.learned.trials import Group
+from autosync.simulators.learned.trials import TrialGroup
 from autosync.simulators.learned.variables import VARIABLE_NAMES, SequenceRows
 
 _ABOUT = TrainedOn(num_records=40, models=("m",), clusters=("c",), fingerprint="0" * 16)
@@ -67,7 +67,7 @@ def sequence_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "sequence"
     values = _values(5 * (len(VARIABLE_NAMES) + len(CONTEXT))).reshape(40, 5, -1)
     rows = SequenceRows(values=values, bound=np.ones(40), complexity=np.ones(40))
-    network = train([Group(rows=rows, targets=_targets(40), model="m", cluster="c")], passes=2)
+    network = train([TrialGroup(rows=rows, targets=_targets(40), model="m", cluster="c")], passes=2)
     save_sequencer(folder, network, trained_on=_ABOUT, accuracy={})
     return folder
 
@@ -85,7 +85,7 @@ def test_a_ranker_comes_back(ranker_folder: Path) -> None:
 
 
 def test_a_line_comes_back(tmp_path: Path) -> None:
-    line = Line(coefficients=np.linspace(-1, 1, len(NAMES)), offset=0.5, slope=2.0)
+    line = LinearModel(coefficients=np.linspace(-1, 1, len(NAMES)), offset=0.5, slope=2.0)
     save_line(tmp_path / "line", line, trained_on=_ABOUT, accuracy={})
     loaded = load_line(tmp_path / "line")
     assert (loaded.coefficients == line.coefficients).all()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from autosync.datasets.schema import Failure, Record
-from autosync.datasets.store import Store
+from autosync.datasets.store import RecordStore
 from autosync.documents import without_file
 from autosync.errors import InputError
 from autosync.simulators.catalogue import open_simulator
 from autosync.simulators.evaluation import Accuracy, accuracy_of, measured_of
-from autosync.simulators.features.reader import Reader
+from autosync.simulators.features.reader import StrategyReader
 from autosync.simulators.interface import Simulator
 from autosync.simulators.learned.boosted import UNTAUGHT
 from autosync.simulators.learned.files import is_saved
@@ -92,7 +92,7 @@ def test_what_trees_leave_of_enough_trials_is_smoothed(
 ) -> None:
     model, cluster = make_model(0), make_cluster(0)
     trials = make_trials(model, cluster, 40)
-    student = RankerStudent(Reader(model, cluster))
+    student = RankerStudent(StrategyReader(model, cluster))
     rows = student.read(_strategies(trials))
     targets = targets_of([one.measurement for one in trials if one.measurement], student.complexity(rows))
     few = np.arange(20, dtype=np.intp)
@@ -135,7 +135,7 @@ def test_disturbed_failed_and_stock_trials_teach_nothing(
 def test_records_without_specs_are_no_prior(
     tmp_path: Path, make_model: MakeModel, make_cluster: MakeCluster, make_trials: MakeTrials
 ) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     for record in make_trials(make_model(0), make_cluster(0), 3):
         store.append(record)
     with pytest.raises(InputError, match="nothing can be learned"):
@@ -143,7 +143,7 @@ def test_records_without_specs_are_no_prior(
 
 
 def test_the_ranker_that_ships_fits_this_version() -> None:
-    """Where it does not, benchmarks/train_ranker.py trains it again."""
+    """Where it does not, tools/train_ranker.py trains it again."""
     if not is_saved(shipped_folder()):
         pytest.skip("no ranker is in this checkout")
     assert load_ranker(shipped_folder()) is not UNTAUGHT

@@ -11,7 +11,9 @@ from autosync.simulators.learned.linear import NAMES, UNTAUGHT, LinearRows, Line
 from autosync.simulators.learned.losses import Targets
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
-from autosync.strategy.representation import AllReduce, Message, ParameterServer, Strategy
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
 
 _RATE = 1e8
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autosync.simulators.learned.losses import ANCHOR, LOSSES, Floats, LossName, Targets, loss_of
+from autosync.simulators.learned.losses import ANCHOR, LOSSES, LossName, Targets, loss_of
+from autosync.simulators.shared.arrays import Floats
 
 
 def _targets(seconds: list[float], *, width: float = 0.01, complexity: list[float] | None = None) -> Targets:

@@ -13,17 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autosync.pictures.trace_file import choose_steps, read_trace
-from autosync.simulators.costs import Costs
+from autosync.simulators.shared.costs import Costs
 from autosync.simulators.timeline.simulator import TimelineSimulator
-from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
 from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import AllReduce, Message, ParameterServer, Strategy
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Space
-from autosync.testing.generate import clusters, models
-from autosync.testing.plans import cluster_of
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.example_plans import cluster_of
+from tests.helpers.random_specs import clusters, models
 
 
 def two_layers() -> ModelSpec:
@@ -101,7 +103,7 @@ def test_links_are_as_busy_as_their_bytes_make_them() -> None:
     shares = [link.busy_share for link in found.links]
     assert shares == pytest.approx([4 / 3 * 0.2 / found.seconds] * 6, rel=1e-3)
     with_server = TimelineSimulator(two_layers(), cluster_of(1, 1, 1), costs=Costs()).explain(SERVER)
-    assert {link.link for link in with_server.links[:2]} == {"n0 in", "n0 out"}
+    assert {link.link for link in with_server.links[:2]} == {"interface of n0, in", "interface of n0, out"}
 
 
 @pytest.mark.parametrize("strategy", [RING, SERVER], ids=["ring", "server"])
@@ -121,3 +123,32 @@ def test_a_trace_is_read_as_the_runtimes_is(strategy: Strategy, tmp_path: Path) 
         names = [span.name for span in rank.spans if span.kind == "compute" and span.iteration == 1]
         assert names[:2] == ["forward", "backward"]
         assert np.all([span.end >= span.start for span in rank.spans])
+
+
+def test_links_are_named_whole_and_uplinks_and_insides_are_among_them() -> None:
+    nodes = tuple(
+        Node(
+            name=f"n{number}",
+            host=f"n{number}",
+            devices=2,
+            bandwidth_out=1e8,
+            bandwidth_in=1e8,
+            intra_bandwidth=1e6 if number == 0 else None,
+            rack="r1" if number == 0 else "r2",
+        )
+        for number in range(2)
+    )
+    racks = (Rack(name="r1", uplink_out=2e7, uplink_in=1e8), Rack(name="r2", uplink_out=1e8, uplink_in=1e8))
+    cluster = ClusterSpec(name="racks", nodes=nodes, racks=racks)
+    found = TimelineSimulator(two_layers(), cluster, costs=Costs()).explain(RING)
+    shares = {one.link: one.busy_share for one in found.links}
+    assert set(shares) == {
+        *(f"interface of n{number}, {way}" for number in range(2) for way in ("out", "in")),
+        *(f"uplink of rack r{number}, {way}" for number in (1, 2) for way in ("out", "in")),
+        *(f"inside of n0, from rank {rank}" for rank in (0, 1)),
+    }
+    # Of four in a ring one rank of each node sends to the other node, and the slow inside holds all of them up.
+    assert found.links[0].link == "inside of n0, from rank 0"
+    assert shares["inside of n0, from rank 1"] == 0.0
+    assert shares["uplink of rack r1, out"] == pytest.approx(5 * shares["interface of n0, out"], rel=1e-6)
+    assert shares["uplink of rack r1, in"] == pytest.approx(shares["interface of n0, in"], rel=1e-6)

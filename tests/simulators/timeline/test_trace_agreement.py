@@ -15,16 +15,16 @@ from autosync.errors import OperationError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import dump_cluster
 from autosync.testbed import live
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
-_BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "trace_agreement.py"
+_BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "simulator_accuracy" / "trace_agreement.py"
 
 
 @pytest.fixture
 def four_hosts() -> Iterator[ClusterSpec]:
     """As the benchmark's own, under a name that nobody else has."""
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     nodes = tuple([Node(name=f"n{one}", host=f"h{one}", bandwidth_out=6.25e7, bandwidth_in=6.25e7) for one in range(4)])
@@ -37,7 +37,7 @@ def four_hosts() -> Iterator[ClusterSpec]:
 def test_transfers_end_in_the_order_that_is_simulated(tmp_path: Path, four_hosts: ClusterSpec) -> None:
     """Where processors are free steps are about as long, too; within 5 % is for a machine that does nothing else.
 
-    Three of those whose order is played as it is; docs/timeline.md says what is known of the others.
+    Three of those whose order is played as it is; docs/notes/timeline.md says what is known of the others.
     """
     file = tmp_path / "cluster.yaml"
     file.write_text(json.dumps(dump_cluster(four_hosts)))

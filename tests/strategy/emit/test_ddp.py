@@ -10,22 +10,17 @@ from hypothesis import strategies as st
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
+from autosync.strategy.codecs import Cast, Int8, PowerSGD
 from autosync.strategy.emit.ddp import buckets_under, settings_for, why_not_ddp
 from autosync.strategy.emit.script import emit_ddp
 from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.parts import Partition
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.buckets import MIB
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    Message,
-    ParameterServer,
-    Partition,
-    PowerSGD,
-    SparseGather,
-    Strategy,
-)
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 NODES = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(3))
 THREE = ClusterSpec(name="three", nodes=NODES)
@@ -233,9 +228,15 @@ def test_what_is_never_used_is_frozen_first() -> None:
     assert settings_for(_whole(), model, THREE).frozen == ("never",)
 
 
+def test_what_got_no_gradient_when_it_was_profiled_is_frozen_first() -> None:
+    last = max(LINEAR.variables, key=lambda variable: variable.ready)
+    idle = tuple(replace(one, idle=one is last) for one in LINEAR.variables)
+    assert settings_for(_whole(), replace(LINEAR, variables=idle), THREE).frozen == (last.name,)
+
+
 @given(
     names=st.tuples(
-        st.text(max_size=30),
+        st.text(max_size=30).filter(str.isprintable),
         st.text(max_size=30).filter(lambda name: name not in ALL),
         st.text(PRINTABLE, min_size=1, max_size=30),
     )

@@ -13,7 +13,7 @@ from autosync.strategy.bundle import Bundle, dump_bundle, load_bundle, save_bund
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import load_strategy, load_strategy_for
 from autosync.strategy.representation import Strategy
-from autosync.testing.fuzz import mutations
+from tests.helpers.mutations import mutations
 
 
 @pytest.fixture

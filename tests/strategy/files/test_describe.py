@@ -3,19 +3,16 @@
 import pytest
 
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.codecs import Int8
 from autosync.strategy.describe import Totals, describe, in_words, summarise
 from autosync.strategy.layers import told_as_layers
-from autosync.strategy.representation import (
-    Int8,
-    Message,
-    ParameterServer,
-    Partition,
-    Periodic,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 from autosync.strategy.wording import abbreviated, count, format_table, runs
 
 

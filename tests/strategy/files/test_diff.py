@@ -4,17 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from autosync.strategy.codecs import Cast
 from autosync.strategy.diff import Difference, diff, format_diff
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Message,
-    ParameterServer,
-    Partition,
-    Sharded,
-    Strategy,
-    SufficientFactors,
-)
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 
 def _with(strategy: Strategy, position: int, **changes: object) -> Strategy:

@@ -14,8 +14,9 @@ from autosync.strategy import legality
 from autosync.strategy.describe import describe
 from autosync.strategy.diff import diff, format_diff
 from autosync.strategy.files import dump_strategy, load_strategy, load_strategy_for, save_strategy
-from autosync.strategy.representation import Message, Partition, Strategy
-from autosync.testing.fuzz import mutations
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
+from tests.helpers.mutations import mutations
 
 WRITTEN = """\
 schema: autosync.strategy/1

@@ -10,10 +10,12 @@ import pytest
 from autosync.documents import parse_document
 from autosync.strategy import canonical
 from autosync.strategy.backends import BACKENDS
+from autosync.strategy.codecs import Codec
 from autosync.strategy.columns import Columns
 from autosync.strategy.files import parse_strategy
-from autosync.strategy.representation import Codec, Message, Strategy, Synchroniser
-from autosync.testing.plans import model_of
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers import synchroniser_kinds
+from tests.helpers.example_plans import model_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "representation.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -35,20 +37,17 @@ def examples() -> list[Strategy]:
 
 
 def test_examples_show_every_synchroniser_and_codec(examples: list[Strategy]) -> None:
-    def kinds(union: object) -> set[str]:
-        owners = typing.get_args(typing.get_args(union)[0])
-        return {field.default for owner in owners for field in dataclasses.fields(owner) if field.name == "kind"}
-
+    codecs = typing.get_args(typing.get_args(Codec)[0])
+    kinds = {field.default for codec in codecs for field in dataclasses.fields(codec) if field.name == "kind"}
     messages = [message for strategy in examples for message in strategy.messages]
-    assert {message.synchroniser.kind for message in messages} == kinds(Synchroniser)
-    assert {message.codec.kind for message in messages if message.codec} == kinds(Codec)
+    assert {type(message.synchroniser) for message in messages} == set(synchroniser_kinds().values())
+    assert {message.codec.kind for message in messages if message.codec} == kinds
 
 
 def test_every_field_of_a_strategy_and_a_message_is_named() -> None:
     fields = [field.name for owner in (Strategy, Message) for field in dataclasses.fields(owner)]
     assert [name for name in fields if f"{name}:" not in PAGE] == []
-    synchronisers = typing.get_args(typing.get_args(Synchroniser)[0])
-    settings = {field.name for owner in synchronisers for field in dataclasses.fields(owner)}
+    settings = {field.name for owner in synchroniser_kinds().values() for field in dataclasses.fields(owner)}
     assert [name for name in sorted(settings) if f"`{name}" not in PAGE and f"{name}:" not in PAGE] == []
 
 

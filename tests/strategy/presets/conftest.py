@@ -10,7 +10,7 @@ from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 
 SGD = OptimizerSpec(name="SGD", sparse=True)
 ADAM = OptimizerSpec(name="Adam", state_slots=2)
-LAMB = OptimizerSpec(name="LAMB", elementwise=False, state_slots=2)
+LAMB = OptimizerSpec(name="LAMB", elementwise=False, per_variable=True, state_slots=2)
 
 GIGABIT = 125e6
 

@@ -15,9 +15,11 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
+from autosync.strategy.parts import Partition
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.byteps import optimal_shares
-from autosync.strategy.representation import Message, ParameterServer, Partition
+from autosync.strategy.representation import Message
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
 
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]

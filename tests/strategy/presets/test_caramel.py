@@ -8,17 +8,19 @@ import pytest
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
-from autosync.strategy.presets.caramel import Costs
-from autosync.strategy.representation import AllReduce, Message, SparseGather
+from autosync.strategy.presets.caramel import RoundCosts
+from autosync.strategy.representation import Message
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]
 Variables = Callable[..., dict[str, Any]]
 
 
-def _costs(num_ranks: int) -> Costs:
+def _costs(num_ranks: int) -> RoundCosts:
     """Rounds of a second, links of a byte a second."""
-    return Costs(num_ranks=num_ranks, rate=1.0, round_seconds=1.0)
+    return RoundCosts(num_ranks=num_ranks, rate=1.0, round_seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_what_is_small() -> None:
     assert _costs(4).smallest_large_bytes() == 3
     assert _costs(8).smallest_large_bytes() == 4
     assert _costs(1).smallest_large_bytes() == 1
-    assert Costs(num_ranks=8, rate=125e6, round_seconds=500e-6).smallest_large_bytes() == 214_286
+    assert RoundCosts(num_ranks=8, rate=125e6, round_seconds=500e-6).smallest_large_bytes() == 214_286
 
 
 def test_batches_collectives_and_order(model: Models, variable: Variables, cluster: Clusters) -> None:

@@ -15,7 +15,8 @@ import pytest
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import AllReduce, SparseGather
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 MIB = 1024 * 1024
 SCRIPT = Path(__file__).with_name("reducer_log.py")

@@ -15,7 +15,8 @@ from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.fsdp import block_of
-from autosync.strategy.representation import Message, Sharded
+from autosync.strategy.representation import Message
+from autosync.strategy.synchronisers.sharded import Sharded
 
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]

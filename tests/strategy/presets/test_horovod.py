@@ -13,8 +13,10 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import DType, ModelSpec, Segment, Timeline, Variable
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.horovod import fuse
-from autosync.strategy.representation import AllReduce, Message, SparseGather, Strategy
-from autosync.testing.generate import models
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from tests.helpers.random_specs import models
 
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]

@@ -11,21 +11,15 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _should_co
 from autosync.errors import DoesNotApplyError, InputError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, OptimizerSpec, Variable
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, Sign, TopK
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.lossy import is_worth_factors
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    Message,
-    OuterOptimizer,
-    ParameterServer,
-    Periodic,
-    PowerSGD,
-    Sign,
-    SparseGather,
-    TopK,
-)
+from autosync.strategy.representation import Message
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]

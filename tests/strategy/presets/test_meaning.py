@@ -15,7 +15,7 @@ from autosync.specs.cluster_file import load_cluster, shipped_clusters
 from autosync.specs.model import ModelSpec
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.strategy.representation import Strategy
-from autosync.testing.generate import random_model
+from tests.helpers.random_specs import random_model
 
 # Of models of a few kilobytes: more than one piece, slice or group.
 SMALL: Mapping[str, Mapping[str, Any]] = {

@@ -10,9 +10,10 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
-from autosync.strategy.parts import all_parts
+from autosync.strategy.parts import Partition
 from autosync.strategy.presets import build_preset
-from autosync.strategy.representation import Message, ParameterServer, Partition
+from autosync.strategy.representation import Message, all_parts
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
 
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]

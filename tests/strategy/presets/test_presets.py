@@ -14,7 +14,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.presets import build_preset, preset_names, preset_options, preset_summary
-from autosync.testing.generate import clusters, models, random_cluster, random_model
+from tests.helpers.random_specs import clusters, models, random_cluster, random_model
 
 NAMES = (
     "all_reduce_chunks",

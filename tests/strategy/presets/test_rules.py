@@ -8,19 +8,16 @@ import pytest
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.parts import Partition
 from autosync.strategy.presets import build_preset
 from autosync.strategy.presets.cuts import even_sizes
 from autosync.strategy.presets.poseidon import factors_are_fewer
-from autosync.strategy.representation import (
-    AllReduce,
-    Message,
-    ParameterServer,
-    Partition,
-    Sharded,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-)
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 Models = Callable[..., ModelSpec]
 Clusters = Callable[..., ClusterSpec]

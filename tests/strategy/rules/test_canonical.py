@@ -16,26 +16,19 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical, canonical_synchroniser, strategy_id
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    Message,
-    OuterOptimizer,
-    Overlap,
-    ParameterServer,
-    Partition,
-    Periodic,
-    Sharded,
-    Sign,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-    Synchroniser,
-    TopK,
-)
+from autosync.strategy.codecs import Cast, Int8, Sign, TopK
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import random_cluster, random_model
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Synchroniser
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
+from tests.helpers.random_specs import random_cluster, random_model
 
 MakeStrategy = Callable[..., Strategy]
 MakeCluster = Callable[..., ClusterSpec]

@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autosync.strategy.codecs import Cast
 from autosync.strategy.columns import NO_SLICES, OVERLAPS, WHOLE, Numbering
-from autosync.strategy.representation import AllReduce, Cast, Message, ParameterServer, Partition, Strategy
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import random_cluster, random_model
-from autosync.testing.plans import model_of
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from tests.helpers.example_plans import model_of
+from tests.helpers.random_specs import random_cluster, random_model
 
 STRATEGY = Strategy(
     name="mine",

@@ -13,25 +13,17 @@ from autosync.errors import DoesNotApplyError, format_path
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, OptimizerSpec
 from autosync.strategy import legality
-from autosync.strategy.parts import all_parts
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Int8,
-    Message,
-    ParameterServer,
-    Partition,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    Sign,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-    TopK,
-)
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.parts import Partition
+from autosync.strategy.representation import Message, Overlap, Strategy, all_parts
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
-LAMB = OptimizerSpec(name="LAMB", elementwise=False)
+LAMB = OptimizerSpec(name="LAMB", elementwise=False, per_variable=True)
 ADAM = OptimizerSpec(name="Adam", state_slots=2)
 MakeStrategy = Callable[..., Strategy]
 
@@ -44,6 +36,7 @@ class Case:
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     backend: str = "gloo"
+    overlap: Overlap = "backward"
     problem: str
 
 
@@ -76,6 +69,18 @@ BROKEN = {
         model={"optimizer": LAMB},
         problem="partitions.fc.weight: fc.weight is partitioned "
         "(parts are updated apart, which needs an elementwise optimizer; LAMB is none)",
+    ),
+    "overlap forward with an optimizer over all": Case(
+        overlap="forward",
+        model={"optimizer": OptimizerSpec(name="Prodigy", elementwise=False, per_variable=False)},
+        problem="overlap: overlap forward (messages are updated one by one, which needs an optimizer that updates each "
+        "variable by itself; Prodigy updates all of them together)",
+    ),
+    "overlap forward with an optimizer that nobody has tried": Case(
+        overlap="forward",
+        model={"optimizer": OptimizerSpec(name="Own", elementwise=False)},
+        problem="overlap: overlap forward (messages are updated one by one, which needs an optimizer that updates each "
+        "variable by itself; Own was not tried for that (profile the model again))",
     ),
     "two dtypes": Case(
         messages=(Message(parts=("half", "scale")),),
@@ -242,7 +247,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN.keys())
 def test_each_rule(case: Case, model: ModelSpec, cluster: ClusterSpec, make_strategy: MakeStrategy) -> None:
-    strategy = make_strategy(*case.messages, partitions=case.partitions)
+    strategy = replace(make_strategy(*case.messages, partitions=case.partitions), overlap=case.overlap)
     found = legality.problems(strategy, replace(model, **case.model), replace(cluster, backend=case.backend))
     assert [str(problem) for problem in found] == [case.problem]
 

@@ -10,21 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autosync.strategy.parts import parts_of
-from autosync.strategy.representation import (
-    Cast,
-    Int8,
-    Message,
-    OuterOptimizer,
-    ParameterServer,
-    Partition,
-    PartName,
-    Periodic,
-    PowerSGD,
-    Strategy,
-    TopK,
-)
-from autosync.testing.generate import random_model
+from autosync.strategy.codecs import Cast, Int8, PowerSGD, TopK
+from autosync.strategy.parts import Partition, PartName, parts_of
+from autosync.strategy.representation import Message, Strategy
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from tests.helpers.random_specs import random_model
 
 INVALID: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (OuterOptimizer, {"learning_rate": 0.0}, "no outer optimizer"),

@@ -14,36 +14,30 @@ import pytest
 
 from autosync import jsonio
 from autosync.documents import to_plain
+from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 from autosync.strategy.canonical import canonical_synchroniser
+from autosync.strategy.codecs import Cast, Codec, PowerSGD, Sign
 from autosync.strategy.legality import message_problems
-from autosync.strategy.parts import Part, parts_of
-from autosync.strategy.representation import (
-    AllReduce,
-    Cast,
-    Codec,
-    Message,
-    ParameterServer,
-    Partition,
-    Periodic,
-    PowerSGD,
-    Sharded,
-    Sign,
-    SparseGather,
-    Strategy,
-    SufficientFactors,
-    Synchroniser,
-)
+from autosync.strategy.parts import Part, Partition, parts_of
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.counting import _Factor, _log_poisson_mean
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.base import Synchroniser
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from autosync.strategy.synchronisers.sharded import Sharded
+from autosync.strategy.synchronisers.sparse_gather import SparseGather
+from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 T = TypeVar("T")
 
 
-def _model(*variables: Variable, elementwise: bool = True) -> ModelSpec:
+def _model(*variables: Variable, elementwise: bool = True, per_variable: bool | None = None) -> ModelSpec:
     timeline = Timeline(device="none", source="computed", forward=(), backward=())
-    optimizer = OptimizerSpec(name="SGD", elementwise=elementwise, sparse=True)
+    optimizer = OptimizerSpec(name="SGD", elementwise=elementwise, per_variable=per_variable, sparse=True)
     ordered = tuple(replace(variable, use=place, ready=place) for place, variable in enumerate(variables))
     return ModelSpec(name="tiny", optimizer=optimizer, variables=ordered, timeline=timeline)
 
@@ -155,14 +149,24 @@ def _enumerated(space: Space) -> int:
 
         for blocks in _set_partitions(parts):
             total += math.prod(num_messages(tuple(block)) for block in blocks)
-    return total * len(space.limits.overlaps)
+    return total * sum(one == "backward" or model.optimizer.updates_apart for one in space.limits.overlaps)
 
 
 CASES = {
     "cuts of a vector": (_model(VECTOR), (1, 1), FEW),
     "two variables": (_model(VECTOR, MATRIX), (1, 1), replace(FEW, max_parts=2)),
     "two dtypes": (_model(MATRIX, HALF), (1, 1), FEW),
-    "no cuts without an elementwise optimizer": (_model(VECTOR, MATRIX, elementwise=False), (2, 1), FEW),
+    "no cuts without an elementwise optimizer": (
+        _model(VECTOR, MATRIX, elementwise=False, per_variable=True),
+        (2, 1),
+        FEW,
+    ),
+    "no overlap forward where all is updated together": (
+        _model(VECTOR, MATRIX, elementwise=False, per_variable=False),
+        (1, 1),
+        FEW,
+    ),
+    "nor where that is not known": (_model(VECTOR, elementwise=False), (1, 1), FEW),
     "lanes and priorities": (_model(VECTOR, HALF), (1, 1), replace(FEW, max_lanes=2, max_priorities=3)),
     "every synchroniser, one rank a node": (_model(VECTOR, MATRIX, TABLE), (1, 1, 1), ALL),
     "every synchroniser, two ranks a node": (_model(MATRIX, TABLE), (2, 2), ALL),
@@ -249,3 +253,8 @@ def test_wider_limits_hold_more() -> None:
 
     sizes = [size(limits) for limits in (FEW, replace(FEW, uneven_parts=False), Limits(), Limits(allow=("lossy",)))]
     assert sizes[1] < sizes[0] < sizes[2] < sizes[3]
+
+
+def test_a_space_without_an_overlap_is_refused() -> None:
+    with pytest.raises(DoesNotApplyError, match=r"limits\.overlaps: overlap forward with SGD \(it needs an optimizer"):
+        Space(model=_model(VECTOR, elementwise=False), cluster=_cluster(1), limits=replace(FEW, overlaps=("forward",)))

@@ -8,9 +8,10 @@ import pytest
 
 from autosync.documents import from_plain, to_plain
 from autosync.errors import DocumentError
-from autosync.strategy.representation import OuterOptimizer, PowerSGD, TopK
+from autosync.strategy.codecs import PowerSGD, TopK
 from autosync.strategy.space import Limits
 from autosync.strategy.space.limits import even_sizes
+from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 from autosync.strategy.legality import problems
-from autosync.strategy.parts import all_parts
-from autosync.strategy.representation import Strategy
+from autosync.strategy.representation import Strategy, all_parts
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.cutting import weighted_sizes
 from autosync.strategy.space.drafts import Piece

@@ -22,10 +22,15 @@ from autosync.specs.model import ModelSpec, OptimizerSpec, Timeline, Variable
 from autosync.specs.model_file import load_model
 from autosync.strategy import legality
 from autosync.strategy.canonical import canonical, strategy_id
+from autosync.strategy.codecs import TopK
+from autosync.strategy.parts import Partition
 from autosync.strategy.presets import build_preset, preset_names
-from autosync.strategy.representation import AllReduce, Message, ParameterServer, Partition, Periodic, Strategy, TopK
+from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import random_cluster, random_model
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+from autosync.strategy.synchronisers.parameter_server import ParameterServer
+from autosync.strategy.synchronisers.periodic import Periodic
+from tests.helpers.random_specs import random_cluster, random_model
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -87,7 +92,7 @@ import random
 from autosync import jsonio
 from autosync.documents import to_plain
 from autosync.strategy.space import Limits, Space
-from autosync.testing.generate import random_cluster, random_model
+from tests.helpers.random_specs import random_cluster, random_model
 drawn = []
 for seed in range(20):
     rng = random.Random(seed)
@@ -102,7 +107,8 @@ print(jsonio.content_hash(drawn))
 
 def test_no_draw_depends_on_the_order_of_hashes(tmp_path: Path) -> None:
     def drawn(seed: str) -> str:
-        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONSAFEPATH": "1"}
+        root = str(Path(__file__).parents[3])
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONSAFEPATH": "1", "PYTHONPATH": root}
         command = [sys.executable, "-c", _DRAW]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True).stdout
 

@@ -8,7 +8,7 @@ import pytest
 from autosync.errors import OperationError
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.testbed import live
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 
 MakeCluster = Callable[..., ClusterSpec]
 
@@ -31,7 +31,7 @@ def make_cluster() -> MakeCluster:
 def two_hosts(make_cluster: MakeCluster) -> Iterator[ClusterSpec]:
     """Two hosts that can be emulated here, under a name that nobody else has; taken down whatever a test does."""
     try:
-        find_places()
+        find_folders()
     except OperationError as error:
         pytest.skip(str(error))
     cluster = make_cluster(12.5e6, 12.5e6, name=f"test-{secrets.token_hex(4)}")

@@ -16,7 +16,7 @@ from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import load_cluster, save_cluster
 from autosync.testbed.layout import cluster_key
-from autosync.testbed.support import find_places
+from autosync.testbed.requirements import find_folders
 from autosync.trials import probe as room
 from autosync.trials.probe import Finding, Probed, ProbeSettings, probe
 
@@ -76,6 +76,7 @@ def test_two_hosts_of_a_testbed(two_hosts: ClusterSpec, started: list[int], tmp_
     assert len(started) == 3
     _check_shape(cluster, probed.calibration)
     assert probed.calibration.emulated
+    assert probed.calibration.num_processors == os.cpu_count()
     for node in probed.calibration.nodes:
         assert node.rate_out is not None
         assert node.rate_in is not None
@@ -86,7 +87,7 @@ def test_two_hosts_of_a_testbed(two_hosts: ClusterSpec, started: list[int], tmp_
         # Where a testbed's traffic has to go.
         assert node.interface == "eth0"
     assert stages[0] == "starting 3 ranks"
-    assert find_places().existing(cluster_key(cluster)) == ()
+    assert find_folders().existing(cluster_key(cluster)) == ()
     save_cluster(tmp_path / "calibrated.yaml", probed.cluster)
     again = load_cluster(tmp_path / "calibrated.yaml")
     assert again == probed.cluster
@@ -101,6 +102,7 @@ def test_one_node_has_ranks_but_no_links(pair: ClusterSpec, started: list[int]) 
     assert node.rate_out is None
     assert node.interface is None
     assert not probed.calibration.emulated
+    assert probed.calibration.num_processors is None
 
 
 def test_an_interrupt_ends_the_ranks(pair: ClusterSpec, started: list[int]) -> None:

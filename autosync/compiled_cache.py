@@ -1,0 +1,106 @@
+"""The cache of functions that numba compiled, and its renewal when sources change.
+
+numba stores compiled functions beside each source file and compiles again when that file changes. It does not know
+which functions of other files were inlined: after an update of some files alone, two versions would run together. So a
+cache that does not fit all sources of a package is dropped. Where nothing can be written beside the sources, the cache
+is a folder among the user's caches; where that fails too, there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from autosync.disk_errors import is_full
+
+STAMP = "sources.sha256"
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCache:
+    """The cache of a package: in `folder`, or beside the sources where that is None; or no cache."""
+
+    is_enabled: bool
+    folder: Path | None = None
+
+    def compiled(self, function: FunctionT, options: Mapping[str, Any]) -> FunctionT:
+        """The function as numba compiles it. The cache is chosen now; numba compiles at the first call."""
+        import numba
+
+        settings: Any = numba.config
+        before = settings.CACHE_DIR
+        if self.folder is not None:
+            settings.CACHE_DIR = str(self.folder)
+        try:
+            return cast("FunctionT", numba.njit(**options, cache=self.is_enabled)(function))
+        except RuntimeError:
+            # A folder below the package may not be writable.
+            return cast("FunctionT", numba.njit(**options)(function))
+        finally:
+            settings.CACHE_DIR = before
+
+
+def find_cache(package: Path) -> CompiledCache:
+    """The cache of a package, without functions that were compiled from other sources."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if not chosen and _takes_files(package / "__pycache__"):
+        drop_stale(package)
+        return CompiledCache(is_enabled=True)
+    # In a shared folder, each state of the sources has a folder of its own.
+    for caches in [Path(chosen)] if chosen else _caches():
+        folder = caches / f"autosync-{_digest(package)[:16]}"
+        if _takes_files(folder):
+            return CompiledCache(is_enabled=True, folder=folder)
+    return CompiledCache(is_enabled=False)
+
+
+def drop_stale(package: Path) -> None:
+    """Remove cached functions in the folders of a package unless all were compiled from its present sources.
+
+    Does nothing where files cannot be written.
+    """
+    stamp = package / "__pycache__" / STAMP
+    digest = _digest(package)
+    with contextlib.suppress(OSError):
+        if stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
+            return
+        for kept in itertools.chain(package.rglob("*.nbi"), package.rglob("*.nbc")):
+            kept.unlink(missing_ok=True)
+        stamp.parent.mkdir(exist_ok=True)
+        stamp.write_text(digest, encoding="ascii")
+
+
+def _caches() -> list[Path]:
+    """The folders for the user's caches."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(named).is_absolute():
+        return [Path(named)]
+    # A user without a home raises RuntimeError.
+    with contextlib.suppress(RuntimeError):
+        return [Path.home() / ".cache"]
+    return []
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a folder exists or can be made, takes files, and has room."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return not is_full(folder)
+
+
+def _digest(package: Path) -> str:
+    found = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        found.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return found.hexdigest()

@@ -1,0 +1,149 @@
+"""The allocation holder: it acquires machines through a library and relays agents' bytes until its stdin ends.
+
+It is a process of its own, because such libraries (Ray's, Kubernetes') claim signals, threads and loggers, and because
+the launching process may be killed: then stdin ends, and the machines are given back all the same.
+
+It reads one line of JSON from stdin: the request, and a folder for its socket. It writes lines of JSON: {"note": ...}
+while it waits, then {"socket": ..., "addresses": ...} or {"error": ...}. A `holder_relay` connects to the socket to
+reach an agent on one node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from autosync.launchers import holder_relay
+from autosync.launchers.control_address import short_name
+
+
+class AllocationError(Exception):
+    """The machines cannot be acquired; the message is for the user."""
+
+
+class AgentStream(Protocol):
+    """An agent's stdin and stdout. One thread reads, one writes; any may close."""
+
+    def read(self) -> bytes:
+        """Output of the agent; empty at its end. Waits until there is some."""
+
+    def write(self, data: bytes) -> None:
+        """Write to the agent's stdin."""
+
+    def close(self) -> None:
+        """End the agent. May be called twice."""
+
+    def last_words(self) -> str:
+        """Why the agent has ended, as far as known."""
+
+
+class HeldMachines(Protocol):
+    """The machines of a holder."""
+
+    def addresses(self) -> Mapping[str, str]:
+        """The address at which other nodes reach each node, by its name."""
+
+    def open(self, position: int) -> AgentStream:
+        """Start an agent on the node at that position; AllocationError says why it cannot be started."""
+
+
+Hold = Callable[[Mapping[str, Any], Callable[[str], None]], AbstractContextManager[HeldMachines]]
+"""Holds the requested machines during its block. The function that it gets shows notes to the user."""
+
+
+def run(hold: Hold) -> None:
+    """Acquire what stdin asks for and hold it until stdin ends."""
+    request = json.loads(sys.stdin.readline())
+    # Output of the library must not mix with this program's.
+    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def tell(**fields: object) -> None:
+        told.write(json.dumps(fields) + "\n")
+        told.flush()
+
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_await_end, daemon=True).start()
+    try:
+        with (
+            hold(request, lambda words: tell(note=words)) as machines,
+            _socket(Path(request["folder"])) as (listener, path),
+        ):
+            # Again: libraries set signal handlers when they start.
+            signal.signal(signal.SIGTERM, _leave)
+            threading.Thread(target=_accept, args=(listener, machines), daemon=True).start()
+            tell(socket=str(path), addresses=dict(machines.addresses()))
+            threading.Event().wait()
+    except AllocationError as error:
+        tell(error=str(error))
+
+
+def _await_end() -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, holder_relay.CHUNK_BYTES):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _leave(_number: int, _frame: object) -> NoReturn:
+    # The machines are being given back: ignore further signals.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit
+
+
+@contextlib.contextmanager
+def _socket(folder: Path) -> Iterator[tuple[socket.socket, Path]]:
+    """A socket in a private folder. Its maker may be gone at the end."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            with short_name(folder / "lines") as name:
+                listener.bind(name)
+            listener.listen(256)
+            yield listener, folder / "lines"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _accept(listener: socket.socket, machines: HeldMachines) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=_carry, args=(connection, machines), daemon=True).start()
+
+
+def _carry(connection: socket.socket, machines: HeldMachines) -> None:
+    """Relay one agent's bytes, from start to end."""
+    with connection, contextlib.suppress(OSError):
+        (position,) = holder_relay.POSITION.unpack(holder_relay.received(connection, holder_relay.POSITION.size))
+        try:
+            stream = machines.open(position)
+        except AllocationError as error:
+            holder_relay.send(connection, holder_relay.WORDS, str(error).encode())
+            return
+        threading.Thread(target=_carry_in, args=(connection, stream), daemon=True).start()
+        try:
+            while data := stream.read():
+                holder_relay.send(connection, holder_relay.OUTPUT, data)
+            holder_relay.send(connection, holder_relay.WORDS, stream.last_words().encode())
+        finally:
+            stream.close()
+            # Closing is not enough while the other thread waits on the socket.
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def _carry_in(connection: socket.socket, stream: AgentStream) -> None:
+    with contextlib.suppress(OSError):
+        while data := connection.recv(holder_relay.CHUNK_BYTES):
+            stream.write(data)
+    # The launching side has ended the connection, or is dead.
+    stream.close()

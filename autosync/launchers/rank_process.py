@@ -1,0 +1,110 @@
+"""A process that the agent starts for a rank. The agent carries this module to its node.
+
+Nothing here is newer than Python 3.8, and the standard library is all that it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from autosync.launchers.frames import CHUNK_BYTES
+from autosync.launchers.network_interface import find_interface
+
+CONTROL_VARIABLE = "AUTOSYNC_CONTROL_DESCRIPTOR"
+SET_DEATH_SIGNAL, SET_SUBREAPER = 1, 36
+
+
+class RankProcess:
+    """The process of a rank. It leads a session of its own, so that its children can be found."""
+
+    def __init__(self, request: dict[str, Any], files: dict[str, str]) -> None:
+        environment = dict(os.environ, **files)
+        environment.update(request["environment"])
+        if "GLOO_SOCKET_IFNAME" not in environment:
+            interface = find_interface(request["addresses"])
+            if interface:
+                environment["GLOO_SOCKET_IFNAME"] = interface
+                environment.setdefault("NCCL_SOCKET_IFNAME", interface)
+        if not Path(request["folder"]).is_dir():
+            raise OSError("there is no folder " + request["folder"])
+        self.code: int | None = None
+        self.control: socket.socket | None = None
+        self.to_control = bytearray()
+        theirs = None
+        if request["control"]:
+            self.control, theirs = socket.socketpair()
+            self.control.settimeout(0)
+            environment[CONTROL_VARIABLE] = str(theirs.fileno())
+        log = Path(request["log"]).open("ab") if request["log"] else None  # noqa: SIM115 - handed to the process
+        try:
+            self.process = subprocess.Popen(
+                request["command"],
+                cwd=request["folder"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log or subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=() if theirs is None else (theirs.fileno(),),
+                # Safe: the agent has one thread. The rank ends with the agent, however that ends.
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - see above
+            )
+        finally:
+            for end in (log, theirs):
+                if end is not None:
+                    end.close()
+        self.output: int | None = None
+        if self.process.stdout is not None:
+            self.output = self.process.stdout.fileno()
+            os.set_blocking(self.output, False)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and its children; continue them if they are stopped."""
+        if self.code is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+            os.killpg(self.process.pid, signal.SIGCONT)
+
+    def has_ended(self) -> bool:
+        """Whether the process has just ended. Its children are killed then."""
+        if self.code is not None:
+            return False
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, self.process.pid, flags) is None:
+            return False
+        # Until it is waited for, no other process can get its pid.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.code = self.process.wait()
+        return True
+
+    def read(self) -> bytes:
+        """Output that is there now; empty where there is none."""
+        if self.output is None:
+            return b""
+        try:
+            data = os.read(self.output, CHUNK_BYTES)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self.output = None
+        return data
+
+
+def prctl(option: int, value: int) -> None:
+    """Set a property of this process (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def _end_with_parent() -> None:
+    prctl(SET_DEATH_SIGNAL, int(signal.SIGKILL))

@@ -1,0 +1,82 @@
+"""An actor on a node of a Ray cluster: it starts agents there and passes their bytes on.
+
+It is sent to the node by value, so the node may have no autosync. It imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+
+CHUNK_BYTES = 1 << 18
+MAX_CALLS = 32
+"""Concurrent calls of an actor: one reader waits for each agent."""
+
+# Detached from the actor: Ray kills the children of an actor that ends, and an agent must first end its ranks.
+_DETACH = """
+import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+try:
+    os.execvp(sys.argv[1], sys.argv[1:])
+except OSError as error:
+    sys.exit(f"{sys.argv[1]}: {error.strerror}")
+"""
+
+
+class RayActor:
+    """Agents on one node, by number."""
+
+    def __init__(self) -> None:
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}
+        self._said: dict[int, bytearray] = {}
+
+    def start(self, number: int, command: list[str]) -> None:
+        """Start an agent."""
+        agent = subprocess.Popen(
+            (sys.executable, "-I", "-S", "-c", _DETACH, *command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._agents[number] = agent
+        self._said[number] = bytearray()
+        threading.Thread(target=self._listen, args=(number,), daemon=True).start()
+        agent.wait()
+
+    def _listen(self, number: int) -> None:
+        errors = self._agents[number].stderr
+        assert errors is not None, "it was asked for"
+        while data := errors.read(CHUNK_BYTES):
+            self._said[number] += data
+
+    def read(self, number: int) -> bytes:
+        """Output of an agent; empty at its end. Waits until there is some."""
+        output = self._agents[number].stdout
+        assert output is not None, "it was asked for"
+        return os.read(output.fileno(), CHUNK_BYTES)
+
+    def write(self, number: int, data: bytes) -> None:
+        """Write to an agent's stdin. Ignored where the agent has ended: its reader notices."""
+        entry = self._agents[number].stdin
+        assert entry is not None, "it was asked for"
+        with contextlib.suppress(OSError, ValueError):
+            view = memoryview(data)
+            while view:
+                view = view[entry.write(view) :]
+
+    def close(self, number: int) -> None:
+        """End an agent's stdin, which ends its ranks and then the agent."""
+        entry = self._agents[number].stdin
+        assert entry is not None, "it was asked for"
+        with contextlib.suppress(OSError):
+            entry.close()
+
+    def said(self, number: int) -> str:
+        """An agent's output on stderr."""
+        return self._said[number].decode("utf-8", "replace")

@@ -1,0 +1,89 @@
+"""Hides secrets in everything that a launch shows of itself: tokens of ranks and passwords in environments.
+
+A variable or option is secret by its name (`WANDB_API_KEY`, `--password`). Its value is hidden wherever it occurs: in
+command lines, batch scripts, manifests and fields of cluster files. Passwords in URLs are hidden too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+HIDDEN = "HIDDEN"
+_SECRET = re.compile(
+    r"passw|passphrase|passcode|secret|credential|cookie|webhook|connection_?string|token$|token_\d+$|oauth"
+    r"|api_?keys?$|(^|_)(auth|authorization|key|pat|pwd|pw|pass|jwt|sas|dsn|otp)$"
+)
+# Tokens of language models, working directories, and paths or types of secrets.
+_NO_SECRET = re.compile(
+    r"(^|_)(eos|bos|pad|unk|sep|cls|mask|special)_?token$|^(old)?pwd$|(^|_)(sock|file|path|dir|name|mode|type)$"
+)
+_URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*):(?P<password>[^\s/@\"']+)@")
+_SETTING = re.compile(r"(?P<head>-{0,2}(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)=)(?P<value>.+)", re.DOTALL)
+_SHORTEST = 6
+"""A shorter value is not searched in other text: it would be found in unrelated words."""
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or an option of that name is secret."""
+    word = name.lstrip("-").lower().replace("-", "_").replace(".", "_")
+    return bool(_SECRET.search(word)) and not _NO_SECRET.search(word)
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """The values to hide: those of secret variables, here or in the environments of ranks."""
+
+    values: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, *environments: Mapping[str, str]) -> Self:
+        """The secrets of environments. The longest comes first, because one may contain another."""
+        found = {
+            value
+            for environment in environments
+            for name, value in environment.items()
+            if is_secret(name) and len(value) >= _SHORTEST
+        }
+        return cls(tuple(sorted(found, key=len, reverse=True)))
+
+    def text(self, text: str) -> str:
+        """Text without the known secrets and without passwords of URLs."""
+        for value in self.values:
+            text = text.replace(value, HIDDEN)
+        return _URL.sub(rf"\g<head>:{HIDDEN}@", text)
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """A command line without secrets, also those after a secret name (`--token X`, `TOKEN=X`)."""
+        shown, is_next = [], False
+        for word in words:
+            setting = _SETTING.fullmatch(word)
+            if is_next and not word.startswith("-"):
+                shown.append(HIDDEN)
+            elif setting is not None and is_secret(setting["name"]):
+                shown.append(f"{setting['head']}{HIDDEN}")
+            else:
+                shown.append(self.text(word))
+            is_next = word.startswith("-") and setting is None and is_secret(word)
+        return shown
+
+    def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables; secret ones without their values."""
+        return {name: HIDDEN if is_secret(name) else self.text(value) for name, value in environment.items()}
+
+    def manifest(self, part: Any) -> Any:
+        """A manifest without secrets: in entries of `env`, commands and all other text."""
+        match part:
+            case {"name": str(name), "value": value, **rest} if is_secret(name) and isinstance(value, str | int):
+                return {"name": name, "value": HIDDEN, **self.manifest(rest)}
+            case Mapping():
+                return {key: self.manifest(value) for key, value in part.items()}
+            case [*items] if all(isinstance(item, str) for item in items):
+                return self.words(items)
+            case [*items]:
+                return [self.manifest(item) for item in items]
+            case str():
+                return self.text(part)
+        return part

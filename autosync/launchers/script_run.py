@@ -1,0 +1,165 @@
+"""Runs a user's training script from start to end: plans, starts, shows output, and ends all ranks together.
+
+Nothing is restarted. When a worker fails, all other ranks are ended. A signal to `autosync launch` is passed on to the
+ranks, which then have some time to end (a script may save its state). A second signal ends them at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autosync.launchers.environment import BUNDLE_VARIABLE, python_of
+from autosync.launchers.log_tail import LogTail, last_words
+from autosync.launchers.messages import exit_message, signal_name
+from autosync.launchers.request import Launcher, LaunchRequest, Process, ScriptLaunch, TrainingScript
+from autosync.signatures import SECRET_VARIABLE, draw_secret
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.launchers import LAUNCHERS
+
+POLL_SECONDS = 0.05
+CAUSE_SECONDS = 1.0
+"""After a failure, other ranks run on for so long, so that failures that it caused are reported too."""
+PARTING_SECONDS = 15.0
+"""The time for ranks to end after a signal was passed on."""
+SERVERS_SECONDS = 15.0
+"""The time for servers to notice that all workers are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOutcome:
+    """The end of a training: the exit code, and messages with the cause first."""
+
+    code: int
+    words: tuple[str, ...] = ()
+
+
+def script_of(
+    command: Sequence[str],
+    *,
+    cluster: ClusterSpec,
+    bundle: Path,
+    has_servers: bool,
+    environment: Mapping[str, str],
+    port: int | None = None,
+) -> TrainingScript:
+    """A training with a bundle. `command` begins with a Python file, with `-m MODULE`, or with any other program."""
+    python = python_of(cluster)
+    words = tuple(command)
+    if words[0] == "-m" or words[0].endswith(".py"):
+        words = (python, *words)
+    return TrainingScript(
+        command=words,
+        server_command=(python, "-P", "-m", "autosync.cli", "serve") if has_servers else None,
+        environment=environment,
+        files={BUNDLE_VARIABLE: bundle},
+        port=port,
+    )
+
+
+def plan_script(cluster: ClusterSpec, script: TrainingScript, logs: Path) -> tuple[Launcher, LaunchRequest]:
+    """The launcher of a cluster and the request that it would start."""
+    launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
+    return launcher, launcher.plan_script(cluster, script, logs)
+
+
+class ScriptRun:
+    """A running script. One thread calls `run`; a signal handler may call `ask_to_end`."""
+
+    def __init__(
+        self, cluster: ClusterSpec, script: TrainingScript, logs: Path, *, show: Callable[[str], None]
+    ) -> None:
+        self._cluster = cluster
+        self._script = script
+        self._logs = logs
+        self._show = show
+        self._asked: list[int] = []
+        self.is_running = False
+
+    def ask_to_end(self, number: int) -> None:
+        """Pass a signal on to the ranks. The second call ends them at once."""
+        self._asked.append(number)
+
+    def run(self, *, started: Callable[[LaunchRequest], None]) -> ScriptOutcome:
+        """Run the script to its end; `started` is called when it runs. No process is left at the end."""
+        launcher, _ = plan_script(self._cluster, self._script, self._logs)
+        with launcher.hold(self._cluster):
+            _, request = plan_script(self._cluster, self._script, self._logs)
+            launch = launcher.start(_with_secret(request))
+            tail = LogTail(request.processes, self._show)
+            try:
+                self.is_running = True
+                started(request)
+                outcome = self._watch(request.processes, launch, tail)  # type: ignore[arg-type]
+            finally:
+                launch.stop()
+            tail.finish()
+            return outcome
+
+    def _watch(self, processes: Sequence[Process], launch: ScriptLaunch, tail: LogTail) -> ScriptOutcome:
+        workers = [place for place, process in enumerate(processes) if process.role == "worker"]
+        deadline: float | None = None
+        num_passed_on = 0
+        while True:
+            tail.poll()
+            codes = launch.exit_codes()
+            if len(self._asked) > num_passed_on:
+                num_passed_on = len(self._asked)
+                if num_passed_on > 1:
+                    return self._asked_for()
+                launch.signal(self._asked[0])
+                deadline = time.monotonic() + PARTING_SECONDS
+            if None not in codes or (deadline is not None and time.monotonic() >= deadline):
+                return self._outcome(processes, launch)
+            has_failed = any(code not in (None, 0) for code in codes)
+            are_done = all(codes[place] == 0 for place in workers)
+            if deadline is None and (has_failed or are_done):
+                deadline = time.monotonic() + (CAUSE_SECONDS if has_failed else SERVERS_SECONDS)
+            time.sleep(POLL_SECONDS)
+
+    def _asked_for(self) -> ScriptOutcome:
+        return ScriptOutcome(
+            code=128 + self._asked[0], words=(f"all ranks were ended on {signal_name(self._asked[0])}",)
+        )
+
+    def _outcome(self, processes: Sequence[Process], launch: ScriptLaunch) -> ScriptOutcome:
+        """The first failure gives the exit code. A server that still runs when all workers are done is no failure."""
+        if self._asked:
+            return self._asked_for()
+        codes, lost = launch.exit_codes(), launch.lost()
+        failed = [place for place in launch.ended() if codes[place] != 0]
+        if not failed:
+            return ScriptOutcome(code=0)
+        words = [
+            lost.get(place)
+            or f"{processes[place].place}: {exit_message(codes[place] or 0)}{last_words(processes[place].log)}"
+            for place in failed
+        ]
+        first = codes[failed[0]]
+        assert first is not None, "it has ended"
+        return ScriptOutcome(code=first if first > 0 else 128 - first, words=tuple(dict.fromkeys(words)))
+
+
+def _with_secret(request: LaunchRequest) -> LaunchRequest:
+    """Add a new secret for workers and servers, unless the user set one. It is drawn late: plans are printed."""
+    if not any(process.role == "server" for process in request.processes):
+        return request
+    secret = {SECRET_VARIABLE: os.environ.get(SECRET_VARIABLE) or draw_secret()}
+    return replace(
+        request,
+        processes=tuple(
+            replace(process, environment={**secret, **process.environment}) for process in request.processes
+        ),
+    )
+
+
+def passed_on_settings(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The settings of `NAME=VALUE`, or of `NAME` with its value here; KeyError for a name that is not set."""
+    settings = {}
+    for text in names:
+        name, is_given, value = text.partition("=")
+        settings[name] = value if is_given else environment[name]
+    return settings

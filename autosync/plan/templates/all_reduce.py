@@ -1,0 +1,55 @@
+"""All-reduce in a plan: sum everywhere, average, update every copy."""
+
+from __future__ import annotations
+
+from autosync.plan.steps import GRADIENTS, Collect, Draft, Kept, Site, Template, TransferStep, Waits, update_everywhere
+from autosync.plan.types import Algorithm, Collective
+from autosync.plan.wires import Wire, decode, is_summable, power_sgd, wire_of
+from autosync.strategy.codecs import Codec, PowerSGD
+from autosync.strategy.synchronisers.all_reduce import AllReduce
+
+
+def all_reduce_template(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Template:
+    """Sum everywhere, average; every worker updates its own copy."""
+    return Template(codec=codec, collect=_collect(site, synchroniser, codec), settle=update_everywhere(site))
+
+
+def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collect:
+    """The sum of all gradients on every worker, and its average."""
+    draft, topology, workers = Draft(), synchroniser.topology, site.workers
+    if site.num_workers == 1:
+        return Collect(kept=(Kept("grad"),), steps=(), finished=(GRADIENTS,), grads="grad", holders=workers)
+    if isinstance(codec, PowerSGD):
+        kept, done = power_sgd(site, draft, codec, topology)
+        return Collect(kept=kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers)
+    wire = wire_of(site, draft, codec)
+    if synchroniser.hierarchical:
+        arrived = _hierarchical(site, draft, topology, wire)
+    else:
+        collective: Collective = "all_reduce" if is_summable(codec) else "all_gather_v"
+        transfer = TransferStep(collective, topology, workers, 0, (wire.kind,), wire.waits, wire.amount)
+        arrived = (draft.add(transfer._replace(item_bytes=wire.item_bytes)),)
+    done = draft.add(decode(site, codec, workers, arrived))
+    return Collect(kept=wire.kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers)
+
+
+def _hierarchical(site: Site, draft: Draft, topology: Algorithm, wire: Wire) -> Waits:
+    """Within nodes, between them, within them again.
+
+    Equal nodes share the work, unequal ones meet through one rank each.
+    """
+    inner, ready = site.shared_nodes, wire.waits
+    within = TransferStep("reduce", "tree", inner, 0, (wire.kind,), ready, wire.amount, item_bytes=wire.item_bytes)
+    between = within._replace(collective="all_reduce", algorithm=topology, stage=1)
+    if len({len(group) for group in site.nodes}) == 1:
+        within = within._replace(algorithm="native" if topology == "native" else "ring")
+        across = tuple(zip(*site.nodes, strict=True))
+        shared = draft.add(within._replace(collective="reduce_scatter"))
+        met = draft.add(between._replace(groups=across, within=inner, waits=(shared,)))
+        return (draft.add(within._replace(collective="all_gather", stage=2, waits=(met,))),)
+    within = within._replace(algorithm="native" if topology == "native" else "tree")
+    leaders = (tuple(group[0] for group in site.nodes),)
+    reduced = draft.add(within)
+    met = draft.add(between._replace(groups=leaders, waits=(*ready, reduced)))
+    home = draft.add(within._replace(collective="broadcast", stage=2, waits=(*ready, reduced, met)))
+    return (reduced, met, home)

@@ -1,0 +1,23 @@
+"""Sharded updates in a plan: reduce-scatter, update of shards, all-gather."""
+
+from __future__ import annotations
+
+from autosync.plan.steps import Collect, Draft, Kept, Settle, Site, Template, TransferStep, update
+from autosync.plan.wires import decode, wire_of
+from autosync.strategy.codecs import Codec
+from autosync.strategy.synchronisers.sharded import Sharded
+
+
+def sharded_template(site: Site, synchroniser: Sharded, codec: Codec | None) -> Template:
+    """Reduce-scatter, update of each rank's shard, all-gather of parameters."""
+    draft, topology, workers = Draft(), synchroniser.topology, site.workers
+    wire = wire_of(site, draft, codec)
+    transfer = TransferStep("reduce_scatter", topology, workers, 0, (wire.kind,), wire.waits, wire.amount)
+    summed = draft.add(transfer._replace(item_bytes=wire.item_bytes))
+    done = draft.add(decode(site, codec, workers, (summed,), sharded=True))
+    collect = Collect(kept=wire.kept, steps=draft.steps, finished=(done,), grads="grad", holders=workers, sharded=True)
+    draft = Draft()
+    updated = draft.add(update(site, workers, "grad", "param", sharded=True))
+    home = draft.add(TransferStep("all_gather", topology, workers, 1, ("param",), (updated,)))
+    settle = Settle(kept=(Kept("param"),), once=draft.steps, done=(home,), by_slice=True)
+    return Template(codec=codec, collect=collect, settle=settle)

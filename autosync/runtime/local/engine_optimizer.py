@@ -1,0 +1,70 @@
+"""The optimizer that the engine updates with: the class and the groups of the user's, and the options of each step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.local.joint_optimizer import kind_of, members_of
+from autosync.runtime.local.optimizer_facts import (
+    GroupOptions,
+    OptimizerFacts,
+    Options,
+    StepScale,
+    options_of,
+)
+from autosync.runtime.local.optimizer_state import Entries
+
+
+class EngineOptimizer:
+    """What all updates of one rank have in common: the class, the groups, and the options of each iteration."""
+
+    def __init__(
+        self,
+        kind: type[torch.optim.Optimizer],
+        groups: Sequence[GroupOptions],
+        group_of: Mapping[str, int],
+        users: torch.optim.Optimizer | None,
+    ) -> None:
+        self.kind = kind
+        self.groups = tuple(groups)
+        self.group_of = group_of
+        self.users = users
+        self.entries = None if users is None else Entries(users)
+        self.options = Options()
+
+    @classmethod
+    def of_user(cls, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> EngineOptimizer:
+        """On a worker. `parameters` are the model's; those that the optimizer does not hold are not updated."""
+        group_of_id = {id(p): index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        group_of = {name: group_of_id[id(p)] for name, p in parameters.items() if id(p) in group_of_id}
+        return cls(kind_of(optimizer), options_of(optimizer), group_of, optimizer)
+
+    @classmethod
+    def of_facts(cls, facts: OptimizerFacts) -> EngineOptimizer:
+        """On a rank that only serves, where nobody has an optimizer."""
+        group_of = {name: index for index, group in enumerate(facts.groups) for name in group.names}
+        return cls(facts.optimizer_class(), [group.options for group in facts.groups], group_of, None)
+
+    def note(self, iteration: int, scale: StepScale, groups: Sequence[GroupOptions] | None = None) -> None:
+        """Take down the user's options, as they are or as they were: they called `step()` in this iteration."""
+        assert self.users is not None, "a rank that only serves is sent its options"
+        self.options.put(iteration, options_of(self.users) if groups is None else groups, scale)
+
+    def make(self, groups: Sequence[tuple[GroupOptions, list[torch.nn.Parameter]]]) -> torch.optim.Optimizer:
+        """An optimizer of the class over other parameters."""
+        kind: Any = self.kind
+        try:
+            made: torch.optim.Optimizer = kind([{**options, "params": params} for options, params in groups])
+        except (TypeError, ValueError) as error:
+            raise OperationError(
+                f"{self.kind.__module__}.{self.kind.__qualname__} cannot be made anew from groups and their options "
+                f"({error}): what the engine updates needs an optimizer that can"
+            ) from error
+        if self.users is not None:
+            made.defaults.update(copy.deepcopy(members_of(self.users)[0].defaults))
+        return made

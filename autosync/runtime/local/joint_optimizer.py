@@ -1,0 +1,198 @@
+"""The optimizers of one model, as one: what is held by which of them, and which others there are.
+
+A script may give some parameters to one optimizer and some to another, as DDP does not mind. What is synchronised does
+not ask who updates it. Where the engine updates, it must know all optimizers: what none of them holds it would move and
+never update.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from autosync.errors import OperationError
+
+Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+
+
+class Joint(torch.optim.Optimizer):
+    """Several optimizers in the place of one. Each goes on by itself; this one is never stepped."""
+
+    def __init__(self, members: Sequence[torch.optim.Optimizer]) -> None:
+        # It has no groups and no hooks of its own: torch's constructor is not for it.
+        self.members = tuple(members)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of all of them."""
+        return [group for member in self.members for group in member.param_groups]
+
+    @property
+    def state(self) -> Mapping[torch.Tensor, Any]:  # type: ignore[override]
+        """The state of all of them, to be read."""
+        return {parameter: entry for member in self.members for parameter, entry in member.state.items()}
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> _Hooks:  # type: ignore[override]
+        return _Hooks(member.register_step_pre_hook(hook) for member in self.members)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> _Hooks:  # type: ignore[override]
+        return _Hooks(member.register_step_post_hook(hook) for member in self.members)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> _Hooks:  # type: ignore[override] # noqa: FBT001, FBT002 - torch's own form
+        return _Hooks(member.register_state_dict_pre_hook(hook, prepend) for member in self.members)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> _Hooks:  # type: ignore[override] # noqa: FBT001, FBT002 - torch's own form
+        return _Hooks(member.register_load_state_dict_pre_hook(hook, prepend) for member in self.members)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> _Hooks:  # type: ignore[override] # noqa: FBT001, FBT002 - torch's own form
+        return _Hooks(member.register_load_state_dict_post_hook(hook, prepend) for member in self.members)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give each its share: parameters are numbered through all of them."""
+        groups = iter(state_dict["param_groups"])
+        for member in self.members:
+            mine = [next(groups) for _ in member.param_groups]
+            numbers = {number for group in mine for number in group["params"]}
+            state = {number: entry for number, entry in state_dict["state"].items() if number in numbers}
+            member.load_state_dict({"state": state, "param_groups": mine})
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(type(member).__name__ for member in self.members)}]"
+
+
+class _Hooks:
+    """Hooks of several optimizers, to be removed together."""
+
+    def __init__(self, hooks: Iterable[Any]) -> None:
+        self._hooks = list(hooks)
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def joined(given: Given) -> torch.optim.Optimizer:
+    """What `parallelize` was given, as one optimizer; refused if it is none."""
+    members = [given] if isinstance(given, torch.optim.Optimizer) or not isinstance(given, Sequence) else list(given)
+    if not members:
+        raise OperationError("parallelize was given an empty list of optimizers")
+    for member in members:
+        _refuse_other_things(member)
+    if len({id(member) for member in members}) < len(members):
+        raise OperationError("parallelize was given the same optimizer twice")
+    return members[0] if len(members) == 1 else Joint(members)
+
+
+def _refuse_other_things(given: Any) -> None:
+    kind = f"{type(given).__module__}.{type(given).__qualname__}"
+    if not isinstance(given, torch.optim.Optimizer):
+        raise OperationError(
+            f"parallelize was given {kind} for an optimizer (a torch.optim.Optimizer, or a list of them; of an "
+            "object that wraps one, give the optimizer that it wraps)"
+        )
+    if "_optimizer_step_pre_hooks" not in vars(given):
+        raise OperationError(
+            f"parallelize was given {kind}, which is not built as torch's optimizers are: it runs no hooks when it "
+            "steps (of an object that wraps an optimizer, give the optimizer that it wraps)"
+        )
+
+
+def members_of(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer, ...]:
+    """The optimizers that are behind one."""
+    return optimizer.members if isinstance(optimizer, Joint) else (optimizer,)
+
+
+def kind_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
+    """The class of an optimizer; of several, that of the first: where it matters they are of one class."""
+    return type(members_of(optimizer)[0])
+
+
+def owners_of(optimizer: torch.optim.Optimizer) -> dict[int, torch.optim.Optimizer]:
+    """By the `id` of each parameter, the optimizer that holds it."""
+    return {
+        id(parameter): member
+        for member in members_of(optimizer)
+        for group in member.param_groups
+        for parameter in group["params"]
+    }
+
+
+def refuse_shared(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Where the engine updates: refuse parameters that two of the optimizers hold, which both would update."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    seen: set[int] = set()
+    for group in optimizer.param_groups:
+        for number in map(id, group["params"]):
+            if number in seen and number in names:
+                raise OperationError(
+                    f"{names[number]} is in two of the optimizers: the engine, which updates it under this bundle, "
+                    "would not know whose turn it is (each parameter belongs in one)"
+                )
+            seen.add(number)
+
+
+def refuse_held_elsewhere(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Where the engine updates: refuse parameters that no given optimizer holds, and another one in the process does.
+
+    What no optimizer holds is synchronised and stays as it is, as under DDP.
+    """
+    held = owners_of(optimizer)
+    names = {id(parameter): name for name, parameter in parameters.items() if id(parameter) not in held}
+    if not names or _holder(names, optimizer) is None:
+        return
+    # One that was thrown away may be there still.
+    gc.collect()
+    found = _holder(names, optimizer)
+    if found is not None:
+        name, holder = found
+        raise OperationError(
+            f"{name} is in no optimizer that parallelize was given, and in another one ({type(holder).__name__}): "
+            f"the engine updates {name} under this bundle, and would leave it as it is (give all of them as a list: "
+            "parallelize(model, [first, second], …))"
+        )
+
+
+def _holder(names: Mapping[int, str], optimizer: torch.optim.Optimizer) -> tuple[str, torch.optim.Optimizer] | None:
+    given = {id(member) for member in members_of(optimizer)}
+    for one in gc.get_objects():
+        # Objects may say anything of their class when they are asked: the type itself says what is so.
+        if issubclass(type(one), torch.optim.Optimizer) and id(one) not in given and type(one) is not Joint:
+            for parameter in _parameters(one):
+                if id(parameter) in names:
+                    return names[id(parameter)], one
+    return None
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+    for group in vars(optimizer).get("param_groups", ()):
+        yield from group["params"]
+
+
+class Strangers:
+    """Refuses a step of any optimizer in the process that was not given and holds what the engine updates."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        self._given = weakref.WeakSet(members_of(optimizer))
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def remove(self) -> None:
+        """Let others step."""
+        self._hook.remove()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if optimizer in self._given:
+            return
+        for parameter in _parameters(optimizer):
+            name = self._names.get(id(parameter))
+            if name is not None:
+                raise OperationError(
+                    f"an optimizer that parallelize was not given ({type(optimizer).__name__}) steps, and holds "
+                    f"{name}, which the engine updates under this bundle (release(model), and give all optimizers as a "
+                    "list: parallelize(model, [first, second], …))"
+                )

@@ -1,0 +1,195 @@
+"""Local operations: work within this rank, on the tensors behind a plan's regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from autosync.plan.expansion import chunk_bounds
+from autosync.plan.types import Local, Plan, RegionKind
+from autosync.runtime.local.encoding import Encoding
+from autosync.runtime.local.engine_updates import norm_awaited
+from autosync.runtime.local.factors import rebuild
+from autosync.runtime.local.optimizer_facts import StepScale
+from autosync.runtime.local.outer_optimizer import Outer
+from autosync.runtime.local.sparse_rows import Rows, is_no_gradient, merge_rows
+from autosync.runtime.local.stale_parameters import incoming, lag_of
+from autosync.runtime.memory.kept_state import Held, Place
+from autosync.runtime.memory.regions import Memory
+
+_ROW = 4096
+"""So many values at a time are summed in float32: see `sum_of_squares`."""
+
+
+class Update(Protocol):
+    """One update operation of the engine's: the optimizer on what this rank has of it."""
+
+    def scale(self, iteration: int) -> StepScale:
+        """What the script has done to an iteration's gradients."""
+
+    def run(self, iteration: int, scale: float) -> None:
+        """Update; gradients are multiplied by `scale` first (what unscaling and clipping make of them)."""
+
+
+class Locals:
+    """Does a plan's local operations on one rank. `updates` are those of the engine's, by position in the plan."""
+
+    def __init__(self, plan: Plan, memory: Memory, *, rank: int, updates: Mapping[int, Update]) -> None:
+        self._plan = plan
+        self._memory = memory
+        self._rank = rank
+        self._updates = updates
+        self._norms = {index: norm_awaited(plan, index) for index in updates}
+        self._encoding = Encoding(plan, memory, rank=rank)
+        self._outer = Outer(plan, memory, rank=rank)
+        self._copies = self._begin_copies()
+        self._work: Mapping[str, Callable[[int, Local, int], None]] = {
+            "average": self._average,
+            "copy": self._copy,
+            "decode": lambda _, operation, iteration: self._encoding.decode(operation, iteration),
+            "encode": lambda _, operation, iteration: self._encoding.encode(operation, iteration),
+            "merge_rows": self._merge_rows,
+            "norm": self._norm,
+            "outer": lambda _, operation, __: self._outer.step(operation),
+            "project": lambda _, operation, iteration: self._encoding.project(operation, iteration),
+            "read_rows": self._read_rows,
+            "rebuild": self._rebuild,
+            "take": self._take,
+            "update": self._update,
+            "write_rows": self._write_rows,
+        }
+
+    def _begin_copies(self) -> dict[tuple[RegionKind, int], torch.Tensor]:
+        """What this rank holds beside the parameters: a stale server's copy of them, and what they last met at."""
+        found: dict[tuple[RegionKind, int], torch.Tensor] = {}
+        for operation in self._plan.operations:
+            if isinstance(operation, Local) and any(self._rank in group for group in operation.groups):
+                regions = [self._plan.regions[index] for index in operation.outputs]
+                for kind, part in {(one.kind, one.part) for one in regions if one.kind in ("master", "anchor")}:
+                    if (kind, part) not in found:
+                        self._memory.begin_copy(kind, part)
+                        found[kind, part] = self._memory.held_part(kind, part)
+        return found
+
+    def kept(self, step: int) -> Iterator[Held]:
+        """What outlives a step (so many were made) beside parameters and the optimizer's state: the very tensors."""
+        for (kind, part), values in self._copies.items():
+            whole = self._plan.parts[part]
+            yield Held(kind, Place.of(whole, 0, whole.num_elements), values.view(-1))
+        yield from self._encoding.kept()
+        yield from self._outer.kept()
+        yield from incoming(self._plan, self._memory, rank=self._rank, step=step)
+
+    def kept_factors(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """PowerSGD's right factors, by the position of their part: the very tensors."""
+        yield from self._encoding.kept_factors()
+
+    @torch.no_grad()
+    def run(self, index: int, iteration: int) -> None:
+        """Do one operation (by its position in the plan). One thread calls it."""
+        operation = self._plan.operations[index]
+        assert isinstance(operation, Local), "transfers are not local"
+        self._work[operation.kind](index, operation, iteration)
+
+    def _mine(self, operation: Local, buffer: torch.Tensor) -> torch.Tensor:
+        """What the rank works on of a buffer: all of it, or its shard."""
+        if not operation.sharded:
+            return buffer
+        group = next(group for group in operation.groups if self._rank in group)
+        bounds = chunk_bounds(len(buffer), len(group))
+        position = group.index(self._rank)
+        return buffer[bounds[position] : bounds[position + 1]]
+
+    def _average(self, _: int, operation: Local, iteration: int) -> None:
+        self._mine(operation, self._memory.view(operation.inputs, iteration)).div_(self._plan.num_workers)
+        if self._plan.regions[operation.outputs[0]].kind == "param":
+            self._memory.store(operation.outputs)
+
+    def _norm(self, _: int, operation: Local, iteration: int) -> None:
+        values = self._mine(operation, self._memory.view(operation.inputs, iteration))
+        self._memory.view(operation.outputs, iteration).add_(sum_of_squares(values))
+
+    def _update(self, index: int, _: Local, iteration: int) -> None:
+        self._updates[index].run(iteration, self._coefficient(index, iteration))
+
+    def _coefficient(self, index: int, iteration: int) -> float:
+        """What unscaling and clipping multiply gradients by: clipping by the norm that the update waits for."""
+        norm, clip_norm = self._norms[index], self._plan.clip_norm
+        scale = self._updates[index].scale(iteration)
+        if norm is None or clip_norm is None or not scale.clips:
+            return scale.inverse
+        sum_of_squares = float(self._memory.view((norm,), iteration)) * scale.inverse**2
+        return scale.inverse * clip_coefficient(sum_of_squares, clip_norm)
+
+    def _contributions(self, region: int, iteration: int) -> list[Any]:
+        """What all members of a gather brought; where there was none but this rank, its own."""
+        found = self._memory.get(region, iteration)
+        return found if isinstance(found, list) else [found]
+
+    def _merge_rows(self, _: int, operation: Local, iteration: int) -> None:
+        contributions = self._contributions(operation.inputs[0], iteration)
+        self._memory.put(operation.outputs[0], iteration, merge_rows(contributions, self._plan.num_workers))
+
+    def _read_rows(self, _: int, operation: Local, iteration: int) -> None:
+        rows, source = operation.inputs
+        found = self._memory.get(rows, iteration)
+        if is_no_gradient(found):
+            self._memory.put(operation.outputs[0], iteration, found)
+            return
+        indices = found.indices
+        values = self._memory.held_part(self._plan.regions[source].kind, self._plan.regions[source].part)[indices]
+        self._memory.put(operation.outputs[0], iteration, Rows(indices, values))
+
+    def _write_rows(self, _: int, operation: Local, iteration: int) -> None:
+        sent = iteration - lag_of(operation)
+        if sent < 0:
+            return
+        rows = self._memory.get(operation.inputs[0], sent)
+        if is_no_gradient(rows):
+            return
+        indices, values = rows
+        target = self._memory.parameter_part(self._plan.regions[operation.outputs[0]].part)
+        target.index_copy_(0, indices, values)
+
+    def _rebuild(self, _: int, operation: Local, iteration: int) -> None:
+        contributions = self._contributions(operation.inputs[0], iteration)
+        gradient = self._memory.view(operation.outputs, iteration)
+        if rebuild(contributions, self._plan.num_workers, gradient):
+            self._memory.mark_used(operation.outputs[0], gradient)
+
+    def _copy(self, _: int, operation: Local, iteration: int) -> None:
+        self._memory.view(operation.outputs, iteration).copy_(self._memory.view(operation.inputs, iteration))
+
+    def _take(self, _: int, operation: Local, iteration: int) -> None:
+        sent = iteration - lag_of(operation)
+        if sent >= 0:
+            self._memory.view(operation.outputs).copy_(self._memory.view(operation.inputs, sent))
+            self._memory.store(operation.outputs)
+
+
+def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
+    """Of all values, in float64: squares of what float32 can say do not fit into float32.
+
+    On a processor torch takes 35 times as long for that in float64 as for norms in float32. So float32 has the norms of
+    short rows, whose rounding is that of their sums, and float64 the rest, or all of it where a row's squares are too
+    large.
+    """
+    if values.dtype == torch.float32 and values.device.type == "cpu":
+        flat = values.reshape(-1)
+        in_rows = len(flat) - len(flat) % _ROW
+        norms = torch.linalg.vector_norm(flat[:in_rows].view(-1, _ROW), dim=1)
+        rest = torch.linalg.vector_norm(flat[in_rows:], dtype=torch.float64)
+        found: torch.Tensor = norms.double().square().sum() + rest.square()
+        if torch.isfinite(found):
+            return found
+    norm: torch.Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return norm.square()
+
+
+def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:
+    """What torch's `clip_grad_norm_` multiplies gradients by. What is no number stays so, as there."""
+    coefficient = clip_norm / (math.sqrt(sum_of_squares) + 1e-6)
+    return min(coefficient, 1.0)

@@ -1,0 +1,348 @@
+"""The state of the user's optimizer where the engine updates: what is kept elsewhere is never taken for what is there.
+
+Of a variable that is updated whole, the engine works with the very entry of `optimizer.state`. Of all others (in parts,
+slices or shards, at a server) it has pieces. So a variable's state is *home*, in `optimizer.state`, or *away*. It
+leaves at a step, and its entry goes; the pieces then begin with what was there. A look at `optimizer.state` between two
+steps waits for the updates under way, and brings home what this worker has all pieces of. What is home may be changed
+in place, replaced, cleared and loaded: the next step goes on from it. Where no worker has all pieces, a look is
+refused, until `autosync.consolidate` has brought them home; to clear all of it needs no look.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.local.joint_optimizer import members_of, owners_of
+
+Entry = dict[str, Any]
+
+
+class GuardedState(defaultdict[Any, Any]):
+    """`optimizer.state` of an optimizer whose parameters the engine updates.
+
+    Before it is read or changed `look` is called, with the parameter if it is one alone; before all of it is thrown
+    away, `clear_all`. A copy of it is what torch has: a `defaultdict` of dicts.
+    """
+
+    def __init__(self, content: Mapping[Any, Any], look: Callable[[Any], None], clear_all: Callable[[], None]) -> None:
+        super().__init__(dict, content)
+        self._look = look
+        self._clear_all = clear_all
+
+    def __getitem__(self, key: Any) -> Any:
+        self._look(key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._look(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._look(key)
+        super().__delitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._look(key)
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._look(None)
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._look(None)
+        return super().__len__()
+
+    def __eq__(self, other: object) -> bool:
+        self._look(None)
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy()
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._look(key)
+        return super().get(key, default)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        self._look(key)
+        return super().setdefault(key, default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        self._look(key)
+        return super().pop(key, *default)
+
+    def popitem(self) -> Any:
+        self._look(None)
+        return super().popitem()
+
+    def keys(self) -> Any:
+        self._look(None)
+        return super().keys()
+
+    def values(self) -> Any:
+        self._look(None)
+        return super().values()
+
+    def items(self) -> Any:
+        self._look(None)
+        return super().items()
+
+    def update(self, *others: Any, **more: Any) -> None:
+        self._look(None)
+        super().update(*others, **more)
+
+    def clear(self) -> None:
+        self._clear_all()
+        super().clear()
+
+    def copy(self) -> Any:
+        self._look(None)
+        return plain(self)
+
+    __copy__ = copy
+
+    def __reduce__(self) -> Any:
+        self._look(None)
+        return defaultdict, (dict,), None, None, iter(list(dict.items(self)))
+
+    def __repr__(self) -> str:
+        return f"<the optimizer's state of {dict.__len__(self)} parameters; the engine has that of others>"
+
+
+def plain(state: Mapping[Any, Any]) -> defaultdict[Any, Any]:
+    """A state as torch has it, with the same entries. No guard is asked."""
+    return defaultdict(dict, dict.items(state) if isinstance(state, GuardedState) else state)
+
+
+def entry_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Any:
+    """What an optimizer has of a parameter, if it has something. No guard is asked."""
+    for member in members_of(optimizer):
+        entry = dict.get(member.state, parameter)
+        if entry is not None:
+            return entry
+    return None
+
+
+class Entries:
+    """The entries of the user's optimizer as the engine's updates read and write them, while the user does not.
+
+    Which mapping they are in is looked up anew at each `follow`, until a `Keeper` says when (`is_kept`).
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.is_kept = False
+        self._owners = owners_of(optimizer)
+        self._members = members_of(optimizer)
+        self._states: dict[int, Any] = {}
+        self.number = 0
+        """It changes with the mappings."""
+        self.take()
+
+    def take(self) -> None:
+        """Go on with the mappings that the optimizer has now."""
+        self._states = {id(member): member.state for member in self._members}
+        self.number += 1
+
+    def follow(self) -> int:
+        """Go on with other mappings, where the optimizer has others now. Their number."""
+        if not self.is_kept and any(self._states[id(member)] is not member.state for member in self._members):
+            self.take()
+        return self.number
+
+    def get(self, parameter: torch.Tensor) -> Any:
+        return dict.get(self._of(parameter), parameter)
+
+    def put(self, parameter: torch.Tensor, entry: Entry) -> None:
+        dict.__setitem__(self._of(parameter), parameter, entry)
+
+    def drop(self, parameter: torch.Tensor) -> None:
+        dict.pop(self._of(parameter), parameter, None)
+
+    def _of(self, parameter: torch.Tensor) -> Any:
+        return self._states[id(self._owners[id(parameter)])]
+
+
+class Keeper:
+    """Knows of each variable of the engine's whether its state is home, and guards `optimizer.state`.
+
+    `parameters` are those that the engine updates and the optimizer holds. `reload` has the engine's pieces of some
+    variables begin with what is home; `bring` does the opposite, as far as this worker has all pieces (or with whole
+    entries of others); `dropped` takes away the entries of variables, but for those that the engine works with. Of
+    `apart` no worker has all pieces. `serve` hands to servers what is home.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        entries: Entries,
+        parameters: Mapping[str, torch.nn.Parameter],
+        *,
+        apart: Collection[str],
+        drain: Callable[[], None],
+        reload: Callable[[Collection[str]], None],
+        bring: Callable[[], None],
+        drop: Callable[[Iterable[str]], None],
+        serve: Callable[[], None] | None,
+    ) -> None:
+        self._members = members_of(optimizer)
+        self._entries = entries
+        self._parameters = parameters
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._apart = frozenset(apart) & parameters.keys()
+        self._drain = drain
+        self._reload = reload
+        self._bring = bring
+        self._drop = drop
+        self._serve = serve
+        self._home = set(parameters)
+        self.in_step = False
+        """Whether what looks is an optimizer's own step."""
+        self._versions: dict[int, tuple[str, int]] | None = None
+        entries.is_kept = True
+        self._guards: list[GuardedState] = []
+        self._guard_all()
+
+    # What the script does.
+
+    def look(self, key: Any = None) -> None:
+        """The state of a parameter, or all of it, is about to be looked at or changed."""
+        if self.in_step:
+            return
+        name = None if key is None else self._names.get(id(key))
+        if key is not None and (name is None or name in self._home):
+            return
+        missing = self._parameters.keys() - self._home
+        if not missing:
+            return
+        away = (missing & self._apart) if name is None else ({name} & self._apart)
+        if away:
+            raise OperationError(
+                f"the optimizer's state of {min(away)} is where it is updated, at a server or in shards "
+                "(autosync.consolidate(model) on all workers brings it here; autosync.save(model, PATH) saves it from "
+                "where it is)"
+            )
+        self._drain()
+        self._bring()
+        self._home |= missing - self._apart
+
+    def clear_all(self) -> None:
+        """All of the state is about to be thrown away: it is home, and empty."""
+        if len(self._members) > 1:
+            self.look()
+        self._drain()
+        self._home.update(self._parameters)
+        self._versions = None
+
+    def loaded(self) -> None:
+        """The optimizer has another state."""
+        self._drain()
+        self._guard_all()
+        self._home.update(self._parameters)
+        self._versions = None
+
+    def came_home(self, *, alone: bool) -> None:
+        """`consolidate` has brought all of it; `alone`: to this worker and no other, where it may only be read."""
+        self._home.update(self._parameters)
+        self._versions = None
+        if alone:
+            tensors = [
+                (name, value)
+                for name in self._apart
+                for value in (self._entries.get(self._parameters[name]) or {}).values()
+                if isinstance(value, torch.Tensor)
+            ]
+            self._versions = {id(value): (name, value._version) for name, value in tensors}  # noqa: SLF001 - torch's own count of changes
+
+    # What the session does.
+
+    def backward_begins(self) -> None:
+        """A server must hear of a new state before gradients arrive."""
+        if self._serve is not None:
+            self._leave()
+
+    def step_begins(self) -> None:
+        """The optimizer's step: from here on the engine goes on with what is home."""
+        self._look_for_others()
+        if self._serve is not None and self._home:
+            raise OperationError(
+                "optimizer.state was loaded, cleared or replaced between backward and optimizer.step(): servers go on "
+                "from another state before they get gradients (do it after the step, or before backward)"
+            )
+        self._leave()
+
+    def settle(self) -> None:
+        """Between two steps: have the engine's pieces be what is home, which stays there."""
+        self._look_for_others()
+        if self._home:
+            self._drain()
+            self._refuse_changes()
+            self._reload(self._home)
+            if self._serve is not None and self._apart <= self._home:
+                self._serve()
+
+    def end(self) -> None:
+        """Bring home what can be brought, and leave the optimizer a state like any other's."""
+        if self._home:
+            self._reload(self._home)
+        self._bring()
+        for member, guard in zip(self._members, self._guards, strict=True):
+            if member.state is guard:
+                member.state = plain(guard)
+        self._entries.take()
+        self._entries.is_kept = False
+
+    def _guard_all(self) -> None:
+        self._guards = []
+        for member in self._members:
+            guard = GuardedState(plain(member.state), self.look, self.clear_all)
+            member.state = guard
+            self._guards.append(guard)
+        self._entries.take()
+
+    def _look_for_others(self) -> None:
+        """A script may have put another mapping in the place of the optimizer's."""
+        if any(member.state is not guard for member, guard in zip(self._members, self._guards, strict=True)):
+            if not all(member.state is not guard for member, guard in zip(self._members, self._guards, strict=True)):
+                self.look()
+            self.loaded()
+
+    def _leave(self) -> None:
+        self._look_for_others()
+        if not self._home:
+            return
+        self._drain()
+        self._refuse_changes()
+        self._reload(self._home)
+        if self._serve is not None:
+            self._serve()
+        self._drop(self._home)
+        self._home.clear()
+        self._versions = None
+
+    def _refuse_changes(self) -> None:
+        """What only this worker has was there to be read."""
+        if self._versions is None:
+            return
+        for name in self._apart:
+            entry = self._entries.get(self._parameters[name]) or {}
+            for value in entry.values():
+                if isinstance(value, torch.Tensor) and self._versions.get(id(value)) != (name, value._version):  # noqa: SLF001 - torch's own count of changes
+                    raise OperationError(
+                        f"the optimizer's state of {name} was changed after autosync.consolidate(model, to=…) had "
+                        "brought it to this worker alone (consolidate(model) brings it to all, and all change it)"
+                    )

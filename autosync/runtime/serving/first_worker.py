@@ -1,0 +1,303 @@
+"""What the first worker does for ranks that only serve: it invites them, hands over what they need, and tells them
+where training is."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.types import Plan
+from autosync.runtime.checkpoints.rank_state import RankState, pack, unpack
+from autosync.runtime.engine.device import Streams
+from autosync.runtime.engine.engine import Engine, Work
+from autosync.runtime.engine.rank_script import Script
+from autosync.runtime.engine.trace import Trace
+from autosync.runtime.local.engine_optimizer import EngineOptimizer
+from autosync.runtime.local.optimizer_facts import OptimizerFacts, facts_of, plain_step
+from autosync.runtime.local.optimizer_state import entry_of
+from autosync.runtime.memory.kept_state import Held, Place
+from autosync.runtime.serving.invitations import (
+    SERVERS_VERDICT,
+    Invitation,
+    Word,
+    invite,
+    receive_content,
+    say,
+    send_content,
+    send_values,
+    served_variables,
+    servers_of,
+    updates_at,
+)
+from autosync.runtime.serving.sealed_letters import Letters, shared_secret
+from autosync.runtime.session.agreement import facts_of_rank, hear_verdict, verdict_on
+from autosync.runtime.session.hooks import when_loaded
+from autosync.runtime.session.settings import Settings
+from autosync.runtime.wire.exchange import finish
+from autosync.runtime.wire.links import Links, said
+from autosync.signatures import draw_number
+from autosync.strategy.bundle import Bundle
+
+_MARGIN = dt.timedelta(seconds=30)
+
+
+def admit_servers(
+    base: Any,
+    store: Any,
+    *,
+    session: str,
+    rank: int,
+    plan: Plan,
+    bundle: Bundle,
+    optimizer: torch.optim.Optimizer,
+    settings: Settings,
+) -> Mapping[int, bool]:
+    """Have a plan's servers join; on the first worker, which of them have the first values already.
+
+    The first worker does it, all other workers hear what came of it. `base` is the store where servers are met, `store`
+    the session's own.
+    """
+    servers = servers_of(plan)
+    if not servers:
+        return {}
+    patience = dt.timedelta(seconds=settings.timeout_seconds)
+    nodes = {server: bundle.cluster.nodes[plan.ranks[server].node].name for server in servers}
+    found: dict[int, bool] = {}
+    if rank == 0:
+        trace = None if settings.trace is None else str(settings.trace.resolve())
+        secret, number = shared_secret(), draw_number()
+        letters = Letters(store, secret, "session", session, number)
+        try:
+            # Whatever speaks against it must be known before a server is taken.
+            optimizer_of(plan, servers, optimizer, {})
+            for server, node in nodes.items():
+                invitation = Invitation(
+                    session=session, rank=server, checks=settings.checks, trace=trace, number=number
+                )
+                found[server] = invite(base, node, invitation, secret=secret, patience=patience)
+            names = {server: f"the server on {node}" for server, node in nodes.items()}
+            verdict = verdict_on(letters, names, facts_of_rank(bundle), patience=patience)
+        except OperationError as error:
+            verdict = str(error)
+        # Servers believe what is sealed; workers trust the store as torch's process groups do.
+        letters.set(SERVERS_VERDICT, verdict)
+        store.set("servers/verdict", verdict)
+    hear_verdict(store, "servers/verdict", patience=2 * len(servers) * patience + _MARGIN)
+    return found
+
+
+def optimizer_of(
+    plan: Plan, servers: Iterable[int], optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
+) -> OptimizerFacts | None:
+    """The optimizer as servers are told it; None where none of them updates. `parameters` are by name."""
+    if not any(updates_at(plan, server) for server in servers):
+        return None
+    return facts_of(optimizer, {id(parameter): name for name, parameter in parameters.items()})
+
+
+def hand_over(
+    links: Links,
+    plan: Plan,
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.Tensor],
+    have_values: Mapping[int, bool],
+) -> None:
+    """Tell each server the optimizer it is to run, and the values it begins with."""
+    for server, has_values in have_values.items():
+        facts = optimizer_of(plan, (server,), optimizer, parameters)
+        text = json.dumps({"optimizer": None if facts is None else facts.to_json()})
+        for work in say(links, server, "training begins", text):
+            finish(work, links, "to", server)
+        if not has_values:
+            send_values(parameters, served_variables(plan, server), links, server)
+
+
+class Servers:
+    """The servers of a session, told where training is, and what the user gives model and optimizer meanwhile.
+
+    `source` has the options that were noted for each iteration.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        links: Links,
+        *,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        source: EngineOptimizer | None,
+    ) -> None:
+        self._links = links
+        self._source = source
+        self._all = servers_of(plan)
+        self._updating = {server for server in self._all if updates_at(plan, server)}
+        self._step = ""
+        self._works: list[tuple[int, Any]] = []
+        self._plan = plan
+        self._optimizer = optimizer
+        self._parameters = dict(model.named_parameters())
+        updated = {name for server in self._updating for name in served_variables(plan, server)}
+        self._served = frozenset(updated)
+        self._reloaded: set[str] = set()
+        # Its state is that of steps before this training, or loaded, and servers have not heard of it.
+        self._has_new_state = bool(optimizer.state)
+        self._hooks = when_loaded(model, updated, self._reloaded.add)
+        self._hooks.append(optimizer.register_load_state_dict_post_hook(self._optimizer_loaded))
+
+    def reload(self, names: Iterable[str]) -> None:
+        """The script may have changed these parameters: before the next step servers take them as they are now."""
+        self._reloaded.update(self._served.intersection(names))
+
+    @property
+    def update(self) -> bool:
+        """Whether one of them updates."""
+        return bool(self._updating)
+
+    def close(self) -> None:
+        """Let the user's objects be free again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def tell(self, word: Word, iteration: int) -> None:
+        """Tell all of them something, and with the step's call what holds in it, if it is not as in the last."""
+        if word == "iteration begins":
+            self._catch_up()
+        self.wait()
+        text = ""
+        if word == "step called" and self._updating:
+            assert self._source is not None, "what servers update with, the first worker has too"
+            step = json.dumps(plain_step(self._source.options.of(iteration)))
+            if step != self._step:
+                text = self._step = step
+        for server in self._all:
+            try:
+                works = say(self._links, server, word, text if server in self._updating else "")
+            except RuntimeError as error:
+                raise self._gone(server, error) from error
+            self._works += [(server, work) for work in works]
+
+    def _optimizer_loaded(self, _: torch.optim.Optimizer) -> None:
+        self._has_new_state = True
+
+    def hand_over_state(self) -> None:
+        """Have them go on from the state that the user's optimizer has, between two steps."""
+        self._has_new_state = True
+        self._catch_up()
+
+    def states(self) -> Iterator[RankState]:
+        """What each of them has, between two steps."""
+        self._catch_up()
+        for server in self._all:
+            self._say(server, "tell state")
+            yield unpack(receive_content(self._links, server))
+
+    def go_on_from(self, step: int, masters: Mapping[str, torch.Tensor]) -> None:
+        """Have them go on after so many steps, with these copies of variables and what model and optimizer have."""
+        self._has_new_state = True
+        self._send(step=step, masters=masters)
+
+    def _catch_up(self) -> None:
+        """Have them hear of what the user has loaded."""
+        if self._updating and (self._reloaded or self._has_new_state):
+            self._send()
+
+    def _send(self, *, step: int | None = None, masters: Mapping[str, torch.Tensor] | None = None) -> None:
+        for server in self._all:
+            state = RankState()
+            served = served_variables(self._plan, server) if server in self._updating else ()
+            for name in served:
+                parameter = self._parameters[name].detach()
+                place = Place.whole(name, parameter.shape)
+                if name in self._reloaded or step is not None:
+                    state.elements.append(Held("param", place, parameter.reshape(-1)))
+                if masters is not None and name in masters:
+                    state.elements.append(Held("master", place, masters[name].reshape(-1)))
+                entry = entry_of(self._optimizer, self._parameters[name])
+                if self._has_new_state and entry:
+                    state.add_optimizer(name, place, parameter.shape, entry)
+            self._say(server, "take state", json.dumps({"step": step, "has_optimizer": self._has_new_state}))
+            send_content(pack(state), self._links, server)
+        self._reloaded.clear()
+        self._has_new_state = False
+
+    def _say(self, server: int, word: Word, text: str = "") -> None:
+        self.wait()
+        try:
+            self._works += [(server, work) for work in say(self._links, server, word, text)]
+        except RuntimeError as error:
+            raise self._gone(server, error) from error
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the last words have arrived, which they have long unless a server is gone."""
+        works, self._works = self._works, []
+        for server, work in works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise self._gone(server, error) from error
+
+    def _gone(self, server: int, error: RuntimeError) -> OperationError:
+        return OperationError(f"no word reaches {self._links.name(server)}: {said(error)}")
+
+
+class FirstWorkersEngine(Engine):
+    """The engine of the first worker where ranks only serve: what it is told, they hear of."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        script: Script,
+        work: Work,
+        *,
+        timeout_seconds: float,
+        trace: Trace | None,
+        streams: Streams | None,
+        servers: Servers,
+    ) -> None:
+        super().__init__(plan, script, work, rank=0, timeout_seconds=timeout_seconds, trace=trace, streams=streams)
+        self._servers = servers
+        self._begun = -1
+
+    def restart(self, iteration: int) -> None:
+        super().restart(iteration)
+        self._begun = -1
+
+    def gradient_ready(self, variable: int) -> None:
+        if self._begun != self.iteration:
+            self._begun = self.iteration
+            self._tell("iteration begins")
+        super().gradient_ready(variable)
+
+    def step_called(self) -> None:
+        self._tell("step called")
+        super().step_called()
+
+    def close(self) -> None:
+        """As of any engine. Servers hear of a training's end, but not of one that failed: they have failed with it."""
+        self._servers.close()
+        super().close()
+        self._say_end()
+
+    def _say_end(self) -> None:
+        if self._error is None:
+            # Whoever is gone need not be told.
+            with contextlib.suppress(OperationError):
+                self._servers.tell("training ends", self.iteration)
+                self._servers.wait()
+
+    def _tell(self, word: Word) -> None:
+        try:
+            self._servers.tell(word, self.iteration)
+        except OperationError:
+            if self._error is not None:
+                # That is why the connections are closed.
+                self._raise()
+            raise

@@ -1,0 +1,229 @@
+"""What must agree before training starts: model and optimizer with the bundle, and the ranks with one another."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from autosync import __version__, jsonio
+from autosync.errors import AutosyncError, OperationError
+from autosync.plan.expansion import expand
+from autosync.plan.types import Plan
+from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.local.joint_optimizer import members_of, refuse_held_elsewhere, refuse_shared
+from autosync.runtime.session.hooks import takes_hooks
+from autosync.runtime.wire.exchange import Exchange, Flow
+from autosync.runtime.wire.links import Links, said
+from autosync.runtime.wire.transfer_pieces import cut_moves
+from autosync.specs.model import ModelSpec
+from autosync.specs.profile.optimizer import optimizer_spec
+from autosync.specs.profile.optimizer_trial import try_out
+from autosync.strategy.bundle import Bundle
+
+SAME = "same"
+"""The verdict on ranks that may train together."""
+VERDICT = "verdict"
+REFUSAL = "refusal"
+"""Among a rank's facts: why it does not take part."""
+MARGIN = dt.timedelta(seconds=10)
+"""So much longer others wait for rank 0's verdict than rank 0 waits for the last of them."""
+STATE_TAG = 2**29
+"""The tag of the first values' way round: no operation of a plan has such a number."""
+
+
+def parameters_of(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn.Parameter]:
+    """The bundle's variables among the model's parameters; the first difference is refused."""
+    if not takes_hooks(model):
+        raise OperationError(
+            "the model itself is a scripted module, on which torch puts no hooks (script the modules within it, or "
+            "wrap it: torch.nn.Sequential(model))"
+        )
+    found = dict(model.named_parameters())
+    for difference in _differences(found, bundle.model):
+        raise OperationError(f"{difference}; tune this model")
+    return {variable.name: found[variable.name] for variable in bundle.model.variables}
+
+
+def _differences(found: dict[str, torch.nn.Parameter], model: ModelSpec) -> Iterator[str]:
+    for variable in model.variables:
+        parameter = found.get(variable.name)
+        if parameter is None:
+            yield f"the model has no parameter {variable.name}, which the bundle synchronises"
+        elif tuple(parameter.shape) != variable.shape:
+            yield f"{variable.name} has shape {list(parameter.shape)}; the bundle was made for {list(variable.shape)}"
+        elif str(parameter.dtype) != f"torch.{variable.dtype}":
+            yield f"{variable.name} is {parameter.dtype}; the bundle was made for {variable.dtype}"
+        elif not parameter.requires_grad:
+            yield f"{variable.name} is frozen; the bundle synchronises it"
+    known = {variable.name for variable in model.variables}
+    untrained = {one.name: one for one in model.untrained}
+    for name, parameter in found.items():
+        if not parameter.requires_grad or name in known:
+            continue
+        if name not in untrained:
+            yield f"the bundle knows nothing of the trainable parameter {name}"
+        elif untrained[name].reason == "frozen":
+            yield f"{name} is trainable; in the bundle it is frozen"
+
+
+def unsynchronised(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn.Parameter]:
+    """The parameters that got no gradient when the model was profiled, and so must get none now."""
+    names = {one.name for one in bundle.model.untrained if one.reason == "unused"}
+    return {
+        name: found
+        for name, found in model.named_parameters()
+        # Older files call unused what has no elements.
+        if name in names and found.requires_grad and found.numel()
+    }
+
+
+def check_optimizers(
+    optimizer: torch.optim.Optimizer, model: ModelSpec, plan: Plan, parameters: Mapping[str, torch.nn.Parameter]
+) -> None:
+    """Where the engine updates: refuse other optimizers than the bundle's, and such as it cannot do the work of."""
+    engines = engine_updates(plan).variables
+    if not engines:
+        return
+    for member in members_of(optimizer):
+        _check_optimizer(member, model, plan, parameters)
+    ours = {name: parameter for name, parameter in parameters.items() if name in engines}
+    refuse_shared(optimizer, ours)
+    refuse_held_elsewhere(optimizer, ours)
+    if model.loss_scaling and len(members_of(optimizer)) > 1:
+        raise OperationError(
+            "several optimizers in a task that scales its loss, where the engine updates: a scaler leaves out the step "
+            "of one of them and not of another (strategies in which the user's optimizers update, as preset ddp, take "
+            "them)"
+        )
+
+
+def _check_optimizer(
+    optimizer: torch.optim.Optimizer, model: ModelSpec, plan: Plan, parameters: Mapping[str, torch.nn.Parameter]
+) -> None:
+    given, wanted = optimizer_spec(optimizer, parameters.values()), model.optimizer
+    what = f"the optimizer is {type(optimizer).__module__}.{given.name}"
+    is_elementwise = given.elementwise or not wanted.elementwise
+    applies = given.updates_apart or plan.overlap != "forward"
+    if given.name == wanted.name and not (is_elementwise and applies):
+        reason = try_out(optimizer, parameters.values()).reason or "its class is not that of torch.optim"
+        raise OperationError(
+            f"{what}, and the engine, which updates under this bundle, would not update as it does: {reason} "
+            "(strategies in which the user's optimizer updates, as preset ddp, take it)"
+        )
+    if (given.name, given.elementwise) != (wanted.name, wanted.elementwise):
+        raise OperationError(f"{what}; the bundle was made for {wanted.name}")
+
+
+def facts_of_rank(bundle: Bundle) -> Mapping[str, str]:
+    """What all ranks must have the same of."""
+    return {
+        "strategy": bundle.strategy_id,
+        "model": bundle.model.fingerprint(),
+        "cluster": bundle.cluster.fingerprint(),
+        "torch": torch.__version__,
+        "autosync": __version__,
+    }
+
+
+def layouts_of(parameters: Mapping[str, torch.nn.Parameter]) -> Mapping[str, str]:
+    """How parameters lie in memory: torch's reducer sums gradients as they lie, so all ranks must have the same."""
+    others = {name: parameter.stride() for name, parameter in parameters.items() if not parameter.is_contiguous()}
+    return {"strides of parameters": json.dumps(others) if others else "those of contiguous tensors"}
+
+
+@contextlib.contextmanager
+def refusal_told(store: Any, *, rank: int) -> Iterator[None]:
+    """What a rank refuses by itself all others hear in `agree`, so that nobody waits for it in vain."""
+    try:
+        yield
+    except AutosyncError as error:
+        if rank == 0:
+            state_facts(store, rank=0, facts={})
+            store.set(VERDICT, f"rank 0: {error}")
+        else:
+            state_facts(store, rank=rank, facts={REFUSAL: str(error)})
+        raise
+
+
+def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str], patience: dt.timedelta) -> None:
+    """Refuse workers whose facts differ from rank 0's, and say which rank and which fact, on all of them alike.
+
+    Before any connection is made: ranks with different plans would wait for one another in vain. Rank 0 compares.
+    """
+    state_facts(store, rank=rank, facts=facts)
+    if rank == 0:
+        names = {other: f"rank {other}" for other in range(1, num_ranks)}
+        store.set(VERDICT, verdict_on(store, names, facts, patience=patience))
+    else:
+        _await(store, _facts_key(0), patience, whom="rank 0")
+    hear_verdict(store, VERDICT, patience=patience + MARGIN)
+
+
+def state_facts(store: Any, *, rank: int, facts: Mapping[str, str]) -> None:
+    """Lay down a rank's facts for rank 0 to compare."""
+    store.set(_facts_key(rank), jsonio.canonical_json(dict(facts)))
+
+
+def verdict_on(store: Any, names: Mapping[int, str], facts: Mapping[str, str], *, patience: dt.timedelta) -> str:
+    """What there is to say of ranks (`names` are theirs in words): who is missing, who refuses, whose facts differ."""
+    end = time.monotonic() + patience.total_seconds()
+    for rank, name in names.items():
+        left = dt.timedelta(seconds=max(end - time.monotonic(), 1.0))
+        try:
+            _await(store, _facts_key(rank), left, whom=name)
+        except OperationError as error:
+            return str(error)
+        theirs = json.loads(store.get(_facts_key(rank)).decode())
+        if REFUSAL in theirs:
+            return f"{name}: {theirs[REFUSAL]}"
+        for what, ours in facts.items():
+            if theirs.get(what) != ours:
+                return f"{name} has {what} {theirs.get(what)}, rank 0 has {ours} (all ranks must have the same)"
+    return SAME
+
+
+def hear_verdict(store: Any, key: str, *, patience: dt.timedelta) -> None:
+    """Raise rank 0's verdict unless it found no difference."""
+    _await(store, key, patience, whom="rank 0")
+    verdict = store.get(key).decode()
+    if verdict != SAME:
+        raise OperationError(verdict)
+
+
+def _facts_key(rank: int) -> str:
+    return f"facts/{rank}"
+
+
+def _await(store: Any, key: str, patience: dt.timedelta, *, whom: str) -> None:
+    try:
+        store.wait([key], patience)
+    except RuntimeError as error:
+        raise OperationError(f"{whom} has not answered: {said(error)}") from error
+
+
+@torch.no_grad()
+def send_state(model: torch.nn.Module, links: Links, *, num_workers: int) -> None:
+    """Every worker takes rank 0's parameters and buffers, whatever their types and layouts, as bytes."""
+    moves = expand("broadcast", "tree", num_workers)
+    exchange = Exchange(links, Flow())
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.numel() and num_workers > 1:
+            values = tensor.detach().contiguous().to("cpu", copy=True).reshape(-1).view(torch.uint8)
+            pieces = cut_moves(moves, (0, len(values)), position=links.rank, item_bytes=1)
+            exchange.run(pieces, values, members=range(num_workers), tag=STATE_TAG, priority=0)
+            tensor.data.copy_(values.view(tensor.dtype).view(tensor.shape))
+
+
+def refuse_gradient(name: str) -> Any:
+    """A hook for a parameter that no rank synchronises."""
+
+    def refuse(_: torch.Tensor) -> None:
+        raise OperationError(f"{name} got a gradient, which the bundle does not synchronise: it got none when profiled")
+
+    return refuse

@@ -1,0 +1,152 @@
+"""The backward pass of one model: which gradients are synchronised, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.engine.engine import Engine
+from autosync.runtime.engine.execution import Execution
+from autosync.runtime.engine.trace import Compute
+from autosync.runtime.session.backward_passes import Passes
+from autosync.runtime.session.engine_step import EngineStep
+from autosync.runtime.session.gradient_arrivals import Arrivals
+from autosync.runtime.session.gradients import Gradients
+from autosync.runtime.session.unchanged_training import Expected
+from autosync.runtime.session.variable_roles import VariableRoles
+
+
+class BackwardSync:
+    """Follows the backward passes of a model and synchronises their gradients.
+
+    `syncs` is false while gradients only accumulate. `are_coming` is true while gradients of a synchronised pass
+    arrive, `are_local` while accumulated gradients are this rank's own.
+    """
+
+    def __init__(
+        self,
+        variables: VariableRoles,
+        gradients: Gradients,
+        step: EngineStep,
+        engine: Engine,
+        execution: Execution,
+        *,
+        unchanged: Expected,
+        compute: Compute | None,
+    ) -> None:
+        self.syncs = True
+        self.are_coming = False
+        self.are_local = False
+        self._names = list(variables.parameters)
+        self._engine_updates = variables.engine
+        self._gradients = gradients
+        self._step = step
+        self._seals = step.seals
+        self._engine = engine
+        self._execution = execution
+        self._unchanged = unchanged
+        self._compute = compute
+        self._has_failed = False
+        # Whether forward passes since the last backward pass are to be synchronised; None if there was none.
+        self._forward_syncs: bool | None = None
+        self._arrivals = Arrivals(variables.parameters, came=self._gradient_came, is_whole=gradients.take)
+        self._passes = Passes(begins=self._pass_begins, ends=self._pass_ends, fails=self._pass_fails)
+
+    def close(self) -> None:
+        """Hear of no more passes and gradients."""
+        self._passes.close()
+        self._arrivals.close()
+
+    def forward_ended(self, *_: Any) -> None:
+        """As under DDP a backward pass is synchronised if a forward pass of the model before it was to be."""
+        if torch.is_grad_enabled():
+            self._passes.train_here()
+            self._forward_syncs = self.syncs or bool(self._forward_syncs)
+
+    def _pass_begins(self) -> None:
+        self._seals.lift()
+        self._gradients.note_foreign()
+        if not self.are_coming:
+            step = self._step
+            step.are_thrown_away = step.is_synchronised and bool(self._engine_updates) and self._seals.are_gone()
+
+    def _gradient_came(self, name: str) -> bool:
+        """A gradient has come, which may not be whole. Whether it is to be synchronised."""
+        if not (self.syncs if self._forward_syncs is None else self._forward_syncs):
+            self._passes.gradient_came()
+            self._seals.refuse_lifted()
+            self._step.is_synchronised = False
+            self.are_local = True
+            self._execution.forget(name)
+            return False
+        if not self.are_coming:
+            self._first_gradient(name)
+        return not self._seals.are_spoilt
+
+    def _first_gradient(self, name: str) -> None:
+        self._passes.gradient_came()
+        self._arrivals.begin()
+        if not self._seals.spoil():
+            if self._step.is_synchronised and not self._step.ends_with_backward:
+                self._begin_anew(name)
+            self._prepare()
+        self.are_coming = True
+
+    def _prepare(self) -> None:
+        if self._has_failed:
+            raise OperationError(
+                "a backward pass has ended with an error when some gradients were on their way already, to which "
+                "nothing can be added (release(model) and parallelize again to go on)"
+            )
+        self._step.prepare()
+
+    def _begin_anew(self, name: str) -> None:
+        """Gradients come where those before were not used for a step: refused, unless the script threw these away."""
+        self._step.turns.refuse_backward()
+        if not self._step.are_thrown_away:
+            raise OperationError(
+                f"a second backward pass before optimizer.step(): the gradient of {name} is on its way already "
+                "(accumulate under no_sync; the last backward pass goes outside)"
+            )
+        self._step.skip()
+
+    def _pass_fails(self, _: BaseException) -> None:
+        # Of what is on its way nothing can be taken back.
+        self._has_failed = self._has_failed or (self.are_coming and not self._seals.are_spoilt)
+        self._forward_syncs = None
+        self.are_coming = False
+        self._seals.restore()
+
+    def _pass_ends(self, is_ours: bool) -> None:  # noqa: FBT001 - what a pass says of itself
+        if is_ours:
+            self._forward_syncs = None
+        if not is_ours or not self.are_coming:
+            self._seals.restore()
+            return
+        self.are_coming = False
+        if self._compute is not None:
+            self._compute.backward_ends()
+        if self._seals.are_spoilt:
+            self._seals.restore()
+            return
+        self._synchronise(self._arrivals.end())
+
+    def synchronise_nothing(self) -> None:
+        """A step without a backward pass on this rank: take part in what other ranks synchronise, and add nothing."""
+        self._arrivals.begin()
+        self._prepare()
+        self._synchronise(self._names)
+
+    def _synchronise(self, missing: list[str]) -> None:
+        """Backward has brought what it brings, and no gradients for what is `missing`."""
+        if missing:
+            self._unchanged.check()
+        self._gradients.take_missing(missing)
+        self._engine.wait("backward_returns")
+        self._gradients.give_back()
+        self._step.gradients_are_there()
+        self.are_local = False
+        if self._step.ends_with_backward:
+            self._step.end_with_backward()

@@ -1,0 +1,147 @@
+"""Backward passes: when one begins and when it has really ended.
+
+torch has hooks for gradients, and none for a pass as a whole. What it has is one object that every `backward()` calls,
+`Variable._execution_engine`. While sessions are open, an engine of ours stands in its place: it tells them of each
+pass, and torch's engine does the work. A reentrant checkpoint runs backward passes within a backward pass; torch gives
+every pass a number, so a call within another pass is told from an outermost one, whatever the model returns and
+whether the model itself was called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+
+_EngineBase: Any = torch._C._ImperativeEngine  # noqa: SLF001 - torch's own class of such engines
+_Variable: Any = torch.autograd.Variable
+
+
+Fails = Callable[[BaseException], OperationError | None]
+"""Hears of the error with which a pass ended, and may have a better one."""
+
+
+class Passes:
+    """Tells one model's session of outermost backward passes that accumulate gradients.
+
+    `begins` is called before any such pass of the thread that trains the model, whichever model it is of, and `ends`
+    after it. That thread is the one that has made this, or has last called `train_here`. A pass is this model's from
+    the first `gradient_came` on: then `is_ours` is given to `ends`. After an error `fails` is called instead.
+    """
+
+    def __init__(self, *, begins: Callable[[], None], ends: Callable[[bool], None], fails: Fails) -> None:
+        self._begins = begins
+        self._ends = ends
+        self._fails = fails
+        # The threads that are in a pass, in the order in which they came to it.
+        self._under_way: dict[int, None] = {}
+        self._whose: int | None = None
+        self.thread = threading.get_ident()
+        _open(self)
+
+    def close(self) -> None:
+        """Hear of no more passes."""
+        _close(self)
+
+    def train_here(self) -> None:
+        """The calling thread trains the model: backward passes of others are of other models."""
+        self.thread = threading.get_ident()
+
+    def gradient_came(self) -> None:
+        """A gradient came in the pass that is under way, or in one within it."""
+        if self._whose is not None:
+            return
+        thread = threading.get_ident()
+        if not self._under_way:
+            # Another thread has begun it, or compiled code, which calls torch's engine by itself.
+            self.begin(thread)
+            # Torch's reducer finishes in such a callback too, which may be queued after this one: so at the end a
+            # second one is queued, which comes after all of them.
+            _queue(lambda: _queue(lambda: self.end(thread)))
+        # On a GPU gradients come in threads of the device's.
+        self._whose = thread if thread in self._under_way else next(reversed(self._under_way))
+
+    def begin(self, thread: int) -> None:
+        """A thread begins a pass."""
+        self._under_way[thread] = None
+        self._begins()
+
+    def end(self, thread: int, error: BaseException | None = None) -> OperationError | None:
+        """The thread's pass has ended, or has raised an error; what says better what is wrong, if something does."""
+        self._under_way.pop(thread, None)
+        is_ours = self._whose == thread
+        if is_ours:
+            self._whose = None
+        if error is not None:
+            return self._fails(error)
+        self._ends(is_ours)
+        return None
+
+
+def _queue(callback: Callable[[], object]) -> None:
+    """Have the pass that is under way call this at its end: DDP's own way to hear of it."""
+    _Variable._execution_engine.queue_callback(callback)  # noqa: SLF001 - torch has no other way
+
+
+class _TellingEngine(_EngineBase):  # type: ignore[misc]
+    """torch's engine, which tells all that are open of outermost passes."""
+
+    def run_backward(self, *arguments: Any, **options: Any) -> Any:
+        is_within = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch has no other way to ask
+        if is_within or getattr(_here, "is_quiet", False) or not options.get("accumulate_grad", False):
+            return super().run_backward(*arguments, **options)
+        thread, told = threading.get_ident(), []
+        try:
+            for one in [one for one in tuple(_OPEN) if one.thread == thread]:
+                told.append(one)
+                one.begin(thread)
+            result = super().run_backward(*arguments, **options)
+        except BaseException as error:
+            better = next(filter(None, [one.end(thread, error) for one in told]), None)
+            if better is not None:
+                raise better from error
+            raise
+        for one in told:
+            one.end(thread)
+        return result
+
+
+def accumulate_quietly(parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+    """Have autograd accumulate gradients of leaves. No session hears of a pass, and no hook of the script's runs."""
+    found: list[Any] = []
+    for one in parameters:
+        hooks_of: Any = one
+        found += filter(None, (hooks_of._backward_hooks, hooks_of._post_accumulate_grad_hooks))  # noqa: SLF001 - torch has no other way to leave them out
+    kept = [dict(hooks) for hooks in found]
+    _here.is_quiet = True
+    try:
+        for hooks in found:
+            hooks.clear()
+        torch.autograd.backward(parameters, gradients)
+    finally:
+        _here.is_quiet = False
+        for hooks, content in zip(found, kept, strict=True):
+            hooks.update(content)
+
+
+_here = threading.local()
+_OPEN: dict[Passes, None] = {}
+_LOCK = threading.Lock()
+
+
+def _open(one: Passes) -> None:
+    with _LOCK:
+        if not _OPEN:
+            _Variable._execution_engine = _TellingEngine()  # noqa: SLF001 - see the module's docstring
+        _OPEN[one] = None
+
+
+def _close(one: Passes) -> None:
+    with _LOCK:
+        _OPEN.pop(one, None)
+        if not _OPEN and type(_Variable._execution_engine) is _TellingEngine:  # noqa: SLF001 - the same
+            _Variable._execution_engine = _EngineBase()  # noqa: SLF001 - the same

@@ -1,0 +1,137 @@
+"""What a task declares to be done with all gradients before their update, where no rank may hold the whole of them.
+
+Clipping and loss scaling need one number of all gradients on all ranks: the sum of their squares, which is finite if
+they are. The plan works it out. The script's `clip_grad_norm_` and `GradScaler` are torch's own and go on as ever: what
+they ask of sealed gradients is answered with that number, and what they would do to them is noted here, for the engine
+to do it in its updates.
+
+A step that a scaler leaves out, for gradients have overflowed, takes place in the engine and changes nothing: other
+ranks are in it too, and transfers that bring parameters home are part of every iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.local.operations import clip_coefficient
+from autosync.runtime.local.optimizer_facts import StepScale
+
+# What the script's coefficient and the engine's may differ by: less than this are roundings of bfloat16.
+_TOLERANCE = 0.02
+
+
+class Declared:
+    """What a script asks of one model's sealed gradients, step by step.
+
+    `clip_norm` and `scales` are the task's; `sum_of_squares` waits for the plan's number, and `skip` makes the step
+    without an update.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip_norm: float | None,
+        scales: bool,
+        sum_of_squares: Callable[[], float],
+        skip: Callable[[], None],
+    ) -> None:
+        self.clips = clip_norm is not None
+        self.scales = scales
+        self._optimizer = optimizer
+        self._clip_norm = clip_norm
+        self._sum_of_squares = sum_of_squares
+        self._skip = skip
+        self._is_open = False
+        self._sum: float | None = None
+        self._inverse = 1.0
+        # What the script has multiplied gradients by, once it has; and what before it last asked for their norm.
+        self._coefficient: float | None = None
+        self._clipped = 1.0
+        self._has_overflowed = False
+
+    def begin(self) -> None:
+        """The gradients of a step are there."""
+        self._is_open = True
+        self._sum = None
+        self._inverse = 1.0
+        self._coefficient = None
+        self._clipped = 1.0
+        self._has_overflowed = False
+
+    def end(self, *, is_skipped: bool = False) -> StepScale:
+        """The step is called, or left out: what it is to be made with."""
+        # Where the optimizer's own kernels undo the scale, torch gives it to the optimizer for the call.
+        scale = getattr(self._optimizer, "grad_scale", None)
+        if scale is not None:
+            self._unscale_by(scale.double().reciprocal().float())
+        self._is_open = False
+        if not self._has_overflowed:
+            # Where a step is left out, the script may still clip: nothing comes of it.
+            self._sum = None
+        return StepScale(
+            inverse=self._inverse,
+            is_skipped=is_skipped or self._has_overflowed,
+            clips=self._coefficient is not None,
+        )
+
+    # What is asked.
+
+    def norm(self) -> float:
+        """The norm of all gradients; of unscaled ones when they were unscaled, of clipped ones when they were."""
+        if self._coefficient is not None:
+            self._clipped = self._coefficient
+        return self._norm()
+
+    def _norm(self) -> float:
+        return math.sqrt(self._sum_of_all()) * self._inverse * self._clipped
+
+    def clip(self, coefficient: float) -> None:
+        """The script multiplies gradients by a coefficient, as the engine does by the norm that was declared."""
+        assert self._clip_norm is not None, "asked only where the task clips"
+        expected = clip_coefficient(self._norm() ** 2, self._clip_norm)
+        if math.isfinite(expected) and not math.isclose(coefficient, expected, rel_tol=_TOLERANCE):
+            raise OperationError(
+                f"the script multiplies gradients by {coefficient:.4g}; by the task's clip_norm {self._clip_norm:g}, "
+                f"which the engine clips by, it would be {expected:.4g} (tune the task with the script's clip_norm)"
+            )
+        if self._coefficient is None:
+            self._coefficient = expected
+
+    def unscale(self, found_inf: torch.Tensor, inverse_scale: torch.Tensor) -> None:
+        """What a scaler does: multiply gradients by the inverse of the scale, and say whether one was not finite.
+
+        It comes once for each type of gradients.
+        """
+        if self._is_open:
+            self._has_overflowed = not math.isfinite(self._sum_of_all())
+            self._unscale_by(inverse_scale)
+        if not self._has_overflowed:
+            return
+        found_inf.fill_(1.0)
+        # An optimizer that undoes the scale by itself is called whatever was found.
+        if self._is_open and not getattr(self._optimizer, "_step_supports_amp_scaling", False):
+            self._skip()
+
+    def _unscale_by(self, inverse_scale: torch.Tensor) -> None:
+        inverse = float(inverse_scale)
+        if self._coefficient is not None and inverse != self._inverse:
+            raise OperationError(
+                "gradients are unscaled after they were clipped: the norm that was clipped is that of scaled ones "
+                "(scaler.unscale_(optimizer) comes before clip_grad_norm_)"
+            )
+        self._inverse = inverse
+
+    def _sum_of_all(self) -> float:
+        if self._sum is None:
+            if not self._is_open:
+                raise OperationError(
+                    "the gradients are those of the last step, and where they are updated nobody keeps them (clipping "
+                    "and unscaling come between backward and the step)"
+                )
+            self._sum = self._sum_of_squares()
+        return self._sum

@@ -1,0 +1,180 @@
+"""The engine's step: what must be over before its gradients are taken, its call, and its end.
+
+A step is made once for all of a model's optimizers: when each of them has stepped, or when the script has left a step
+out. What the script does to parameters and optimizers meanwhile is watched by the objects that this one holds.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from autosync.plan.types import Plan
+from autosync.runtime.checkpoints.state_kinds import variables_kept_apart
+from autosync.runtime.engine.engine import Engine
+from autosync.runtime.engine.execution import Execution
+from autosync.runtime.local.engine_updates import engine_updates, follows_users_updates, norm_operations
+from autosync.runtime.local.joint_optimizer import members_of
+from autosync.runtime.serving.first_worker import Servers
+from autosync.runtime.session.clipping_and_scaling import Declared
+from autosync.runtime.session.optimizer_guard import Owned
+from autosync.runtime.session.optimizer_steps import Turns
+from autosync.runtime.session.pending_parameters import Awaited
+from autosync.runtime.session.sealed_gradients import Seals
+from autosync.runtime.session.variable_roles import VariableRoles
+from autosync.strategy.bundle import Bundle
+
+
+class EngineStep:
+    """The steps of one model's engine.
+
+    `is_synchronised` is true from the end of a synchronised backward pass to the end of its step. Where
+    `ends_with_backward`, the engine's step is over when backward returns, and the user's optimizer does the rest.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        bundle: Bundle,
+        *,
+        plan: Plan,
+        variables: VariableRoles,
+        execution: Execution,
+        engine: Engine,
+        servers: Servers | None,
+    ) -> None:
+        self._members = members_of(optimizer)
+        self._variables = variables
+        self._execution = execution
+        self._engine = engine
+        self._norms = norm_operations(plan)
+        self._overlaps_forward = plan.overlap == "forward"
+        # Servers that update hear of what the script may have changed since the last step.
+        self._servers = servers if servers is not None and servers.update else None
+        self._touched: set[str] = set()
+        self._shared: frozenset[int] = frozenset()
+        self.ends_with_backward = not variables.engine and not follows_users_updates(plan)
+        self.is_synchronised = False
+        self.are_thrown_away = False
+        self.reloaded: set[str] = set()
+        self.kept_apart = variables_kept_apart(plan, engine_updates(plan).operations)
+        self.declared = Declared(
+            optimizer,
+            clip_norm=plan.clip_norm,
+            scales=bundle.model.loss_scaling,
+            sum_of_squares=self._sum_of_squares,
+            skip=self._leave_out,
+        )
+        self.seals = Seals(variables.engine, optimizer, self.declared)
+        self.turns = Turns(optimizer, variables.engine)
+        self.guard = Owned(
+            optimizer, variables.engine, execution=execution, apart=self.kept_apart, drain=self.drain, servers=servers
+        )
+        self.pending = self._make_pending(model)
+
+    def _make_pending(self, model: torch.nn.Module) -> Awaited | None:
+        """What watches parameters between the step and their next use, where somebody has to hear of it."""
+        if not self._overlaps_forward and self._servers is None:
+            return None
+        names = list(self._variables.parameters)
+        return Awaited(
+            model,
+            self._variables.parameters,
+            self._wait_before_use if self._overlaps_forward else lambda _: None,
+            holders=self._execution.holders(),
+            hear=(lambda number: self._touched.add(names[number])) if self._servers is not None else None,
+            is_finished=not self._overlaps_forward,
+        )
+
+    def _wait_before_use(self, variable: int) -> None:
+        self._engine.wait("before_use", variable)
+
+    # Before a step.
+
+    def drain(self) -> None:
+        """Wait for all updates that are under way: from here on parameters are those of the last step.
+
+        Under staleness: those that the next step is to use.
+        """
+        self._engine.wait_done(iterations_back=1)
+
+    def follow_reloaded(self) -> None:
+        """Have the engine go on from parameters that the script has loaded."""
+        if self.reloaded:
+            self.drain()
+            self._execution.follow_parameters(self.reloaded, self._engine.iteration)
+            self.reloaded.clear()
+
+    def prepare(self) -> None:
+        """Before the first gradient is taken: wait for what still reads the last gradients, and follow the script."""
+        self.follow_reloaded()
+        self.guard.backward_begins()
+        # What earlier iterations still read must not be overwritten.
+        self._engine.wait_due(iterations_back=1)
+        if self.pending is not None:
+            self.pending.settle()
+        if self._servers is not None and self._touched:
+            self._servers.reload(self._touched)
+            self._touched.clear()
+
+    def gradients_are_there(self) -> None:
+        """Backward has returned, and its gradients are synchronised or on their way."""
+        self.seals.seal()
+        self.declared.begin()
+        self.is_synchronised = True
+
+    # The step.
+
+    def call(self, *, is_skipped: bool = False) -> None:
+        """All optimizers have stepped: from here on the engine updates, unless the step `is_skipped`."""
+        self.guard.step_begins()
+        if self.pending is not None:
+            self._shared = self.pending.shared()
+        scale = self.declared.end(is_skipped=is_skipped)
+        if self._execution.optimizer is not None:
+            self._execution.optimizer.note(self._engine.iteration, scale, self.turns.options())
+        if not scale.is_skipped:
+            # A graph that was made before refuses to go backward with parameters that have changed, as ever.
+            torch.autograd.graph.increment_version(self._variables.engine.values())
+        self._engine.step_called()
+
+    def end(self) -> None:
+        """The optimizers' steps are over: open the next iteration."""
+        self.turns.end()
+        self.is_synchronised = False
+        self._engine.user_updated()
+        if self._overlaps_forward:
+            self._engine.begin()
+        else:
+            self._engine.wait("step_returns")
+            self._next_iteration()
+        if self.pending is not None:
+            self.pending.begin(self._shared)
+
+    def skip(self) -> None:
+        """Make a step without an update, on all ranks."""
+        for member in self._members:
+            self.turns.take(member)
+        self.call(is_skipped=True)
+        self.end()
+
+    def end_with_backward(self) -> None:
+        """The user's optimizer updates everything: the engine's step is over before it."""
+        self._engine.step_called()
+        self._engine.user_updated()
+        self._next_iteration()
+
+    def _next_iteration(self) -> None:
+        self._engine.wait_due()
+        self._engine.begin()
+
+    def _leave_out(self) -> None:
+        """The user's scaler leaves out this step, on all ranks, which have all heard of the same overflow."""
+        self.seals.clear()
+        self.skip()
+        self.seals.put_back()
+
+    def _sum_of_squares(self) -> float:
+        """Of all gradients of this step, as soon as it is known."""
+        self._engine.wait_operations(self._norms)
+        return float(self._execution.memory.norms(self._engine.iteration).sum())

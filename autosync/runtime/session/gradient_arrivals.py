@@ -1,0 +1,85 @@
+"""Gradients as backward makes them: each variable is told of once a pass, when its gradient is whole.
+
+Like DDP, a session hears of a gradient behind the script's own hooks, whenever these were registered: it listens at the
+node that accumulates the gradient, which torch runs hooks of tensors before. What such a hook does to the gradient is
+in what travels.
+
+A gradient can come several times in one backward pass: a layer under two reentrant checkpoints gets a part of it in
+each of the passes within. So the first pass tells of nothing before its end, and notes how often each gradient came;
+later passes tell of it when it has come as often. What came less often, or was not seen in the last pass, is told of
+at the end, which is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+
+
+class Arrivals:
+    """Hears of the gradients of some parameters, by name. `came` is called whenever one comes, and says whether it
+    counts; `is_whole` when a gradient is whole."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        *,
+        came: Callable[[str], bool],
+        is_whole: Callable[[str], None],
+    ) -> None:
+        self._came = came
+        self._is_whole = is_whole
+        self._usual: dict[str, int] = {}
+        self._times: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._nodes = {name: _node_of(parameter) for name, parameter in parameters.items()}
+        self._hooks = [node.register_hook(self._hook(name)) for name, node in self._nodes.items()]
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._nodes.clear()
+
+    def begin(self) -> None:
+        """A pass has begun."""
+        self._times.clear()
+        self._told.clear()
+
+    def end(self) -> list[str]:
+        """The pass has ended: tell of what came and was not told yet. The names of all that did not come."""
+        for name in self._times:
+            if name not in self._told:
+                self._is_whole(name)
+        self._usual.update(self._times)
+        return [name for name in self._nodes if name not in self._times]
+
+    def _hook(self, name: str) -> Any:
+        def hear(*_: Any) -> None:
+            if not self._came(name):
+                return
+            times = self._times[name] = self._times.get(name, 0) + 1
+            usual = self._usual.get(name)
+            if times == usual:
+                self._told.add(name)
+                self._is_whole(name)
+            elif name in self._told:
+                raise OperationError(
+                    f"the gradient of {name} came {times} times in this backward pass and {usual} times in those "
+                    "before, when it was whole: a layer is under more reentrant checkpoints than it was "
+                    "(checkpoint(..., use_reentrant=False) has no such passes within a pass)"
+                )
+
+        return hear
+
+
+def _node_of(parameter: torch.nn.Parameter) -> Any:
+    """The node of autograd that accumulates a parameter's gradient. It lives as long as it is held."""
+    with torch.enable_grad():
+        view: Any = parameter.expand_as(parameter)
+    return view.grad_fn.next_functions[0][0]

@@ -1,0 +1,62 @@
+"""Hooks on users' objects: copies of these do not take them along, and what is compiled does not look into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+
+class Hook:
+    """Calls a function with the arguments that it gets. A copy of it, deep or by pickling, does nothing.
+
+    Where it is called in compiled code, it breaks the compiled graph, and calls `within_compiled` if there is one.
+    """
+
+    __slots__ = ("_apart", "_function")
+
+    def __init__(
+        self, function: Callable[..., Any] | None = None, *, within_compiled: Callable[..., Any] | None = None
+    ) -> None:
+        self._function = function
+        self._apart: Any = None
+        if function is not None:
+            self._apart = torch.compiler.disable(within_compiled or function)  # type: ignore[no-untyped-call]
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if self._function is None:
+            return None
+        if torch.compiler.is_compiling():
+            return self._apart(*arguments, **options)
+        return self._function(*arguments, **options)
+
+    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
+        return Hook, ()
+
+
+def takes_hooks(module: torch.nn.Module) -> bool:
+    """Whether torch puts hooks on a module: on scripted ones it puts none."""
+    return not isinstance(module, torch.jit.ScriptModule)
+
+
+def when_loaded(module: torch.nn.Module, names: Iterable[str], hear: Callable[[str], None]) -> list[Any]:
+    """Have `hear` called with the names of parameters that are about to be loaded; hooks to remove."""
+    by_owner: dict[str, list[str]] = {}
+    for name in names:
+        owner = name.rpartition(".")[0]
+        while owner and not takes_hooks(module.get_submodule(owner)):
+            owner = owner.rpartition(".")[0]
+        by_owner.setdefault(owner, []).append(name)
+
+    def told(owned: list[str]) -> Hook:
+        def tell(*_: Any) -> None:
+            for name in owned:
+                hear(name)
+
+        return Hook(tell)
+
+    return [
+        module.get_submodule(owner).register_load_state_dict_pre_hook(told(owned))  # type: ignore[no-untyped-call]
+        for owner, owned in by_owner.items()
+    ]

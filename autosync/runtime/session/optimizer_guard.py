@@ -1,0 +1,130 @@
+"""What a session owes to the optimizers of its model: their state is true, and none updates what the engine updates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.engine.execution import Execution
+from autosync.runtime.local.joint_optimizer import Strangers, owners_of
+from autosync.runtime.local.optimizer_state import Keeper
+from autosync.runtime.serving.first_worker import Servers
+from autosync.runtime.session.hooks import Hook
+
+
+class Owned:
+    """The optimizers' side of a session in which the engine updates `engines`; where it updates nothing, of no effect.
+
+    Of the variables `apart` no worker has the whole state.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        engines: Mapping[str, torch.nn.Parameter],
+        *,
+        execution: Execution,
+        apart: Collection[str],
+        drain: Any,
+        servers: Servers | None,
+    ) -> None:
+        self._engines = engines
+        self._execution = execution
+        self._keeper: Keeper | None = None
+        self._hooks: list[Any] = []
+        source = execution.optimizer
+        if not engines or source is None or source.entries is None:
+            return
+        held = owners_of(optimizer)
+        self._keeper = Keeper(
+            optimizer,
+            source.entries,
+            {name: parameter for name, parameter in engines.items() if id(parameter) in held},
+            apart=apart,
+            drain=drain,
+            reload=execution.reload_states,
+            bring=execution.bring_states_home,
+            drop=execution.drop_states,
+            serve=servers.hand_over_state if servers is not None and servers.update else None,
+        )
+        self._hooks = [
+            Strangers(optimizer, engines),
+            optimizer.register_state_dict_pre_hook(Hook(lambda *_: self.look())),
+            optimizer.register_load_state_dict_pre_hook(Hook(lambda *_: drain())),
+            optimizer.register_load_state_dict_post_hook(Hook(lambda *_: self._loaded())),
+        ]
+
+    def close(self) -> None:
+        """Leave the optimizers as any others. Nothing is under way."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if self._keeper is not None:
+            self._keeper.end()
+            self._keeper = None
+
+    def look(self) -> None:
+        """The whole of the optimizer's state is about to be read."""
+        if self._keeper is not None:
+            self._keeper.look()
+
+    def _loaded(self) -> None:
+        if self._keeper is not None:
+            self._keeper.loaded()
+
+    def settle(self) -> None:
+        """Between two steps: the engine has what the script has made of the optimizer's state."""
+        if self._keeper is not None:
+            self._keeper.settle()
+
+    def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
+        """The states of whole variables have come together, at all workers or at this one `alone`."""
+        self._execution.bring_states_home(entries)
+        if self._keeper is not None:
+            self._keeper.came_home(alone=alone)
+
+    def backward_begins(self) -> None:
+        """The first gradient of a step has come."""
+        if self._keeper is not None:
+            self._keeper.backward_begins()
+
+    def step_begins(self) -> None:
+        """All optimizers step: from here on the engine updates."""
+        if self._keeper is not None:
+            self._keeper.step_begins()
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the code that runs is that of an optimizer's step."""
+        return self._keeper is not None and self._keeper.in_step
+
+    @in_step.setter
+    def in_step(self, value: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.in_step = value
+
+    def refuse_closure(self) -> None:
+        """`step` was given a closure, or something else, where it cannot be run."""
+        if self._engines:
+            name = next(iter(self._engines))
+            raise OperationError(
+                f"optimizer.step(closure): the engine updates {name} under this bundle, and its gradient is on its way "
+                "when step() is called; a closure would compute it anew (closures run where the user's optimizer "
+                "updates, as by preset ddp)"
+            )
+        raise OperationError(
+            "optimizer.step(closure): this bundle averages parameters after a step of one backward pass, and a closure "
+            "makes others (closures run where gradients are averaged, as by preset ddp)"
+        )
+
+
+def refuse_local_gradients(*, are_local: bool) -> None:
+    """The user's optimizer steps where gradients are synchronised when backward returns."""
+    if are_local:
+        raise OperationError(
+            "optimizer.step() was called without a synchronised backward pass before it: the gradients are those of "
+            "this rank alone, accumulated under no_sync (the last backward pass of a step goes outside)"
+        )

@@ -1,0 +1,162 @@
+"""Steps of optimizers: when one begins and when it ends, which hooks alone do not tell.
+
+torch puts its hooks around the `step` of each class. A class whose `step` calls that of its parent runs them twice, if
+an optimizer of the parent's class was ever made in the process: one within the other. And a step that raises runs no
+hooks at its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.local.joint_optimizer import members_of, owners_of
+from autosync.runtime.local.optimizer_facts import GroupOptions, options_of
+
+Begins = Callable[[torch.optim.Optimizer, tuple[Any, ...]], None]
+Ends = Callable[[torch.optim.Optimizer], None]
+
+# What torch puts around each class's step: all of them run the same code.
+_AROUND_STEP = torch.optim.Optimizer.profile_hook_step(lambda _: None).__code__
+
+
+class Steps:
+    """Calls `begins` and `ends` once for each step of any of the optimizers.
+
+    `begins` gets the optimizer and what its step was called with that is not None.
+    """
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer], *, begins: Begins, ends: Ends) -> None:
+        self._begins = begins
+        self._ends = ends
+        self._depths: dict[int, int] = {}
+        self._hooks: list[Any] = []
+        for optimizer in optimizers:
+            self._depths[id(optimizer)] = 0
+            self._hooks.append(_LastPreHook(optimizer, self._enter))
+            leave = optimizer.register_step_post_hook(self._leave)
+            # What the script's own hooks look at is updated then.
+            optimizer._optimizer_step_post_hooks.move_to_end(leave.id, last=False)  # type: ignore[attr-defined] # noqa: SLF001 - torch has no `prepend` for these
+            self._hooks.append(leave)
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _enter(self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        depth = self._depths[id(optimizer)]
+        if depth and _num_under_way(optimizer) <= 1:
+            # A step before this one has failed.
+            depth = 0
+        self._depths[id(optimizer)] = depth + 1
+        if not depth:
+            given = (*arguments[1:], *options.values())
+            self._begins(optimizer, tuple(one for one in given if one is not None))
+
+    def _leave(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._depths[id(optimizer)] -= 1
+        if not self._depths[id(optimizer)]:
+            self._ends(optimizer)
+
+
+class _LastPreHook:
+    """A hook before an optimizer's step that runs behind all others of the optimizer, also those registered later.
+
+    The script's own hooks then find the gradients as they are: finished, or sealed.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, hook: Callable[..., None]) -> None:
+        self._optimizer = optimizer
+        self._handle = optimizer.register_step_pre_hook(hook)
+        register = optimizer.register_step_pre_hook
+
+        def register_before(hook: Callable[..., Any]) -> Any:
+            added = register(hook)
+            hooks: Any = optimizer._optimizer_step_pre_hooks  # noqa: SLF001 - torch has no `last` for these
+            hooks.move_to_end(self._handle.id)
+            return added
+
+        self._attributes: dict[str, Any] = vars(optimizer)
+        self._attributes["register_step_pre_hook"] = register_before
+
+    def remove(self) -> None:
+        """Take the hook away."""
+        self._handle.remove()
+        self._attributes.pop("register_step_pre_hook", None)
+
+
+def _num_under_way(optimizer: torch.optim.Optimizer) -> int:
+    """How many steps of an optimizer are being made in this thread, one within the other."""
+    count = 0
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to look at the calls under way
+    while frame is not None:
+        if frame.f_code is _AROUND_STEP and frame.f_locals.get("self") is optimizer:
+            count += 1
+        frame = frame.f_back
+    return count
+
+
+class Turns:
+    """Which of a model's optimizers have stepped since the gradients came: the engine's step is when all of them have.
+
+    `held` are the names of the engine's variables, by the `id` of the optimizer that holds them.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        self._members = members_of(optimizer)
+        owners = owners_of(optimizer)
+        self._held: dict[int, list[str]] = {id(member): [] for member in self._members}
+        for name, parameter in parameters.items():
+            # What none of them holds goes with the first.
+            self._held[id(owners.get(id(parameter), self._members[0]))].append(name)
+        self._options: dict[int, tuple[GroupOptions, ...]] = {}
+
+    def take(self, member: torch.optim.Optimizer) -> None:
+        """One of them steps, by the options that it has now."""
+        if id(member) in self._options and not self.are_over:
+            missing = next(one for one in self._members if id(one) not in self._options)
+            raise OperationError(
+                f"an optimizer ({type(member).__name__}) steps twice, and another ({type(missing).__name__}) not at "
+                "all, since the last backward pass: the engine updates when all optimizers of the model have stepped "
+                "(strategies in which the user's optimizers update, as preset ddp, know no such rule)"
+            )
+        self._options[id(member)] = options_of(member)
+
+    @property
+    def are_under_way(self) -> bool:
+        """Whether one has stepped, and not all."""
+        return bool(self._options) and not self.are_over
+
+    @property
+    def are_over(self) -> bool:
+        """Whether all have stepped."""
+        return len(self._options) == len(self._members)
+
+    def names(self, member: torch.optim.Optimizer) -> list[str] | None:
+        """The engine's variables that it holds; None for all there are, if it is the only one."""
+        return None if len(self._members) == 1 else self._held[id(member)]
+
+    def options(self) -> tuple[GroupOptions, ...]:
+        """All have stepped: the options of all groups, each as it was in its turn."""
+        return tuple(one for member in self._members for one in self._options[id(member)])
+
+    def end(self) -> None:
+        """All turns begin anew."""
+        self._options.clear()
+
+    def refuse_backward(self) -> None:
+        """A backward pass brings gradients: refused if some have stepped, and some have not."""
+        if self._options and not self.are_over:
+            missing = next(one for one in self._members if id(one) not in self._options)
+            raise OperationError(
+                f"a backward pass before all optimizers of the model have stepped: one ({type(missing).__name__}) has "
+                "not, and the engine updates when all have (strategies in which the user's optimizers update, as "
+                "preset ddp, know no such rule)"
+            )

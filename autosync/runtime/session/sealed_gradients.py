@@ -1,0 +1,305 @@
+"""The gradient that users find while theirs is the engine's: it has a shape and a type, and refuses nearly all else.
+
+It may be thrown away, by `zero_grad` of either kind: then the parameter has none. And what the task declares to be done
+with all gradients, clipping and loss scaling, may be done by torch's own functions: see `declared`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.session.clipping_and_scaling import Declared
+
+_DROPPED_BY = frozenset({"zero_", "_foreach_zero_"})
+_CHANGES_NOTHING = frozenset({"detach_", "requires_grad_"})
+_NORM = "linalg_vector_norm"
+_NORMS = frozenset({_NORM, "_foreach_norm"})
+_MULTIPLIES = frozenset({"mul_", "_foreach_mul_"})
+_ASKS = frozenset({"dim", "is_complex", "is_floating_point", "numel", "size", "_has_compatible_shallow_copy_type"})
+_CONVERTS = frozenset({"to", "type", "float", "double", "half", "bfloat16", "cpu", "cuda"})
+_UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
+
+
+class SealedGradient(torch.Tensor):
+    """Stands for a variable's gradient from the end of backward until it is thrown away, and takes no memory."""
+
+    variable: str
+    parameter: weakref.ref[torch.Tensor]
+    whose: weakref.ref[Seals]
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
+        """Properties can be read; whatever would compute with the gradient, or change it, is refused."""
+        name = getattr(function, "__name__", "")
+        if name == "__get__" or name in _ASKS:
+            return _plainly(function, arguments, options)
+        given = [one for one in _flat(arguments) if isinstance(one, cls)]
+        if name in _CHANGES_NOTHING or _only_lays_out(name, arguments, options):
+            return arguments[0]
+        if name in _DROPPED_BY:
+            for one in given:
+                one.seals.are_zeroed = True
+                one.drop()
+            rest = [one for one in _flat(arguments) if not isinstance(one, cls)]
+            return function(rest) if rest else None
+        if name in _CONVERTS:
+            raise OperationError(
+                f"{given[0].variable} is to have another type or place, and the engine trains it as it was when "
+                "training began (release(model) first, and parallelize with a bundle for the model as it is then)"
+            )
+        if given and _is_declared(name, given[0].seals.declared):
+            return _as_declared(function, name, given, arguments, options)
+        raise OperationError(
+            f"the gradient of {given[0].variable if given else 'a variable'} belongs to the engine until its update, "
+            "and no rank may hold the whole of it (clipping and loss scaling must be declared in the task that is "
+            "tuned)"
+        )
+
+    @property
+    def seals(self) -> Seals:
+        """Those of its model."""
+        found = self.whose()
+        if found is None:
+            raise OperationError(f"the gradient of {self.variable} is left over from training that has ended")
+        return found
+
+    def drop(self) -> None:
+        """Leave the parameter without a gradient."""
+        parameter = self.parameter()
+        if parameter is not None and parameter.grad is self:
+            parameter.grad = None
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"<the gradient of {self.variable}, which is the engine's until its update>"
+
+
+class SealedNorm(torch.Tensor):
+    """The norm of some sealed gradients. Of all of them together it is known: that is how `clip_grad_norm_` asks."""
+
+    gradients: tuple[SealedGradient, ...]
+
+    @classmethod
+    def of(cls, gradients: Sequence[SealedGradient], order: float) -> SealedNorm:
+        if order != 2.0:
+            raise OperationError(
+                f"the norm of order {order:g} of gradients that the engine clips by the norm of order 2"
+            )
+        made = torch.zeros((), dtype=gradients[0].dtype, device=gradients[0].device).as_subclass(cls)
+        made.gradients = tuple(gradients)
+        return made
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
+        """They can be put together, and then have a norm if they are all; all else is refused."""
+        name = getattr(function, "__name__", "")
+        if name == "__get__":
+            return _plainly(function, arguments, options)
+        if name == "to":
+            return arguments[0]
+        given = [one for one in _flat(arguments) if isinstance(one, cls)]
+        first = given[0].gradients[0]
+        if name == "stack" and len(given) == len(arguments[0]):
+            return cls.of([gradient for one in given for gradient in one.gradients], 2.0)
+        if name == _NORM and _order(arguments, options) == 2.0:
+            return first.seals.norm(given[0].gradients)
+        raise OperationError(
+            f"the norm of the gradient of {first.variable} by itself: it is the engine's until its update, and no "
+            "rank may hold the whole of it (clip_grad_norm_ gives the norm of all gradients together)"
+        )
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"<the norm of {len(self.gradients)} gradients that are the engine's>"
+
+
+class Seals:
+    """What users find for the gradients of the engine's variables.
+
+    From backward to step the engine has them. After the step they stay sealed until somebody throws them away, as DDP's
+    are there until then: nothing is added to what was not zeroed. What is in none of the `optimizer`'s groups nobody
+    zeroes.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, declared: Declared
+    ) -> None:
+        self.declared = declared
+        self._parameters = parameters
+        self._all = {name: self._sealed(name, parameter) for name, parameter in parameters.items()}
+        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self._updated = {name: None for name, parameter in parameters.items() if id(parameter) in updated}
+        self._lifted: list[str] = []
+        # Whether something was added to gradients of which no rank has the whole.
+        self.are_spoilt = False
+        # Whether the script has set them to zero since they came.
+        self.are_zeroed = False
+
+    def _sealed(self, name: str, parameter: torch.Tensor) -> SealedGradient:
+        made = parameter.detach().new_zeros(()).expand(parameter.shape).as_subclass(SealedGradient)
+        made.variable = name
+        made.parameter = weakref.ref(parameter)
+        made.whose = weakref.ref(self)
+        return made
+
+    def norm(self, gradients: Sequence[SealedGradient]) -> torch.Tensor:
+        """The norm of all gradients, in the widest of their types; refused for others than all of them."""
+        given = {id(one) for one in gradients}
+        for name, seal in self._all.items():
+            if id(seal) not in given:
+                raise OperationError(
+                    f"the norm of some gradients without that of {name}: the task clips that of all of them together"
+                )
+        if len(given) > len(self._all):
+            raise OperationError("the norm of several models' gradients: each task clips that of its own")
+        dtype = gradients[0].dtype
+        for one in gradients:
+            dtype = torch.promote_types(dtype, one.dtype)
+        return torch.tensor(self.declared.norm(), dtype=dtype, device=gradients[0].device)
+
+    def seal(self) -> None:
+        """Backward has returned."""
+        self.are_zeroed = False
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._all[name]
+
+    def remove(self, names: Collection[str] | None = None) -> None:
+        """The step begins: the user's optimizer skips a parameter without a gradient. What was changed is refused.
+
+        `names` are those that the optimizer holds, if there are several.
+        """
+        for name in self._parameters if names is None else names:
+            parameter = self._parameters[name]
+            if parameter.grad is not self._all[name]:
+                done = "thrown away" if parameter.grad is None else "replaced"
+                raise OperationError(
+                    f"the gradient of {name} was {done} after backward, when the engine had it to update with "
+                    "(zero_grad comes before backward; gradients are changed by operations that the task declares)"
+                )
+            parameter.grad = None
+
+    def put_back(self, names: Collection[str] | None = None) -> None:
+        """The step is done, of all optimizers or of the one that holds these."""
+        for name in self._updated if names is None else names:
+            if name in self._updated:
+                self._parameters[name].grad = self._all[name]
+
+    def lift(self) -> None:
+        """A backward pass has begun, which could not add to seals."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is self._all[name]:
+                parameter.grad = None
+                self._lifted.append(name)
+        if not self._lifted:
+            self.are_spoilt = False
+
+    def spoil(self) -> bool:
+        """Gradients come: whether they would be added to some that there are, of which no rank has the whole.
+
+        That does no harm if all are thrown away before they are used, as in the turn of another model.
+        """
+        self.are_spoilt = bool(self._lifted)
+        return self.are_spoilt
+
+    def refuse_lifted(self) -> None:
+        """Gradients come that are to be accumulated alone: refused if there are some already."""
+        if self._lifted:
+            raise OperationError(self._added_to(self._lifted[0]))
+
+    def refuse_zeroed(self) -> None:
+        """A step without gradients, which changes nothing: with gradients of zero it may."""
+        if self.are_zeroed:
+            raise OperationError(
+                f"the gradient of {next(iter(self._parameters))} was set to zero after backward, and the optimizer "
+                "steps: momentum and decay would move the parameter, and the engine has no such gradient to update "
+                "with (zero_grad() with its default set_to_none=True leaves parameters as they are)"
+            )
+
+    def refuse_spoilt(self) -> None:
+        """Gradients are to be used: refused if they were added to others, and are there still."""
+        if self.are_spoilt and not self.are_gone():
+            raise OperationError(self._added_to(next(iter(self._parameters))))
+
+    def _added_to(self, name: str) -> str:
+        return (
+            f"the gradient of {name} was there already when a backward pass added to it, and nothing can be added: the "
+            "whole of it is where the variable is updated (call optimizer.zero_grad() before backward)"
+        )
+
+    def are_gone(self) -> bool:
+        """Whether the script has thrown all of them away."""
+        return all(parameter.grad is None for parameter in self._parameters.values())
+
+    def restore(self) -> None:
+        """A backward pass has ended that brought no gradients, or none that can be used."""
+        if self.are_spoilt:
+            self.seal()
+        for name in self._lifted:
+            self._parameters[name].grad = self._all[name]
+        self._lifted.clear()
+
+    def clear(self) -> None:
+        """Leave no seals."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is self._all[name]:
+                parameter.grad = None
+
+
+def _only_lays_out(name: str, arguments: Any, options: Any) -> bool:
+    """Whether a model is given another layout in memory, which this takes no part in."""
+    if name == "__set__":
+        return len(arguments) == 2 and arguments[0] is arguments[1]
+    if name != "to":
+        return False
+    dtype: torch.dtype = arguments[0].dtype
+    return not any(
+        isinstance(one, str | torch.device) or (isinstance(one, torch.dtype) and one != dtype)
+        for one in (*arguments[1:], *(options or {}).values())
+    )
+
+
+def _is_declared(name: str, declared: Declared) -> bool:
+    """Whether a function does what the task declares to be done with all gradients."""
+    return (declared.scales and name == _UNSCALES) or (declared.clips and name in _NORMS | _MULTIPLIES)
+
+
+def _as_declared(function: Any, name: str, given: Sequence[SealedGradient], arguments: Any, options: Any) -> Any:
+    if name == _UNSCALES:
+        return _unscale(function, *arguments)
+    if name in _MULTIPLIES:
+        given[0].seals.declared.clip(float(arguments[1]))
+        return arguments[0]
+    norms = [SealedNorm.of((one,), _order(arguments, options)) for one in given]
+    return norms[0] if name == _NORM else norms
+
+
+def _unscale(function: Any, gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
+    """What a scaler does to an optimizer's gradients, some of which may be the user's own."""
+    seals = [one for one in gradients if isinstance(one, SealedGradient)]
+    for declared in dict.fromkeys(one.seals.declared for one in seals):
+        if not declared.scales:
+            raise OperationError(f"the gradient of {seals[0].variable}: one of the tasks does not declare loss_scaling")
+        declared.unscale(found_inf, inverse)
+    rest = [one for one in gradients if not isinstance(one, SealedGradient)]
+    if rest:
+        function(rest, found_inf, inverse)
+
+
+def _order(arguments: Any, options: Any) -> float:
+    return float(arguments[1] if len(arguments) > 1 else (options or {}).get("ord", 2.0))
+
+
+def _plainly(function: Any, arguments: Any, options: Any) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
+        return function(*arguments, **(options or {}))
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value

@@ -1,0 +1,226 @@
+"""One model in training under one plan: its engine, and the hooks that tell the engine what happens.
+
+Where every worker updates everything for itself after backward has returned, gradients are the users' from there on:
+the same on all ranks, to be clipped, skipped or added to as under DDP. Variables that the engine updates (at a server,
+in shards, and all of them when transfers overlap the next forward pass) are the engine's from their gradient to their
+update. Meanwhile nobody can see their gradients: they are sealed, and refuse to be used but for what the task declares
+to be done with all gradients (see `sealed` and `declared`). From the step to `zero_grad` they are there, sealed, for
+DDP would add to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.types import Plan
+from autosync.runtime.checkpoints.loading import Loading, put_in_place
+from autosync.runtime.engine.engine import Engine
+from autosync.runtime.engine.execution import Execution
+from autosync.runtime.engine.trace import Compute
+from autosync.runtime.local.joint_optimizer import members_of
+from autosync.runtime.serving.first_worker import Servers
+from autosync.runtime.session.agreement import parameters_of, refuse_gradient, unsynchronised
+from autosync.runtime.session.backward import BackwardSync
+from autosync.runtime.session.description import described
+from autosync.runtime.session.engine_step import EngineStep
+from autosync.runtime.session.gradients import Gradients
+from autosync.runtime.session.hooks import Hook, takes_hooks, when_loaded
+from autosync.runtime.session.model_buffers import Buffers
+from autosync.runtime.session.step_calls import StepCalls
+from autosync.runtime.session.training import Training
+from autosync.runtime.session.unchanged_training import Expected
+from autosync.runtime.session.variable_roles import VariableRoles
+from autosync.strategy.bundle import Bundle
+
+
+class Session:
+    """The engine of one model, with its hooks.
+
+    Three parts follow the script: `BackwardSync` its backward passes, `StepCalls` its optimizers' steps, and
+    `EngineStep`, which both of them tell, makes the engine's steps.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        bundle: Bundle,
+        *,
+        plan: Plan,
+        execution: Execution,
+        engine: Engine,
+        buffers: Buffers | None = None,
+        compute: Compute | None = None,
+        servers: Servers | None = None,
+    ) -> None:
+        self.training = Training(
+            model=model,
+            optimizer=optimizer,
+            bundle=bundle,
+            plan=plan,
+            links=execution.links,
+            execution=execution,
+            servers=servers,
+        )
+        self._plan = plan
+        self._execution = execution
+        self._engine = engine
+        self._buffers = buffers
+        self._compute = compute
+        self._variables = VariableRoles.of(plan, parameters_of(model, bundle), execution)
+        unchanged = Expected(model, optimizer, bundle, are_engines=bool(self._variables.engine))
+        self._step = EngineStep(
+            model,
+            optimizer,
+            bundle,
+            plan=plan,
+            variables=self._variables,
+            execution=execution,
+            engine=engine,
+            servers=servers,
+        )
+        self._backward = BackwardSync(
+            self._variables,
+            Gradients(self._variables, execution, engine),
+            self._step,
+            engine,
+            execution,
+            unchanged=unchanged,
+            compute=compute,
+        )
+        self._hooks = self._make_hooks(unchanged)
+        if buffers is not None:
+            buffers.begin(lambda: self._backward.syncs)
+        engine.begin()
+
+    def _make_hooks(self, unchanged: Expected) -> list[Any]:
+        model, bundle = self.training.model, self.training.bundle
+        optimizers = members_of(self.training.optimizer)
+        hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(refuse_gradient(name))  # type: ignore[no-untyped-call]
+            for name, parameter in unsynchronised(model, bundle).items()
+        ]
+        hooks.append(StepCalls(optimizers, self._variables, self._backward, self._step, unchanged=unchanged))
+        hooks += when_loaded(model, self._variables.parameters, self._step.reloaded.add)
+        if takes_hooks(model):
+            hooks.append(model.register_forward_hook(Hook(self._backward.forward_ended)))
+        return hooks
+
+    @property
+    def syncs(self) -> bool:
+        """Whether gradients are synchronised; false while they only accumulate."""
+        return self._backward.syncs
+
+    @syncs.setter
+    def syncs(self, value: bool) -> None:
+        self._backward.syncs = value
+
+    @property
+    def kept_apart(self) -> frozenset[str]:
+        """The variables of which the optimizer's state is not whole on any worker."""
+        return self._step.kept_apart
+
+    @property
+    def updates(self) -> bool:
+        """Whether the engine updates variables."""
+        return bool(self._variables.engine)
+
+    @property
+    def step(self) -> int:
+        """How many steps were made, those before a checkpoint among them."""
+        return self._engine.iteration
+
+    def drain(self) -> None:
+        """Wait for all updates that are under way."""
+        self._step.drain()
+
+    def settle(self, what: str) -> None:
+        """Between two steps: have nothing under way. `what` is called, and refused where gradients are."""
+        if self._backward.are_coming or (self._step.is_synchronised and not self._step.ends_with_backward):
+            raise OperationError(f"{what} between backward and optimizer.step(): gradients are on their way")
+        self.drain()
+        self._step.follow_reloaded()
+        self._step.guard.settle()
+
+    def go_on_from(self, loading: Loading) -> None:
+        """Put in place what was read from a checkpoint. Nothing is under way."""
+        self._execution.memory.forget()
+        put_in_place(self.training, loading)
+        self._step.reloaded.clear()
+        self._engine.restart(loading.step)
+        self._engine.begin()
+
+    def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
+        """Give the user's optimizer the state of what is kept apart: until the next step it has the whole of it."""
+        self._step.guard.bring_home(entries, alone=alone)
+
+    # The end.
+
+    def close(self, *, patience_seconds: float | None = None) -> None:
+        """Bring the updates under way to their end, then take the hooks away and end the engine."""
+        if patience_seconds is not None:
+            self._engine.wait_no_longer_than(patience_seconds)
+        self._take_hooks_away()
+        try:
+            if not self._engine.has_failed:
+                self.drain()
+        except OperationError:
+            # Threads that wait for a rank that does not come would never end.
+            self._execution.links.abort()
+            raise
+        finally:
+            self._end()
+
+    def leave_to_parent(self) -> None:
+        """This process was forked from the one that trains, and has none of its threads: leave its copy of the model as
+        an ordinary one."""
+        self._take_hooks_away()
+        self._execution.factors.close()
+        if self._step.pending is not None:
+            self._step.pending.close()
+
+    def _take_hooks_away(self) -> None:
+        if self._buffers is not None:
+            self._buffers.close()
+        self._backward.close()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._step.seals.clear()
+
+    def _end(self) -> None:
+        try:
+            self._engine.close()
+            if self._step.pending is not None:
+                self._step.pending.close()
+            self._step.guard.close()
+        finally:
+            self._execution.close()
+            if self._compute is not None:
+                self._compute.close()
+
+    # In words.
+
+    def where(self) -> str:
+        """The operations under way."""
+        return self._engine.where()
+
+    def describe(self) -> str:
+        """The engine, the plan that it carries out, and which variables it updates."""
+        names = list(self._variables.engine)
+        updates = "the user's optimizer updates everything"
+        if names:
+            whose = (
+                "everything"
+                if len(names) == len(self._variables.parameters)
+                else f"{names[0]} and {len(names) - 1} more"
+            )
+            updates = f"the engine updates {whose}"
+        return described(self._plan, "autosync's engine", [updates], self._buffers)
+
+    def __repr__(self) -> str:
+        return self.describe()

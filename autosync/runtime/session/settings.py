@@ -1,0 +1,18 @@
+"""The settings of a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to train under a bundle; see `parallelize`."""
+
+    timeout_seconds: float
+    init_sync: bool
+    broadcast_buffers: bool
+    hand_off: bool
+    checks: bool
+    trace: Path | None

@@ -1,0 +1,250 @@
+"""How training under a bundle starts: what must agree is compared, connections are made, and a session begins."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync.errors import OperationError
+from autosync.plan.lowering import lower
+from autosync.plan.types import Plan
+from autosync.runtime.engine.device import Placement
+from autosync.runtime.engine.engine import Engine
+from autosync.runtime.engine.execution import Execution
+from autosync.runtime.engine.rank_script import script_of
+from autosync.runtime.engine.trace import Compute, Trace, open_trace
+from autosync.runtime.local.engine_optimizer import EngineOptimizer
+from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.serving.first_worker import FirstWorkersEngine, Servers, admit_servers, hand_over
+from autosync.runtime.serving.invitations import servers_of
+from autosync.runtime.session.agreement import (
+    agree,
+    check_optimizers,
+    facts_of_rank,
+    layouts_of,
+    parameters_of,
+    refusal_told,
+    send_state,
+)
+from autosync.runtime.session.model_buffers import Buffers
+from autosync.runtime.session.session import Session
+from autosync.runtime.session.settings import Settings
+from autosync.runtime.session.support import refuse_placement, refuse_unsupported
+from autosync.runtime.session.synchronisation import Synchronisation
+from autosync.runtime.stock.buckets import StockBuckets, stock_buckets
+from autosync.runtime.stock.stock_session import StockSession
+from autosync.runtime.wire.links import Links, base_store, session_name
+from autosync.runtime.wire.native_collectives import native_groups
+from autosync.strategy.bundle import Bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """A model that may be trained on this rank: the user's objects, the plan, and the settings."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    bundle: Bundle
+    settings: Settings
+    plan: Plan
+    parameters: Mapping[str, torch.nn.Parameter]
+    placement: Placement
+    stock: StockBuckets | None
+    """The buckets of torch's own reducer, where it carries out the plan."""
+
+
+def start(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    bundle: Bundle,
+    group: dist.ProcessGroup,
+    settings: Settings,
+    *,
+    others: Iterable[Synchronisation] = (),
+) -> Synchronisation:
+    """Start synchronising a model by a bundle's plan, together with all ranks of a process group.
+
+    `others` are the sessions of models that are parallelized already.
+    """
+    rank, num_ranks, base = dist.get_rank(group), dist.get_world_size(group), base_store(group)
+    name = session_name(dist.get_process_group_ranks(group))
+    store = dist.PrefixStore(name + "/", base)  # type: ignore[attr-defined]
+    with refusal_told(store, rank=rank):
+        begun = _checked(model, optimizer, bundle, settings, num_ranks=num_ranks, others=others)
+    patience = dt.timedelta(seconds=settings.timeout_seconds)
+    facts = {**facts_of_rank(bundle), **(layouts_of(begun.parameters) if begun.stock is not None else {})}
+    agree(store, rank=rank, num_ranks=num_ranks, facts=facts, patience=patience)
+    admitted = admit_servers(
+        base, store, session=name, rank=rank, plan=begun.plan, bundle=bundle, optimizer=optimizer, settings=settings
+    )
+    links = _connect(begun, store, rank=rank)
+    with contextlib.ExitStack() as undo:
+        undo.callback(links.close)
+        if settings.init_sync:
+            send_state(model, links, num_workers=num_ranks)
+        hand_over(links, begun.plan, optimizer, begun.parameters, admitted)
+        trace = open_trace(settings.trace, bundle.cluster, rank)
+        compute = None
+        if trace is not None:
+            compute = Compute(trace, model, optimizer)
+            undo.callback(compute.close)
+        session: Synchronisation
+        if begun.stock is not None:
+            session = _stock_session(begun, begun.stock, links, store, compute=compute)
+        else:
+            session = _engine_session(begun, links, undo, trace=trace, compute=compute)
+        undo.pop_all()
+        return session
+
+
+def _checked(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    bundle: Bundle,
+    settings: Settings,
+    *,
+    num_ranks: int,
+    others: Iterable[Synchronisation],
+) -> _Start:
+    """Refuse what this rank alone can see to be wrong, before any other rank is asked."""
+    plan = lower(bundle.strategy, bundle.model, bundle.cluster)
+    if num_ranks != plan.num_workers:
+        raise OperationError(
+            f"the process group has {num_ranks} ranks; the bundle was made for {plan.num_workers} workers"
+        )
+    refuse_unsupported(plan)
+    parameters = parameters_of(model, bundle)
+    placement = Placement.of(plan, parameters)
+    refuse_placement(placement, parameters, checks=settings.checks)
+    check_optimizers(optimizer, bundle.model, plan, parameters)
+    refuse_shared_with(others, model, parameters, are_engines=bool(engine_updates(plan).variables))
+    return _Start(
+        model=model,
+        optimizer=optimizer,
+        bundle=bundle,
+        settings=settings,
+        plan=plan,
+        parameters=parameters,
+        placement=placement,
+        stock=stock_buckets(plan) if settings.hand_off else None,
+    )
+
+
+def refuse_shared_with(
+    others: Iterable[Synchronisation],
+    model: torch.nn.Module,
+    parameters: Mapping[str, torch.nn.Parameter],
+    *,
+    are_engines: bool,
+) -> None:
+    """Refuse parameters that other parallelized models have too, where two sessions would be in each other's way."""
+    for other in others:
+        theirs = other.training.model
+        if any(one is theirs for one in model.modules()):
+            raise OperationError("a module within the model is parallelized already: release(module) comes first")
+        if any(one is model for one in theirs.modules()):
+            raise OperationError("the model is part of one that is parallelized already: release that one first")
+        held = {id(parameter) for parameter in theirs.parameters()}
+        shared = next((name for name, parameter in parameters.items() if id(parameter) in held), None)
+        if shared is not None and (are_engines or other.updates):
+            raise OperationError(
+                f"{shared} belongs to another parallelized model too: where the engine updates, only one of them can "
+                "(strategies in which the user's optimizers update, as preset ddp, train both)"
+            )
+
+
+def _connect(begun: _Start, store: Any, *, rank: int) -> Links:
+    """The connections of a session: to all workers, and to the servers that the plan needs."""
+    plan, cluster = begun.plan, begun.bundle.cluster
+    return Links(
+        store,
+        rank=rank,
+        num_ranks=plan.num_workers + len(servers_of(plan)),
+        timeout=dt.timedelta(seconds=begun.settings.timeout_seconds),
+        hosts=[cluster.nodes[place.node].name for place in plan.ranks],
+        nccl_device=begun.placement.device if begun.placement.natives == "nccl" else None,
+    )
+
+
+def _buffers(begun: _Start, links: Links) -> Buffers | None:
+    """What keeps the model's buffers those of the first worker, where that is wanted."""
+    if not begun.settings.broadcast_buffers:
+        return None
+    return Buffers(begun.model, links, num_workers=begun.plan.num_workers)
+
+
+def _stock_session(
+    begun: _Start, stock: StockBuckets, links: Links, store: Any, *, compute: Compute | None
+) -> StockSession:
+    """A session in which torch's own reducer carries out the plan."""
+    return StockSession(
+        begun.model,
+        begun.optimizer,
+        begun.bundle,
+        stock,
+        plan=begun.plan,
+        links=links,
+        store=store,
+        buffers=_buffers(begun, links),
+        compute=compute,
+    )
+
+
+def _engine_session(
+    begun: _Start, links: Links, undo: contextlib.ExitStack, *, trace: Trace | None, compute: Compute | None
+) -> Session:
+    """A session in which our engine carries out the plan. `undo` ends what was begun, if a later step fails."""
+    plan, model, optimizer = begun.plan, begun.model, begun.optimizer
+    links.make_native(native_groups(plan))
+    execution = _execution(begun, links)
+    undo.callback(execution.factors.close)
+    execution.factors.attach(model)
+    servers = None
+    if links.rank == 0 and servers_of(plan):
+        servers = Servers(plan, links, model=model, optimizer=optimizer, source=execution.optimizer)
+    engine = _engine(begun, execution, trace=trace, servers=servers)
+    undo.callback(engine.close)
+    return Session(
+        model,
+        optimizer,
+        begun.bundle,
+        plan=plan,
+        execution=execution,
+        engine=engine,
+        buffers=_buffers(begun, links),
+        compute=compute,
+        servers=servers,
+    )
+
+
+def _execution(begun: _Start, links: Links) -> Execution:
+    updates = engine_updates(begun.plan)
+    users = EngineOptimizer.of_user(begun.optimizer, begun.parameters) if updates.operations else None
+    return Execution(
+        begun.plan,
+        begun.parameters,
+        links=links,
+        updates=updates,
+        optimizer=users,
+        checks=begun.settings.checks,
+        placement=begun.placement,
+    )
+
+
+def _engine(begun: _Start, execution: Execution, *, trace: Trace | None, servers: Servers | None) -> Engine:
+    """The engine of this rank; that of the first worker tells the servers of iterations and steps."""
+    plan, placement, rank = begun.plan, begun.placement, execution.links.rank
+    in_one_order = placement.in_one_order
+    script = script_of(plan, rank, len(begun.parameters), engine_updates(plan), in_one_order=in_one_order)
+    streams, timeout_seconds = placement.streams(script), begun.settings.timeout_seconds
+    if servers is None:
+        return Engine(plan, script, execution, rank=rank, timeout_seconds=timeout_seconds, trace=trace, streams=streams)
+    return FirstWorkersEngine(
+        plan, script, execution, timeout_seconds=timeout_seconds, trace=trace, streams=streams, servers=servers
+    )

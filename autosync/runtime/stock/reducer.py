@@ -1,0 +1,301 @@
+"""Plans that stock DDP can express (see `buckets`), run by torch's own C++ `Reducer`: they cost what DDP costs.
+
+No DistributedDataParallel is involved: the model stays the object that it is, and no buckets but the plan's are used.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Reducer, _compute_bucket_assignment_by_size
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from autosync.errors import OperationError
+from autosync.runtime.memory.unused_variables import NOTHING, is_absent
+from autosync.runtime.session.backward_passes import Passes, accumulate_quietly
+from autosync.runtime.stock.buckets import StockBuckets
+
+# Of more elements not all are -0.0 unless something makes them so.
+_FEW_ELEMENTS = 64
+
+
+def as_process_group(connections: Any, store: Any, device: torch.device | None = None) -> dist.ProcessGroup:
+    """Connections that were made directly (a group of `Links`, on its store) as the process group a Reducer takes.
+
+    For tensors on that device; by default on the CPU.
+    """
+    group: Any = dist.ProcessGroup(store, connections.rank(), connections.size())
+    kind = getattr(group.BackendType, connections.name().upper())
+    group._register_backend(torch.device(device.type if device else "cpu"), kind, connections)  # noqa: SLF001 - torch's own way to make groups
+    group._set_default_backend(kind)  # noqa: SLF001 - the same
+    made: dist.ProcessGroup = group
+    return made
+
+
+class BackwardEnded(Protocol):
+    """Hears of the end of a backward pass."""
+
+    def __call__(self, *, synchronised: bool) -> None: ...
+
+
+class StockReducer:
+    """Runs buckets on torch's Reducer until `close()`; making one is collective over the process group.
+
+    `parameters` are by name, in the order of the plan's variables; buckets hold positions in it.
+
+    - **As under DDP**, a forward pass of the model with gradients enabled prepares the backward pass that follows,
+      and when that returns, gradients are averaged over all ranks. Several forward passes may come before it. Forward
+      passes under `torch.no_grad()` change nothing.
+    - `syncs` is true. While it is set to false, forward and backward passes accumulate gradients without
+      communication; the next backward pass after a forward pass with `syncs` averages the whole.
+    - A backward pass with `syncs` but without such a forward pass before it (a second one over a kept graph, or through
+      modules of the model alone), which DDP leaves unsynchronised in silence, is synchronised when it ends, without
+      overlap.
+    - A parameter that a rank has not used counts as zero there; where no rank has used it, its gradient stays None (see
+      `absent`).
+    - `backward_ended(synchronised=…)` is called at the end of every backward pass that has brought gradients, after
+      these are final.
+    - `check()` belongs before whatever uses the gradients: it raises an error if a backward pass has failed among them.
+      The next forward pass raises it too.
+    - Gradients are views into their buckets, as under DDP's `gradient_as_bucket_view` and in our own engine: that
+      saves their copy. A gradient that is kept beyond the next backward pass must be a clone.
+    - A copy of the model, deep or by pickling, is an ordinary model: nothing of this goes with it.
+
+    Nothing in Python happens per parameter of more than a few elements, and in a step only at the end of forward, and
+    at both ends of backward.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        parameters: Mapping[str, torch.nn.Parameter],
+        stock: StockBuckets,
+        process_group: dist.ProcessGroup,
+        *,
+        backward_ended: BackwardEnded | None = None,
+    ) -> None:
+        self.syncs = True
+        everything = list(parameters.items())
+        # The Reducer knows parameters by their positions in the order of launch.
+        launched = [everything[position] for bucket in stock.buckets for position in bucket]
+        self._parameters = [parameter for _, parameter in launched]
+        self._buckets = _consecutive(stock.buckets)
+        self._process_group = process_group
+        self._reducer: Any = self._make_reducer(stock, [name for name, _ in launched])
+        self._tell = backward_ended
+        self._is_prepared = False
+        # Whether the first or the last parameter has got a gradient in the pass that is under way.
+        self._has_heard = False
+        self._has_failed = False
+        # Where the buckets' memory begins, once a pass was synchronised.
+        self._buckets_at: set[int] = set()
+        self._foreign: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        # Of a pass that was not prepared: what gradients there were before it.
+        self._before: list[tuple[int, int]] | None = None
+        self._passes = Passes(begins=self._backward_begins, ends=self._backward_ends, fails=self._backward_fails)
+        self._hooks: list[Any] = [model.register_forward_hook(_Tell(self._prepare))]
+        for parameter in {self._parameters[0], self._parameters[-1]}:
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(_Tell(self._hear)))  # type: ignore[no-untyped-call]
+        for parameter in self._parameters:
+            if parameter.numel() <= _FEW_ELEMENTS:
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(_mark_used))  # type: ignore[no-untyped-call]
+
+    def _make_reducer(self, stock: StockBuckets, names: Sequence[str]) -> Reducer:
+        """See the note THE REDUCER REBUILDS, and ONE LIST OF SIZES in `buckets`."""
+        tensors: list[torch.Tensor] = [*self._parameters]
+        limits = list(stock.limits_bytes)
+        in_order = list(range(len(tensors)))
+        made, _ = _compute_bucket_assignment_by_size(tensors, limits, tensor_indices=in_order)
+        assert made == self._buckets, "the limits are made for the buckets"
+        reducer = Reducer(
+            tensors,
+            self._buckets,
+            [limits[0]] * len(self._buckets),
+            self._process_group,
+            gradient_as_bucket_view=True,
+            param_to_name_mapping=dict(enumerate(names)),
+            bucket_bytes_cap_list=limits,
+        )
+        reducer._push_all_rebuilt_params()  # noqa: SLF001 - DDP does so
+        rebuilt = reducer._rebuild_buckets()  # noqa: SLF001 - DDP does so
+        assert rebuilt, "a new Reducer rebuilds"
+        return reducer
+
+    def close(self) -> None:
+        """Leave the model as it was: no hooks, no communication, and the buckets' memory given back."""
+        self.leave_to_parent()
+        self._reducer = None
+
+    def leave_to_parent(self) -> None:
+        """Take the hooks away, and leave the Reducer: a process that freed it would close its parent's connections."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._passes.close()
+        if self._reducer is not None:
+            self._reducer._remove_autograd_hooks()  # noqa: SLF001 - what its destructor does, whoever may still hold it
+
+    def check(self) -> None:
+        """Raise an `OperationError` if a backward pass has ended with an error when gradients were on their way."""
+        if self._has_failed or self._missing():
+            raise OperationError(
+                "a backward pass has ended with an error when some gradients were on their way already, to which "
+                "nothing can be added (release(model) and parallelize again to go on)"
+            )
+
+    def _missing(self) -> list[int]:
+        """The parameters (by number) that keep the Reducer from finishing: there are none before it has begun."""
+        try:
+            self._reducer._check_reducer_finalized()  # noqa: SLF001 - DDP's own way to ask
+        except RuntimeError as error:
+            found = re.search(r"did not receive grad for rank \d+:((?: \d+)+)", str(error))
+            return [int(number) for number in found[1].split()] if found else list(range(len(self._parameters)))
+        return []
+
+    def _prepare(self) -> None:
+        """A forward pass has ended."""
+        if torch.is_grad_enabled():
+            self._passes.train_here()
+        if self.syncs and torch.is_grad_enabled():
+            self.check()
+            self._reducer.prepare_for_backward([])
+            self._is_prepared = True
+
+    def _hear(self) -> None:
+        """A gradient came: one of two that nearly every backward pass brings."""
+        self._passes.gradient_came()
+        self._has_heard = True
+
+    def _backward_begins(self) -> None:
+        self._has_heard = False
+        self._before = None if self._is_prepared else self._gradients()
+        # Gradients that the script has put in their places, in a buffer of its own, say: not those of the buckets.
+        self._foreign = [
+            (parameter, parameter.grad)
+            for parameter in self._parameters
+            if parameter.grad is not None and parameter.grad.untyped_storage().data_ptr() not in self._buckets_at
+        ]
+
+    def _gradients(self) -> list[tuple[int, int]]:
+        """What tells whether gradients have changed."""
+        gradients = [parameter.grad for parameter in self._parameters]
+        return [(0, 0) if one is None else (id(one), one._version) for one in gradients]  # noqa: SLF001 - torch counts changes there
+
+    def _backward_fails(self, error: BaseException) -> OperationError | None:
+        self._has_failed = self._is_prepared and bool(self._missing())
+        if not self._has_failed or "mark a variable ready only once" not in str(error):
+            return None
+        return OperationError(
+            "a gradient came twice in this backward pass, as that of a layer under two reentrant checkpoints does, and "
+            "torch's reducer takes each once (parallelize(..., hand_off=False) trains it by autosync's engine; "
+            "checkpoint(..., use_reentrant=False) has no such passes within a pass)"
+        )
+
+    def _backward_ends(self, _: bool) -> None:  # noqa: FBT001 - what a pass says of itself
+        """A pass has ended, of this model or of another."""
+        if self._is_prepared:
+            missing = self._missing()
+            if missing:
+                self._contribute_nothing(missing)
+            elif not self._has_heard:
+                return
+            self._is_prepared = False
+            self._give_back()
+            self._backward_ended(synchronised=True)
+        elif self._before is not None and self._gradients() != self._before:
+            if self.syncs:
+                self._average_now()
+            self._backward_ended(synchronised=self.syncs)
+
+    def _give_back(self) -> None:
+        if not self._buckets_at:
+            self._buckets_at = {
+                parameter.grad.untyped_storage().data_ptr()
+                for parameter in self._parameters
+                if parameter.grad is not None
+            }
+        for parameter, gradient in self._foreign:
+            if parameter.grad is not None and parameter.grad is not gradient:
+                parameter.grad = gradient.copy_(parameter.grad)
+        self._foreign.clear()
+
+    def _contribute_nothing(self, numbers: Sequence[int]) -> None:
+        """This rank has not used some parameters: let the Reducer finish without them."""
+        unused = [self._parameters[number] for number in numbers]
+        frozen = [parameter for parameter in unused if not parameter.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_()
+        accumulate_quietly(list(unused), [_nothing_of(parameter) for parameter in unused])
+        for parameter in frozen:
+            parameter.requires_grad_(False)  # noqa: FBT003 - torch knows it by no name
+        self._forget_absent(unused)
+
+    def _forget_absent(self, unused: Sequence[torch.nn.Parameter]) -> None:
+        """What no rank has used has no gradient, so that its optimizer leaves it alone."""
+        for parameter in unused:
+            if parameter.grad is not None and is_absent(parameter.grad.flatten()):
+                parameter.grad = None
+
+    def _backward_ended(self, *, synchronised: bool) -> None:
+        if self._tell is not None:
+            self._tell(synchronised=synchronised)
+
+    @torch.no_grad()
+    def _average_now(self) -> None:
+        """Average gradients for which the Reducer was not prepared, in its buckets."""
+        unused = [parameter for parameter in self._parameters if parameter.grad is None]
+        for parameter in unused:
+            parameter.grad = _nothing_of(parameter)
+        for bucket in self._buckets:
+            gradients: list[Any] = [self._parameters[number].grad for number in bucket]
+            flat = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
+            self._process_group.allreduce([flat]).wait()
+            flat /= self._process_group.size()
+            averages = _unflatten_dense_tensors(flat, gradients)  # type: ignore[no-untyped-call]
+            for gradient, values in zip(gradients, averages, strict=True):
+                gradient.copy_(values)
+        self._forget_absent(unused)
+
+
+def _mark_used(parameter: torch.Tensor) -> None:
+    """Of few elements all may be -0.0 by chance, which is how nothing looks: adding +0.0 tells them apart."""
+    if parameter.grad is not None:
+        parameter.grad.detach().add_(0.0)
+
+
+def _nothing_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    return torch.full_like(parameter, NOTHING, requires_grad=False)
+
+
+class _Tell:
+    """A hook that calls a method as long as its object lives. A copy of it calls nothing."""
+
+    __slots__ = ("_method",)
+
+    def __init__(self, method: Callable[[], None] | None = None) -> None:
+        self._method = None if method is None else weakref.WeakMethod(method)
+
+    def __call__(self, *_: Any) -> None:
+        method = None if self._method is None else self._method()
+        if method is not None:
+            method()
+
+    def __reduce__(self) -> tuple[type[_Tell], tuple[()]]:
+        return _Tell, ()
+
+
+def _consecutive(buckets: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Buckets of the same lengths, numbered through."""
+    numbers = iter(range(sum(map(len, buckets))))
+    return [[next(numbers) for _ in bucket] for bucket in buckets]
+
+
+# THE REDUCER REBUILDS. Until its buckets were rebuilt once, the Reducer notes every gradient of every step for the
+# rebuilding: whoever never has it done loses 16 bytes a parameter and step. So it is done at once, before the first
+# step: told that gradients came in the order of the buckets, with limits that end each bucket where the plan does, it
+# comes to the same buckets, and notes nothing from there on.

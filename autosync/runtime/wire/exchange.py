@@ -1,0 +1,420 @@
+"""Carries out compiled transfers on a session's links: receives ahead by a window, adds, and sends what that enables.
+
+gloo sends a message only when its receiver has asked for it. So how far a receiver asks ahead, its window, is what a
+transfer may have under way at this rank, and shrinking it is how a transfer makes room for a more urgent one.
+
+A message between two ranks is known by its tag and its place in the order of that tag, so with misordered transfers
+gloo would mix up data and say nothing. With `checks`, each transfer begins with a header to every member that it sends
+to, under a tag that all transfers of a lane share: operation, iteration, sequence and bytes, compared on arrival.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.plan.expansion import Move, expand
+from autosync.runtime.wire.links import Links, said
+from autosync.runtime.wire.transfer_pieces import PIECE_BYTES, SHORT_PIECE_BYTES, Pieces, Receive, Send, cut_moves
+
+_HEADER_TAG = 2**30
+# Pieces asked for beyond one a source: so many bytes of them, where something more urgent may come and where not, and
+# no fewer than so many; and how many more while something less urgent is under way too.
+AHEAD_BYTES, FREE_AHEAD_BYTES = 2**18, 2**21
+LEAST_AHEAD, NUM_FAVOURED = 3, 2
+
+
+class TransferId(NamedTuple):
+    """What a transfer is, for checks: its place in the plan, the iteration, the how manieth of its lane among its
+    members, the lane."""
+
+    operation: int
+    iteration: int
+    sequence: int
+    lane: int
+
+    def __str__(self) -> str:
+        return f"operation {self.operation} of iteration {self.iteration} (transfer {self.sequence} of its lane)"
+
+
+class Flow:
+    """What transfers are under way on a rank, and how far each may ask ahead. Shared by all lanes.
+
+    `most_urgent` is the lowest priority number of the plan. No window is ever 0: pausing a transfer for a more urgent
+    one would be a deadlock where the urgent one waits for a third rank that has not come to it yet, because what that
+    rank does before it waits for the paused one.
+    """
+
+    def __init__(self, most_urgent: int = 0) -> None:
+        self._most_urgent = most_urgent
+        self._lock = threading.Lock()
+        self._priorities: list[int] = []
+
+    @contextlib.contextmanager
+    def active(self, priority: int) -> Iterator[None]:
+        """While a transfer of this priority (0: the most urgent) is under way."""
+        with self._lock:
+            insort(self._priorities, priority)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._priorities.remove(priority)
+
+    def piece_bytes(self, priority: int) -> int:
+        """How long the pieces of a transfer may be: short ones where something more urgent may come."""
+        return SHORT_PIECE_BYTES if priority > self._most_urgent else PIECE_BYTES
+
+    def ahead(self, priority: int, longest_bytes: int) -> int:
+        """How many pieces, so long at the longest, a transfer may ask for beyond one a source.
+
+        Two would keep a link busy on idle machines: one arrives while the other is added and sent on. More make up for
+        threads that are late, and for requests that are: they stand behind what this rank sends on its connection.
+        """
+        num_bytes = AHEAD_BYTES if priority > self._most_urgent else FREE_AHEAD_BYTES
+        return max(LEAST_AHEAD, num_bytes // max(1, longest_bytes))
+
+    def window(self, priority: int, breadth: int, ahead: int) -> int:
+        """How many pieces a transfer may have asked for that receives from `breadth` members at a time.
+
+        All sources of a round get one, for one of them may have a slower link than this rank; no more than that where
+        something more urgent is under way.
+        """
+        # The list is never empty when an active transfer asks, and to look at its ends takes no lock.
+        priorities = self._priorities
+        if priorities[0] < priority:
+            # Of one piece at a time all sources but one would wait, with their links idle.
+            return max(1, breadth)
+        return breadth + ahead + (NUM_FAVOURED if priorities[-1] > priority else 0)
+
+
+class Coming(NamedTuple):
+    """The transfer that a lane carries out next on this rank. Everything it waits for has happened, so nothing else
+    touches its buffer until then."""
+
+    pieces: Pieces
+    buffer: torch.Tensor
+    members: Sequence[int]
+    tag: int
+    priority: int
+
+
+Following: TypeAlias = Callable[[], Coming | None]
+"""Tells a lane's next transfer that it has not told yet; None as long as that is not ready."""
+
+
+class Exchange:
+    """Carries out one lane's transfers on a rank, one at a time.
+
+    When all of a transfer has been asked for, the next ones are asked for as far as the window goes: else their first
+    pieces would stand still with their senders until the last piece of this one is here and a request has gone back.
+    """
+
+    def __init__(self, links: Links, flow: Flow, *, checks: bool = False) -> None:
+        self._links = links
+        self._flow = flow
+        self._checks = checks
+        self._scratch = _Scratch()
+        # What is asked for before its turn: all of it but for the last, of which there may be more to ask. How many
+        # pieces of all these together are on their way.
+        self._coming: deque[_UnderWay] = deque()
+        self._num_ahead = 0
+
+    def run(
+        self,
+        pieces: Pieces,
+        buffer: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+        following: Following | None = None,
+    ) -> None:
+        """Take part in a transfer with a flat, contiguous buffer. `members` are ranks, `tag` is the transfer's own.
+
+        Returns when the buffer holds the result and nothing reads it any more. What `following` tells are the next
+        transfers of this exchange, in their order.
+        """
+        if self._checks and identity is not None:
+            self._check(pieces, members, identity, buffer.numel() * buffer.element_size())
+        if self._coming:
+            under_way = self._coming.popleft()
+            self._num_ahead -= under_way.num_asked
+            assert under_way.tag == tag, "what was asked for ahead is what comes next"
+        else:
+            under_way = self._under_way(Coming(pieces, buffer, members, tag, priority))
+        with self._flow.active(priority):
+            try:
+                under_way.carry_out(following and functools.partial(self._ask_ahead, following))
+            except BaseException:
+                self.forget()
+                raise
+            finally:
+                under_way.forget()
+
+    def forget(self) -> None:
+        """Drop what was asked for before its turn: nobody will take it."""
+        while self._coming:
+            self._coming.pop().forget()
+        self._num_ahead = 0
+
+    def _under_way(self, coming: Coming) -> _UnderWay:
+        return _UnderWay(self._links, self._flow, self._scratch, coming)
+
+    def _ask_ahead(self, following: Following, num_asked: int) -> None:
+        """Ask for pieces of the next transfers, while so many of this one are on their way."""
+        while True:
+            if self._coming:
+                last = self._coming[-1]
+                before = last.num_asked
+                is_all = last.ask(num_asked + self._num_ahead - before)
+                self._num_ahead += last.num_asked - before
+                if not is_all:
+                    return
+            coming = following()
+            if coming is None:
+                return
+            self._coming.append(self._under_way(coming))
+
+    def all_gather_v(
+        self,
+        contribution: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+    ) -> list[torch.Tensor]:
+        """Every member's contribution, in their order. Contributions are flat, of one type and of any lengths."""
+        me = members.index(self._links.rank)
+        others = [other for other in range(len(members)) if other != me]
+        # Round a ring sizes would take as many messages one after another; they are small enough to go to all at once.
+        moves = [Move(0, me, other, me, me + 1, adds=False) for other in others]
+        moves += [Move(0, other, me, other, other + 1, adds=False) for other in others]
+        sizes = torch.zeros(len(members), dtype=torch.int64)
+        sizes[me] = contribution.numel()
+        across = cut_moves(moves, range(len(members) + 1), position=me, item_bytes=8)
+        self.run(across, sizes, members=members, tag=tag, priority=priority, identity=identity)
+        bounds = _bounds(sizes)
+        gathered = contribution.new_empty(bounds[-1])
+        gathered[bounds[me] : bounds[me + 1]] = contribution
+        around = expand("all_gather_v", "ring", len(members))
+        pieces = self._cut(around, bounds, me, contribution, priority)
+        self.run(pieces, gathered, members=members, tag=tag, priority=priority)
+        return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)]
+
+    def gather_v(
+        self,
+        contribution: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+    ) -> list[torch.Tensor]:
+        """At the first member what `all_gather_v` gives to all; at the others nothing."""
+        me = members.index(self._links.rank)
+        moves = expand("gather_v", "star", len(members))
+        sizes = torch.zeros(len(members), dtype=torch.int64)
+        sizes[me] = contribution.numel()
+        ones = cut_moves(moves, range(len(members) + 1), position=me, item_bytes=8)
+        self.run(ones, sizes, members=members, tag=tag, priority=priority, identity=identity)
+        # All but the first know their own size alone, which is all that they send.
+        bounds = _bounds(sizes)
+        gathered = contribution
+        if me == 0:
+            gathered = contribution.new_empty(bounds[-1])
+            gathered[: bounds[1]] = contribution
+        pieces = self._cut(moves, bounds, me, contribution, priority)
+        self.run(pieces, gathered, members=members, tag=tag, priority=priority)
+        return [gathered[start:stop] for start, stop in itertools.pairwise(bounds)] if me == 0 else []
+
+    def _cut(
+        self, moves: Sequence[Move], bounds: Sequence[int], position: int, like: torch.Tensor, priority: int
+    ) -> Pieces:
+        return cut_moves(
+            moves,
+            bounds,
+            position=position,
+            item_bytes=like.element_size(),
+            piece_bytes=self._flow.piece_bytes(priority),
+        )
+
+    def broadcast_v(
+        self,
+        contribution: torch.Tensor,
+        *,
+        members: Sequence[int],
+        tag: int,
+        priority: int,
+        identity: TransferId | None = None,
+    ) -> list[torch.Tensor]:
+        """The first member's contribution, over a star: in its place of the list, and nothing in the others'."""
+        me = members.index(self._links.rank)
+        moves = expand("broadcast", "star", len(members))
+        size = torch.tensor([contribution.numel()])
+        ones = cut_moves(moves, (0, 1), position=me, item_bytes=8)
+        self.run(ones, size, members=members, tag=tag, priority=priority, identity=identity)
+        content = contribution if me == 0 else contribution.new_empty(int(size))
+        pieces = self._cut(moves, (0, len(content)), me, content, priority)
+        self.run(pieces, content, members=members, tag=tag, priority=priority)
+        return [content, *[contribution.new_empty(0)] * (len(members) - 1)]
+
+    def _check(self, pieces: Pieces, members: Sequence[int], ours: TransferId, num_bytes: int) -> None:
+        """Send a header to every member that pieces go to, and compare those that come with this transfer's own."""
+        links, tag = self._links, _HEADER_TAG + ours.lane
+        header = torch.tensor([*ours, num_bytes], dtype=torch.int64)
+        sends = [(member, links.send(header, members[member], tag)) for member in pieces.destinations]
+        theirs = torch.empty_like(header)
+        for member in pieces.sources:
+            finish(links.receive(theirs, members[member], tag), links, "from", members[member])
+            if not torch.equal(theirs, header):
+                *fields, their_bytes = theirs.tolist()
+                raise OperationError(
+                    f"{links.name(links.rank)} is in {ours}, {num_bytes} bytes, and {links.name(members[member])} in "
+                    f"{TransferId(*fields)}, {their_bytes} bytes: a lane has one order on all ranks"
+                )
+        for member, work in sends:
+            finish(work, links, "to", members[member])
+
+
+class _Scratch:
+    """Memory for pieces that will be added, used again and again: by powers of two, as many as are asked for at once.
+
+    Windows are counted in bytes: of short pieces very many may be, and each has no more memory than about its length.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[torch.Tensor]] = {}
+
+    def take(self, num_bytes: int) -> torch.Tensor:
+        """So many bytes at least."""
+        size = 1 << (num_bytes - 1).bit_length()
+        free = self._free.setdefault(size, [])
+        return free.pop() if free else torch.empty(size, dtype=torch.uint8)
+
+    def give(self, taken: torch.Tensor) -> None:
+        """Take bytes back that nobody uses any more."""
+        self._free[taken.numel()].append(taken)
+
+
+class _Asked(NamedTuple):
+    """A piece that was asked for; `arriving` is where in `scratch` it comes, if it is to be added."""
+
+    work: Any
+    scratch: torch.Tensor | None
+    arriving: torch.Tensor
+
+
+class _UnderWay:
+    """One transfer under way: the works that are not yet waited for."""
+
+    def __init__(self, links: Links, flow: Flow, scratch: _Scratch, transfer: Coming) -> None:
+        self._links = links
+        self._flow = flow
+        self._scratch = scratch
+        self._pieces, self._buffer, self._members, self.tag, self._priority = transfer
+        self._ahead = flow.ahead(self._priority, self._pieces.longest * self._buffer.element_size())
+        self._next = 0
+        self._asked: deque[_Asked] = deque()
+        self._sent: deque[tuple[Any, Send]] = deque()
+
+    @property
+    def num_asked(self) -> int:
+        """How many pieces are on their way."""
+        return len(self._asked)
+
+    def ask(self, num_others: int = 0) -> bool:
+        """Ask as far as the window goes, of which others have so many pieces; whether all has been asked for."""
+        receives = self._pieces.receives
+        if self._next == len(receives):
+            return True
+        # Reckoned anew each time: what else is under way may have changed.
+        window = self._flow.window(self._priority, self._pieces.breadth, self._ahead)
+        while self._next < len(receives) and len(self._asked) < window - num_others:
+            self._ask(receives[self._next])
+            self._next += 1
+        return self._next == len(receives)
+
+    def carry_out(self, ask_ahead: Callable[[int], None] | None = None) -> None:
+        """Receive all pieces in their order, a window ahead; send each one as soon as it can go."""
+        receives, sends = self._pieces.receives, self._pieces.sends
+        for index in range(len(receives) + 1):
+            is_asked = self.ask()
+            # After asking: what others wait for to begin comes first.
+            self._send(sends[index])
+            if is_asked and ask_ahead is not None:
+                ask_ahead(len(self._asked))
+            if index < len(receives):
+                self._take(receives[index], self._asked.popleft())
+        while self._sent:
+            work, send = self._sent.popleft()
+            finish(work, self._links, "to", self._members[send.destination], send)
+
+    def forget(self) -> None:
+        """Drop what is not waited for: an error's traceback keeps this object, and works keep connections open."""
+        self._asked.clear()
+        self._sent.clear()
+
+    def _send(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            destination = self._members[send.destination]
+            try:
+                work = self._links.send(self._buffer[send.start : send.stop], destination, self.tag)
+            except RuntimeError as error:
+                raise _failure(error, self._links, "to", destination, send) from error
+            self._sent.append((work, send))
+
+    def _ask(self, receive: Receive) -> None:
+        source, buffer = self._members[receive.source], self._buffer
+        scratch = None
+        if receive.adds:
+            num_bytes = (receive.stop - receive.start) * buffer.element_size()
+            scratch = self._scratch.take(num_bytes)
+            arriving = scratch[:num_bytes].view(buffer.dtype)
+        else:
+            arriving = buffer[receive.start : receive.stop]
+        try:
+            work = self._links.receive(arriving, source, self.tag)
+        except RuntimeError as error:
+            raise _failure(error, self._links, "from", source, receive) from error
+        self._asked.append(_Asked(work, scratch, arriving))
+
+    def _take(self, receive: Receive, asked: _Asked) -> None:
+        finish(asked.work, self._links, "from", self._members[receive.source], receive)
+        if asked.scratch is not None:
+            self._buffer[receive.start : receive.stop].add_(asked.arriving)
+            self._scratch.give(asked.scratch)
+
+
+def finish(work: Any, links: Links, direction: str, peer: int, piece: Send | Receive | None = None) -> None:
+    """Wait for a message, once: gloo hangs on a second wait for the same."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise _failure(error, links, direction, peer, piece) from error
+    finally:
+        # An error's traceback keeps this frame.
+        del work
+
+
+def _failure(
+    error: RuntimeError, links: Links, direction: str, peer: int, piece: Send | Receive | None
+) -> OperationError:
+    what = "a header" if piece is None else f"elements {piece.start} to {piece.stop}"
+    return OperationError(f"{what} {direction} {links.name(peer)}: {said(error)}")
+
+
+def _bounds(sizes: torch.Tensor) -> list[int]:
+    """Where contributions of these sizes begin and end, one behind the other."""
+    return [0, *itertools.accumulate(sizes.tolist())]

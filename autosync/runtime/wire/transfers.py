@@ -1,0 +1,274 @@
+"""Carries out a plan's transfers on one rank: which memory travels, among whom, and how."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+
+from autosync.plan.expansion import chunk_bounds
+from autosync.plan.types import Plan, Transfer
+from autosync.runtime.engine.device import Placement
+from autosync.runtime.memory.regions import Memory
+from autosync.runtime.memory.unused_variables import NOTHING
+from autosync.runtime.wire.exchange import Coming, Exchange, Flow, TransferId
+from autosync.runtime.wire.host_staging import Staging
+from autosync.runtime.wire.links import Links
+from autosync.runtime.wire.native_collectives import is_native, run_native, run_native_content
+from autosync.runtime.wire.transfer_pieces import Pieces, compile_pieces
+from autosync.runtime.wire.varying_contents import Contents, are_contents
+
+
+class Prepared(NamedTuple):
+    """A transfer (`operation` is its position in the plan) that is ready, before its turn."""
+
+    transfer: Transfer
+    operation: int
+    group: tuple[int, ...]
+    buffer: torch.Tensor
+
+
+Following: TypeAlias = Callable[[], Prepared | None]
+"""Tells a lane's next transfer that it has not told yet; None as long as that is not ready."""
+
+
+class Carrier(Protocol):
+    """Takes part in a transfer in one of its groups, which has several members."""
+
+    def carry(
+        self,
+        transfer: Transfer,
+        group: tuple[int, ...],
+        buffer: torch.Tensor,
+        identity: TransferId,
+        following: Following,
+    ) -> None:
+        """With a flat buffer, which then holds this rank's result."""
+
+    def carry_content(
+        self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, identity: TransferId
+    ) -> list[torch.Tensor]:
+        """With bytes of which the others do not know how many; one a member comes back, nothing where none come."""
+
+    def close(self) -> None:
+        """Let go of what is on its way to nobody."""
+
+
+class Mover:
+    """Takes part in transfers; each lane's come one after another, those of several lanes side by side."""
+
+    def __init__(self, plan: Plan, memory: Memory, links: Links, *, placement: Placement, checks: bool = False) -> None:
+        self._plan = plan
+        self._memory = memory
+        self._rank = links.rank
+        self._contributes = plan.ranks[links.rank].role == "worker"
+        self._contents = Contents(plan, memory, rank=links.rank)
+        self._in_one_order = placement.in_one_order
+        self._carrier: Carrier = (
+            NativeCarrier(links, placement)
+            if plan.backend == "nccl"
+            else HostCarrier(plan, links, placement, checks=checks)
+        )
+        # By lane and members: not every rank takes part in all of a lane's transfers.
+        self._sequences: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        # By lane what is prepared for its next transfers.
+        self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
+
+    def waits_its_turn(self, index: int) -> bool:
+        """Whether nothing can be asked for before its turn: of gloo's own, contents, and what nobody sends."""
+        if self._in_one_order:
+            # The rank's thread goes from lane to lane and to local work between.
+            return True
+        transfer = self._transfer(index)
+        is_ours = not is_native(transfer) and not are_contents(self._plan, transfer)
+        return not is_ours or len(self._group(transfer)) == 1
+
+    def close(self) -> None:
+        """Nothing is carried out any more."""
+        self._carrier.close()
+
+    def _transfer(self, index: int) -> Transfer:
+        transfer = self._plan.operations[index]
+        assert isinstance(transfer, Transfer), "local operations are not transfers"
+        return transfer
+
+    def _group(self, transfer: Transfer) -> tuple[int, ...]:
+        return next(group for group in transfer.groups if self._rank in group)
+
+    def run(self, index: int, iteration: int, following: Callable[[], int | None]) -> None:
+        """Take part in one transfer (by its position in the plan); returns when this rank has its result.
+
+        `following` tells the lane's next transfers in this iteration, as soon as they are ready.
+        """
+        transfer = self._transfer(index)
+        group = self._group(transfer)
+        if len(group) == 1:
+            return
+        place = (transfer.lane, group)
+        identity = TransferId(index, iteration, self._sequences[place], transfer.lane)
+        self._sequences[place] += 1
+        if are_contents(self._plan, transfer):
+            self._move_content(transfer, group, identity)
+        else:
+            self._move(transfer, group, identity, lambda: self._prepare(following(), iteration))
+
+    def _prepare(self, index: int | None, iteration: int) -> Prepared | None:
+        """A transfer that may be asked for before its turn."""
+        if index is None:
+            return None
+        transfer = self._transfer(index)
+        found = Prepared(transfer, index, self._group(transfer), self._buffer(transfer, iteration))
+        self._prepared[transfer.lane].append(found)
+        return found
+
+    def _move(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId, following: Following) -> None:
+        prepared = self._prepared[transfer.lane]
+        buffer = prepared.popleft().buffer if prepared else self._buffer(transfer, identity.iteration)
+        self._carrier.carry(transfer, group, buffer, identity, following)
+        if self._plan.regions[transfer.regions[0]].kind == "param":
+            self._memory.store(transfer.regions)
+
+    def _buffer(self, transfer: Transfer, iteration: int) -> torch.Tensor:
+        """What travels, with this rank's contribution in it."""
+        kind = self._plan.regions[transfer.regions[0]].kind
+        if kind == "param" and transfer.collective == "all_reduce":
+            self._memory.load(transfer.regions)
+        buffer = self._window(transfer, self._memory.view(transfer.regions, iteration))
+        if kind in ("grad", "encoded") and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
+            # A mere server has no gradient of its own; what is here is the last step's.
+            buffer.fill_(NOTHING)
+        return buffer
+
+    def _window(self, transfer: Transfer, buffer: torch.Tensor) -> torch.Tensor:
+        """The part of the buffer that travels: all, or this rank's chunk of an outer split."""
+        if not transfer.within:
+            return buffer
+        outer = next(group for group in transfer.within if self._rank in group)
+        bounds = chunk_bounds(len(buffer), len(outer))
+        position = outer.index(self._rank)
+        return buffer[bounds[position] : bounds[position + 1]]
+
+    def _move_content(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
+        """Contents of a size that is known now only."""
+        outgoing = self._contents.outgoing(transfer, group, identity.iteration)
+        found = self._carrier.carry_content(transfer, group, outgoing, identity)
+        if found:
+            self._contents.arrived(transfer, group, identity.iteration, found)
+
+
+class HostCarrier:
+    """Over a session's links: rounds of ours, and gloo's collectives where the plan has them. They send host memory.
+
+    What lies elsewhere travels in a copy there.
+    """
+
+    def __init__(self, plan: Plan, links: Links, placement: Placement, *, checks: bool) -> None:
+        self._links = links
+        self._rank = links.rank
+        self._device = placement.device
+        transfers = [one for one in plan.operations if isinstance(one, Transfer)]
+        self._flow = Flow(min((one.priority for one in transfers), default=0))
+        lanes = {one.lane for one in transfers}
+        self._exchanges = {lane: Exchange(links, self._flow, checks=checks) for lane in lanes}
+        self._staging: dict[int, Staging] = {}
+        if placement.is_apart:
+            self._staging = {lane: Staging(pins=placement.device.type == "cuda") for lane in lanes}
+
+    def carry(
+        self,
+        transfer: Transfer,
+        group: tuple[int, ...],
+        buffer: torch.Tensor,
+        identity: TransferId,
+        following: Following,
+    ) -> None:
+        if not self._staging:
+            self._carry(transfer, group, buffer, identity, following)
+            return
+        staging, position = self._staging[transfer.lane], group.index(self._rank)
+        with staging.copied(buffer, transfer.collective, num_members=len(group), position=position) as host:
+            self._carry(transfer, group, host, identity)
+
+    def _carry(
+        self,
+        transfer: Transfer,
+        group: tuple[int, ...],
+        buffer: torch.Tensor,
+        identity: TransferId,
+        following: Following | None = None,
+    ) -> None:
+        if is_native(transfer):
+            with self._flow.active(transfer.priority):
+                run_native(transfer.collective, self._links.native(group, transfer.lane), buffer)
+            return
+        self._exchanges[transfer.lane].run(
+            self._pieces(transfer, group, buffer),
+            buffer,
+            members=group,
+            tag=identity.operation,
+            priority=transfer.priority,
+            identity=identity,
+            following=None if following is None else lambda: self._coming(following()),
+        )
+
+    def _coming(self, prepared: Prepared | None) -> Coming | None:
+        if prepared is None:
+            return None
+        transfer, operation, group, buffer = prepared
+        pieces = self._pieces(transfer, group, buffer)
+        return Coming(pieces, buffer, members=group, tag=operation, priority=transfer.priority)
+
+    def _pieces(self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor) -> Pieces:
+        return compile_pieces(
+            transfer.collective,
+            transfer.algorithm,
+            num_members=len(group),
+            position=group.index(self._rank),
+            num_elements=len(buffer),
+            item_bytes=buffer.element_size(),
+            piece_bytes=self._flow.piece_bytes(transfer.priority),
+        )
+
+    def carry_content(
+        self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, identity: TransferId
+    ) -> list[torch.Tensor]:
+        exchange = self._exchanges[transfer.lane]
+        move = {"gather_v": exchange.gather_v, "all_gather_v": exchange.all_gather_v, "broadcast": exchange.broadcast_v}
+        found = move[transfer.collective](
+            content.to("cpu", copy=True) if self._staging else content,
+            members=group,
+            tag=identity.operation,
+            priority=transfer.priority,
+            identity=identity,
+        )
+        return [one.to(self._device, copy=True) for one in found] if self._staging else found
+
+    def close(self) -> None:
+        for exchange in self._exchanges.values():
+            exchange.forget()
+
+
+class NativeCarrier:
+    """By the backend's own collectives alone, in memory of the device: as NCCL does it, which has no messages to tag.
+
+    One group a set of members, whatever the lane, for the rank does all transfers in one order.
+    """
+
+    def __init__(self, links: Links, placement: Placement) -> None:
+        self._links = links
+        self._device = placement.device
+
+    def carry(
+        self, transfer: Transfer, group: tuple[int, ...], buffer: torch.Tensor, _: TransferId, __: Following
+    ) -> None:
+        run_native(transfer.collective, self._links.native(group, 0), buffer)
+
+    def carry_content(
+        self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, _: TransferId
+    ) -> list[torch.Tensor]:
+        return run_native_content(transfer.collective, self._links.native(group, 0), content, self._device)
+
+    def close(self) -> None:
+        return

@@ -1,0 +1,85 @@
+"""Builds the ground that a proposer is opened on: the domain, the known strategies, and the simulators that predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autosync.errors import InputError
+from autosync.search.candidates import Candidate, known_candidates
+from autosync.search.domain import PoolDomain, SpaceDomain
+from autosync.search.pool import Pool
+from autosync.search.prepared_trial import TrialPreparer
+from autosync.search.prior import prior_path
+from autosync.search.proposers.interface import Domain, Ground
+from autosync.search.study_folder import StudySettings
+from autosync.search.target import DdpDomain, ddp_limits
+from autosync.simulators.catalogue import open_simulator
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+from autosync.strategy.space import Limits, Space
+
+SCREEN = "analytical"
+"""The quick simulator that picks, among many strategies, those that the precise simulator predicts."""
+
+NUM_SCREENED = 2500
+NUM_SIMULATED = 1000
+FEWEST_SIMULATED = 96
+LARGE = 250
+"""For each round. Predictions of the precise simulator take longer the more variables and nodes there are. Where their
+product is above `LARGE`, it predicts fewer strategies in proportion, so that a round does not take minutes."""
+
+THOROUGHNESS = 5
+"""The factor by which more strategies are simulated in a study without trials, which has one round only."""
+
+
+def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | None = None) -> Ground:
+    """The ground of a study; with a pool, of a search that is replayed."""
+    model, cluster, allow = preparer.model, preparer.cluster, settings.allow
+    limits = Limits(allow=allow) if settings.target == "autosync" else ddp_limits(allow)
+    space = Space(model=model, cluster=cluster, limits=limits)
+    domain: Domain = SpaceDomain(space=space, plan_of=preparer.plan)
+    if settings.target == "ddp":
+        domain = DdpDomain(model=model, cluster=cluster, allow=limits.allow, plan_of=preparer.plan)
+    if pool is None:
+        known: Sequence[Candidate] = list(known_candidates(model, cluster, domain.contains))
+    else:
+        candidates = [one for one in pool.candidates if one.strategy and _may_be_tried(one.strategy, domain, limits)]
+        if not candidates:
+            raise InputError("the pool has no strategy that may be tried", rule="exact ones, or --allow")
+        domain = PoolDomain(space, [one.strategy for one in candidates if one.strategy is not None])
+        known = [one for one in candidates if one.origin.startswith("preset:")]
+    ground = Ground(
+        model=model,
+        cluster=cluster,
+        domain=domain,
+        limits=limits,
+        known=tuple(known),
+        **simulator_fields(settings.simulator, model, cluster, prior=prior_path(settings.prior)),
+    )
+    if settings.num_trials == 0:
+        return replace(ground, num_simulated=THOROUGHNESS * ground.num_simulated)
+    return ground
+
+
+def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> dict[str, Any]:
+    """The fields of a `Ground` that concern prediction: the named simulator, with the screen in front of it."""
+    simulator = {"simulator": open_simulator(name, model, cluster, prior=prior)}
+    if name == SCREEN:
+        return {**simulator, "num_simulated": NUM_SCREENED}
+    size = max(1.0, len(model.variables) * len(cluster.nodes) / LARGE)
+    return {
+        **simulator,
+        "num_simulated": max(FEWEST_SIMULATED, round(NUM_SIMULATED / size)),
+        "screen": open_simulator(SCREEN, model, cluster),
+        "num_screened": NUM_SCREENED,
+    }
+
+
+def _may_be_tried(strategy: Strategy, domain: Domain, limits: Limits) -> bool:
+    """Whether a recorded strategy is of the allowed classes, and whether the target can express it."""
+    is_ours = isinstance(domain, SpaceDomain) or domain.contains(strategy)
+    return is_ours and set(strategy.classes) <= {"exact", *limits.allow}

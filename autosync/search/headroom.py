@@ -1,0 +1,108 @@
+"""How much there is to gain: what of a step is communication, and what no exact strategy can be faster than."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosync.datasets.schema import Measurement
+from autosync.plan.bound import Bound
+from autosync.search.link_times import LinkTime, busiest_link
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.links import busy_in_words
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+from autosync.units import format_time
+
+LITTLE = 1.02
+"""A gain of less is none to speak of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShares:
+    """Where the time of a step went, in seconds, as far as a measurement can tell.
+
+    `compute` is what the model takes by itself. What a step takes beyond that is communication that compute does not
+    hide: `exposed` while the busiest link was busy, `idle` while neither compute nor that link was, at the least (None
+    where nobody counts bytes: then `exposed` is all of it). `link` is the busiest link, an uplink of a rack and the
+    inside of a node among them, and how long it took for what went over it, hidden or not.
+    """
+
+    step: float
+    compute: float
+    exposed: float
+    idle: float | None
+    link: LinkTime | None
+
+    def __str__(self) -> str:
+        words = [f"compute {format_time(self.compute)}", f"exposed communication {format_time(self.exposed)}"]
+        if self.idle is not None:
+            words.append(f"waiting with idle links {format_time(self.idle)}")
+        if self.link is not None and self.link_share is not None and self.link.seconds > 0:
+            words.append(busy_in_words(self.link.link, self.link_share))
+        return f"{format_time(self.step)} a step: {', '.join(words)}"
+
+    @property
+    def link_share(self) -> float | None:
+        """The share of the step in which the busiest link was busy."""
+        return None if self.link is None else self.link.seconds / self.step
+
+
+def time_shares(
+    measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
+) -> TimeShares:
+    """Where the time of the measured steps of a strategy went; None: of stock DDP as it ships."""
+    step = measurement.median_seconds
+    compute = min(model.step_seconds, step)
+    link = busiest_link(measurement, model, cluster, strategy)
+    idle = None if link is None else max(step - compute - link.seconds, 0.0)
+    return TimeShares(step=step, compute=compute, exposed=step - compute - (idle or 0.0), idle=idle, link=link)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """What a measured step leaves: how near it is to the bound of exact strategies."""
+
+    step: float
+    bound: Bound
+
+    @property
+    def most(self) -> float:
+        """How many times as fast any exact strategy can be at most."""
+        return max(self.step / self.bound.seconds, 1.0)
+
+    @property
+    def share(self) -> float:
+        """The share of the step that any exact strategy needs."""
+        return min(self.bound.seconds / self.step, 1.0)
+
+    def __str__(self) -> str:
+        if self.most == 1.0:
+            return "no exact strategy on this cluster can be faster"
+        return f"{self.share:.2f} of the bound: at most {self.most:.2f} times as fast is left ({self.bound.largest})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PossibleGain:
+    """How many times as fast as stock DDP any exact strategy can be at most, and why no more."""
+
+    default: TimeShares
+    bound: Bound
+
+    @property
+    def most(self) -> float:
+        return Headroom(step=self.default.step, bound=self.bound).most
+
+    def __str__(self) -> str:
+        share = 1 - self.default.compute / self.default.step
+        what = f"communication that compute does not hide is {share:.0%} of stock DDP's step"
+        if self.most == 1.0:
+            return f"{what}: it is as fast as any exact strategy on this cluster can be"
+        if self.most < LITTLE:
+            return f"{what}, and no exact strategy on this cluster can be more than {self.most - 1:.1%} faster"
+        limit = f"no exact strategy on this cluster can be more than {self.most:.2f} times as fast"
+        return f"{what}; {limit} ({self.bound.largest})"
+
+
+def possible_gain(default: Measurement, model: ModelSpec, cluster: ClusterSpec, limit: Bound) -> PossibleGain:
+    """What stock DDP, measured, leaves to be gained."""
+    return PossibleGain(default=time_shares(default, model, cluster, None), bound=limit)

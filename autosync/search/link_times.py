@@ -1,0 +1,100 @@
+"""How long each link of a cluster takes for the bytes of a measured step.
+
+Interfaces count their bytes. Uplinks of racks and the insides of nodes count none: what passes them is what the plan
+sends over them, and of uplinks as many times as much as their nodes' interfaces counted more than planned (headers,
+rows). Rates are those that a probe found, else those of the cluster's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from autosync.datasets.schema import Measurement
+from autosync.plan.lowering import lower
+from autosync.plan.traffic import Traffic, amortised_traffic
+from autosync.search.candidates import default_as_strategy
+from autosync.specs.calibration import Estimate
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.links import inside_name, interface_name, uplink_name
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+
+
+class LinkTime(NamedTuple):
+    """A link by its name, and how long it takes for what a step sends over it."""
+
+    link: str
+    seconds: float
+
+
+def busiest_link(
+    measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
+) -> LinkTime | None:
+    """The link that takes longest; None where nobody counts bytes. No strategy: stock DDP as it ships."""
+    if measurement.bytes_sent is None or measurement.bytes_received is None or len(cluster.nodes) < 2:
+        return None
+    counted = _by_node(cluster, measurement.bytes_sent), _by_node(cluster, measurement.bytes_received)
+    loads = list(_interfaces(cluster, counted))
+    if cluster.racks or any(node.intra_bandwidth for node in cluster.nodes):
+        run = strategy or default_as_strategy(model, cluster).strategy
+        assert run is not None, "what stock DDP does is a strategy too"
+        planned = amortised_traffic(lower(run, model, cluster), cluster)
+        loads += [*_uplinks(cluster, counted, planned), *_insides(cluster, planned)]
+    return max(loads, key=lambda load: load.seconds)
+
+
+_Counted = tuple[dict[int, float], dict[int, float]]
+"""Bytes out of and into nodes, by their position."""
+
+
+def _by_node(cluster: ClusterSpec, num_bytes: Sequence[float]) -> dict[int, float]:
+    """Ranks of a node have one interface, and each tells what that counted."""
+    found: dict[int, float] = {}
+    for rank, amount in zip(cluster.ranks, num_bytes, strict=False):
+        found[rank.node] = max(amount, found.get(rank.node, 0.0))
+    return found
+
+
+def _interfaces(cluster: ClusterSpec, counted: _Counted) -> Iterator[LinkTime]:
+    out, into = counted
+    for position, node in enumerate(cluster.nodes):
+        probed = cluster.calibration.node(node.name) if cluster.calibration else None
+        rate_out = _rate(node.bandwidth_out, probed.rate_out if probed else None)
+        rate_in = _rate(node.bandwidth_in, probed.rate_in if probed else None)
+        yield LinkTime(interface_name(node.name, "out"), out.get(position, 0.0) / rate_out)
+        yield LinkTime(interface_name(node.name, "in"), into.get(position, 0.0) / rate_in)
+
+
+def _uplinks(cluster: ClusterSpec, counted: _Counted, planned: Traffic) -> Iterator[LinkTime]:
+    out, into = counted
+    probed = {rack.name: rack for rack in cluster.calibration.racks} if cluster.calibration else {}
+    for position, rack in enumerate(cluster.racks):
+        nodes = [number for number, node in enumerate(cluster.nodes) if node.rack == rack.name]
+        one = probed.get(rack.name)
+        more_out = _times_planned(nodes, out, planned.node_out.tolist())
+        more_in = _times_planned(nodes, into, planned.node_in.tolist())
+        rate_out = _rate(rack.uplink_out, one.rate_out if one else None)
+        rate_in = _rate(rack.uplink_in, one.rate_in if one else None)
+        yield LinkTime(uplink_name(rack.name, "out"), more_out * float(planned.rack_out[position]) / rate_out)
+        yield LinkTime(uplink_name(rack.name, "in"), more_in * float(planned.rack_in[position]) / rate_in)
+
+
+def _times_planned(nodes: Sequence[int], counted: dict[int, float], planned: Sequence[float]) -> float:
+    """How many times as much as planned the interfaces of some nodes counted; servers may not have told."""
+    told = [number for number in nodes if number in counted]
+    expected = sum(planned[number] for number in told)
+    return sum(counted[number] for number in told) / expected if expected > 0 else 1.0
+
+
+def _insides(cluster: ClusterSpec, planned: Traffic) -> Iterator[LinkTime]:
+    """Each rank sends at the rate of its node's inside; this is the mean over them, so the busiest takes no less."""
+    for position, node in enumerate(cluster.nodes):
+        if node.intra_bandwidth and node.devices > 1:
+            probed = cluster.calibration.node(node.name) if cluster.calibration else None
+            rate = _rate(node.intra_bandwidth, probed.rate_within if probed else None) * node.devices
+            yield LinkTime(inside_name(node.name), float(planned.node_within[position]) / rate)
+
+
+def _rate(claimed: float, probed: Estimate | None) -> float:
+    return claimed if probed is None or probed.value <= 0 else probed.value

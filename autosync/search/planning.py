@@ -1,0 +1,221 @@
+"""Plans a tuning run: reads and checks everything that the user named. It starts nothing and writes nothing.
+
+New, resumed and replayed studies differ here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autosync.datasets.storage import absolute, check_storage, without_password
+from autosync.datasets.studies import STUDIES_FOLDER, storage_named
+from autosync.errors import InputError
+from autosync.search.operands import (
+    ClusterOperand,
+    LauncherOperand,
+    ModelOperand,
+    cluster_name,
+    cluster_spec_of,
+    model_name,
+    model_spec_of,
+)
+from autosync.search.pool import read_pool
+from autosync.search.prepared_trial import TrialPreparer
+from autosync.search.prior import PRIOR_SIMULATOR, SHIPPED_PRIOR, check_prior, prior_ships
+from autosync.search.progress import SILENT, ProgressListener
+from autosync.search.proposers.catalogue import PROPOSERS
+from autosync.search.study_folder import (
+    CHANGEABLE,
+    StudyFolder,
+    StudySettings,
+    check_name,
+    known_study_folder,
+    new_study_folder,
+    read_settings,
+)
+from autosync.search.tuning_plan import TuningPlan
+from autosync.simulators.catalogue import SIMULATORS
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.consent import (
+    Consent,
+    FileAction,
+    cluster_actions,
+    link_action,
+    refuse,
+    require,
+    storage_actions,
+    task_actions,
+)
+from autosync.specs.model_file import load_model
+from autosync.specs.profile.quality import profile_warning
+from autosync.specs.task_file import is_task, load_task
+from autosync.trials.ranks import plan_launch
+
+
+def plan_tuning(
+    *,
+    model: ModelOperand | None,
+    cluster: ClusterOperand | None,
+    launcher: LauncherOperand | None = None,
+    study: str | None,
+    settings: Mapping[str, Any],
+    storage: str | None = None,
+    resume: str | None = None,
+    replay: str | None = None,
+    consent: Consent = refuse,
+    is_dry: bool = False,
+    progress: ProgressListener = SILENT,
+) -> TuningPlan:
+    """Read and check everything. A task is profiled, because the strategies to try depend on its profile.
+
+    `settings` are the fields of `StudySettings` that the user gave; None means not given. A resumed study keeps the
+    settings of its beginning, except for those of `CHANGEABLE`. Programs and hosts that a study's folder names are run
+    and contacted only with `consent`. With `is_dry` nothing of that is run.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name, registry in (("proposer", PROPOSERS), ("simulator", SIMULATORS)):
+        if name in given:
+            given[name] = registry.name_of(given[name])
+    if storage is not None:
+        storage = absolute(storage)
+        # Before a task is profiled, and before there is a folder.
+        check_storage(storage)
+    if resume is not None:
+        return _resumed(resume, given, storage, consent=consent, is_dry=is_dry)
+    if study is not None:
+        check_name(study)
+    _choose_prior(given, is_replay=replay is not None)
+    require([*_elsewhere(given.get("prior")), *_elsewhere(replay)], consent)
+    given["storage"] = None if storage is None else without_password(storage)
+    if replay is not None:
+        return _replayed(replay, model, cluster, study=study, settings=given, storage=storage)
+    if model is None or cluster is None:
+        missing = "MODEL" if model is None else "--cluster"
+        raise InputError(f"{missing} is missing", rule="a new study needs a model and a cluster")
+    return _new(model, cluster, launcher, study=study, settings=given, storage=storage, progress=progress)
+
+
+def _choose_prior(given: dict[str, Any], *, is_replay: bool) -> None:
+    """Settle the prior and its simulator where the user left them open."""
+    # The shipped prior has learned from the shipped records: a replay of those would be told the answers.
+    if not given.keys() & {"prior", "simulator"} and not is_replay and prior_ships():
+        given["prior"] = SHIPPED_PRIOR
+    if "prior" in given:
+        given.setdefault("simulator", PRIOR_SIMULATOR)
+        check_prior(given["prior"], given["simulator"])
+
+
+def _new(
+    model: ModelOperand,
+    cluster: ClusterOperand,
+    launcher: LauncherOperand | None,
+    *,
+    study: str | None,
+    settings: Mapping[str, Any],
+    storage: str | None,
+    progress: ProgressListener,
+) -> TuningPlan:
+    task, cluster_spec = model_name(model), cluster_spec_of(cluster, launcher)
+    # Refuses a cluster that cannot be started before a task is run.
+    plan_launch(cluster_spec, Path())
+    progress.note(f"profiling {task}" if is_task(task) else f"reading {task}")
+    spec = model_spec_of(model)
+    if (words := profile_warning(spec)) is not None:
+        progress.note(words)
+    folder = new_study_folder(study, spec, cluster_spec)
+    return TuningPlan(
+        settings=StudySettings(name=folder.path.name, task=task, cluster=cluster_name(cluster), **settings),
+        preparer=TrialPreparer(spec, cluster_spec),
+        folder=folder,
+        is_new=True,
+        storage=storage,
+        request=plan_launch(cluster_spec, folder.logs / "ranks-1")[1],
+        named=(
+            *task_actions(task, file=task),
+            *cluster_actions(cluster_spec, file=cluster_name(cluster)),
+            *storage_actions(settings["storage"], file="--storage"),
+        ),
+    )
+
+
+def _elsewhere(source: str | None) -> list[FileAction]:
+    """The storage outside of its folder that reading a study's records would contact."""
+    if source in {None, SHIPPED_PRIOR}:
+        return []
+    path = Path(str(source)) if Path(str(source)).exists() else Path(STUDIES_FOLDER) / str(source)
+    return storage_named(path)
+
+
+def _replayed(
+    replay: str,
+    model: ModelOperand | None,
+    cluster: ClusterOperand | None,
+    *,
+    study: str | None,
+    settings: Mapping[str, Any],
+    storage: str | None,
+) -> TuningPlan:
+    """A new study that searches recorded trials."""
+    names = (None if model is None else model_name(model), None if cluster is None else cluster_name(cluster))
+    pool = read_pool(replay, model=names[0], cluster=names[1])
+    folder = new_study_folder(study, pool.model, pool.cluster)
+    return TuningPlan(
+        settings=StudySettings(
+            name=folder.path.name, task=pool.model.name, cluster=pool.cluster.name, replay=replay, **settings
+        ),
+        preparer=TrialPreparer(pool.model, pool.cluster),
+        folder=folder,
+        is_new=True,
+        storage=storage,
+        pool=pool,
+    )
+
+
+def _resumed(
+    name: str, settings: Mapping[str, Any], storage: str | None, *, consent: Consent, is_dry: bool
+) -> TuningPlan:
+    """A study that goes on with the settings in its folder."""
+    folder = known_study_folder(name)
+    begun = read_settings(folder)
+    given = {key: settings[key] for key in CHANGEABLE if settings.get(key) is not None}
+    if storage is not None and (begun.storage is None or without_password(storage) != begun.storage):
+        where = begun.storage or f"the journal in {folder.path}"
+        rule = "a study that is resumed stays where it was begun"
+        raise InputError(f"the trials of {name} are in {where}", rule=rule, hint="leave out --storage")
+    model, cluster = load_model(str(folder.model)), load_cluster(str(folder.cluster))
+    read = [*_elsewhere(begun.prior), *_elsewhere(begun.replay)]
+    named = [*read, *_named_by(folder, begun, cluster, is_typed=storage is not None)]
+    require(read if is_dry else named, consent)
+    if begun.replay is None and is_task(begun.task) and not is_dry:
+        # Refused here: on the ranks it would count as a failure of every strategy.
+        load_task(begun.task)
+    pool = None if begun.replay is None else read_pool(begun.replay, model=model.name, cluster=cluster.name)
+    return TuningPlan(
+        settings=replace(begun, **given),
+        preparer=TrialPreparer(model, cluster),
+        folder=folder,
+        is_new=False,
+        storage=storage or begun.storage,
+        pool=pool,
+        request=None if pool else plan_launch(cluster, folder.logs / "ranks-1")[1],
+        named=tuple(named),
+    )
+
+
+def _named_by(folder: StudyFolder, begun: StudySettings, cluster: ClusterSpec, *, is_typed: bool) -> list[FileAction]:
+    """All that going on with a study would run, reach or write to because its folder names it."""
+    settings = str(folder.settings)
+    written = [link_action(path, file=str(folder.path), place=name) for name, path in folder.links.items()]
+    if not is_typed:
+        written += storage_actions(begun.storage, file=settings)
+    if begun.replay is not None:
+        return written
+    return [
+        *task_actions(begun.task, file=settings),
+        *cluster_actions(cluster, file=str(folder.cluster), place=""),
+        *written,
+    ]

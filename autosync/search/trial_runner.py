@@ -1,0 +1,183 @@
+"""One trial: a candidate becomes a contestant of the trial service, what comes of it a record."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from autosync.datasets.facts import cluster_spec, model_spec
+from autosync.datasets.schema import Failure, Flag, Measurement, Record
+from autosync.plan.bound import Bound, bound, rates_of
+from autosync.search.candidates import Candidate
+from autosync.search.measurement_effort import Effort
+from autosync.search.prepared_trial import PreparedTrial, TrialPreparer
+from autosync.search.target import Target
+from autosync.specs.background_load import BUSY_SHARE
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.emit.ddp import settings_for
+from autosync.strategy.emit.settings import DdpSettings, as_it_ships
+from autosync.strategy.files import dump_strategy
+from autosync.trials.contestant import Contestant
+from autosync.trials.policy import Policy, measure
+from autosync.trials.samples import Service
+from autosync.trials.service import StepSamples, TrialFailed
+
+
+class ComparingService(Service, Protocol):
+    """What tuning needs of a trial service: it also tells of losses, and of the difference of two contestants."""
+
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples: ...
+    def difference(self, first: str, second: str) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRunner:
+    """What all trials of a study share.
+
+    `target` is what runs strategies: our engine, or stock DDP with the settings that express them. With `is_recorded`
+    nothing runs: trials take what records have. `dilation` is how many times as long as recorded replayed compute
+    takes. `others_share` tells the share of this machine's processor time that other programs used since it was last
+    asked; None where ranks run elsewhere. With more than `max_other_cpu` the machine was busy.
+    """
+
+    study: str
+    service: ComparingService
+    preparer: TrialPreparer
+    is_replayed: bool
+    effort: Effort
+    target: Target = "autosync"
+    is_recorded: bool = False
+    dilation: float = 1.0
+    others_share: Callable[[], float] | None = None
+    max_other_cpu: float = BUSY_SHARE
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.preparer.model
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        return self.preparer.cluster
+
+    def bundle(self, candidate: Candidate) -> Bundle | None:
+        """The candidate as a bundle; None for stock DDP as it ships."""
+        return self.preparer.prepare(candidate).bundle
+
+    def contestant(self, candidate: Candidate) -> Contestant:
+        """The candidate as a contestant."""
+        if candidate.strategy is None or (self.target == "ddp" and not self.is_recorded):
+            return Contestant(name=candidate.name, ddp=self.ddp_settings(candidate))
+        return Contestant(name=candidate.name, bundle=self.bundle(candidate))
+
+    def ddp_settings(self, candidate: Candidate, *, gradient_as_bucket_view: bool = True) -> DdpSettings:
+        """Stock DDP as it ships, or with the settings that express a candidate's strategy."""
+        if candidate.strategy is None:
+            return as_it_ships(self.model, is_replayed=self.is_replayed)
+        settings = settings_for(
+            candidate.strategy, self.model, self.cluster, gradient_as_bucket_view=gradient_as_bucket_view
+        )
+        return replace(settings, frozen=()) if self.is_replayed else settings
+
+    def policy(self, best_seconds: float | None) -> Policy:
+        """How long a strategy is measured; before the first one was, by the least that any can take."""
+        return self.effort.policy(best_seconds or self.bound().seconds)
+
+    def bound(self) -> Bound:
+        """What no exact strategy can beat. A replay draws the rows that it touches evenly."""
+        return bound(self.model, self.cluster, rates=rates_of(self.cluster), even_rows=self.is_replayed)
+
+    def run(
+        self, candidate: Candidate, number: int, *, best_seconds: float | None = None, is_repeated: bool = False
+    ) -> Record:
+        """Try a candidate on the cluster; stop early if it is clearly worse than the best so far.
+
+        `is_repeated` says that it is tried again after a failure that was put down to the machines.
+        """
+        started = dt.datetime.now(tz=dt.UTC)
+        outcome: Measurement | Failure
+        self.other_cpu_share()
+        try:
+            outcome = measure(
+                self.service,
+                self.contestant(candidate),
+                self.policy(best_seconds),
+                best_seconds=best_seconds,
+                compute_seconds=self.model.step_seconds,
+            )
+        except TrialFailed as failure:
+            outcome = failure.as_record(is_repeated=is_repeated)
+        else:
+            outcome = self._beside_others(outcome)
+        return self._record(self.preparer.prepare(candidate), number, started, outcome)
+
+    def other_cpu_share(self) -> float | None:
+        """What other programs used of this machine's processors since this was last asked, where that can be known."""
+        return None if self.others_share is None else round(self.others_share(), 4)
+
+    def _beside_others(self, measurement: Measurement) -> Measurement:
+        """A measurement that says what others used meanwhile, flagged where that was too much."""
+        share = self.other_cpu_share()
+        is_busy = share is not None and share > self.max_other_cpu
+        flags: tuple[Flag, ...] = (*measurement.flags, "busy_machine") if is_busy else measurement.flags
+        return replace(measurement, other_cpu_share=share, flags=flags)
+
+    def _environment(self) -> dict[str, str]:
+        """What the measurement depends on, with what speaks against the profile that the model comes from."""
+        profiled = self.model.timeline.profiled
+        return {
+            **environment(self.cluster),
+            **({"engine": "torch_ddp"} if self.target == "ddp" else {}),
+            **({"profile": ", ".join(profiled.flags)} if profiled is not None and profiled.flags else {}),
+        }
+
+    def _record(
+        self, trial: PreparedTrial, number: int, started: dt.datetime, outcome: Measurement | Failure
+    ) -> Record:
+        strategy, bundle = trial.candidate.strategy, trial.bundle
+        return Record(
+            study=self.study,
+            trial=number,
+            origin=trial.candidate.origin,
+            model_name=self.model.name,
+            model_fingerprint=self.model.fingerprint(),
+            cluster_name=self.cluster.name,
+            cluster_fingerprint=self.cluster.fingerprint(),
+            strategy=None if strategy is None else dump_strategy(strategy),
+            strategy_id=None if bundle is None else bundle.strategy_id,
+            plan_id=None if bundle is None else bundle.plan_id,
+            classes=("exact",) if strategy is None else tuple(sorted(strategy.classes)),
+            measurement=outcome if isinstance(outcome, Measurement) else None,
+            failure=outcome if isinstance(outcome, Failure) else None,
+            plan=trial.facts,
+            model_spec=model_spec(self.model).spec_id,
+            cluster_spec=cluster_spec(self.cluster).spec_id,
+            environment=self._environment(),
+            compute="replayed" if self.is_replayed else "real",
+            network="emulated" if self.cluster.is_emulated else "real",
+            dilation=self.dilation,
+            started=started.isoformat(timespec="seconds"),
+        )
+
+
+def environment(cluster: ClusterSpec) -> dict[str, str]:
+    """What a measurement depends on beside model, cluster and strategy."""
+    from importlib.metadata import version
+
+    from autosync import __version__
+
+    return {
+        "autosync": __version__,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "kernel": platform.release(),
+        "cpu": platform.machine(),
+        # Where all ranks are on this machine they share its processors.
+        **({"processors": str(os.cpu_count())} if cluster.is_one_machine else {}),
+        "backend": cluster.backend,
+    }

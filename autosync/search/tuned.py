@@ -1,0 +1,103 @@
+"""The end of tuning: the winner's bundle, the summary, and how the winner is used."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync import jsonio
+from autosync.datasets.schema import Record
+from autosync.search.guarantee import Verdict
+from autosync.search.own_cost import peak_memory_bytes
+from autosync.search.running_study import RunningStudy
+from autosync.search.search_loop import SearchLoop
+from autosync.search.summary import summary_fields
+from autosync.search.tuning_plan import TuningPlan
+from autosync.search.winner_usage import bundle_of, usage, write_bundle
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecords:
+    """All records of a study: of the search in their order, of the proof alone, and of failures of the machines."""
+
+    searched: tuple[Record, ...]
+    baselines: tuple[Record, ...]
+    outages: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """The result of tuning: the study's folder, the verdict, and the fields of `summary.json`.
+
+    `records` has the trials of the search in their order, `baselines` those that were run for the proof alone.
+    """
+
+    folder: Path
+    model: ModelSpec
+    cluster: ClusterSpec
+    records: tuple[Record, ...]
+    baselines: tuple[Record, ...]
+    verdict: Verdict
+    summary: dict[str, object]
+
+
+def records_of(running: RunningStudy, search: SearchLoop) -> TrialRecords:
+    """The records of a study that is still open."""
+    return TrialRecords(
+        searched=tuple(search.status.records),
+        baselines=tuple(running.study.for_proof()),
+        outages=tuple(running.study.outages()),
+    )
+
+
+def hand_over(
+    plan: TuningPlan,
+    running: RunningStudy,
+    search: SearchLoop,
+    verdict: Verdict,
+    records: TrialRecords,
+    *,
+    output: Path | None,
+    began: float,
+) -> Tuned:
+    """Write the winner's bundle and the summary. `began` is when tuning began, by the monotonic clock."""
+    trials, folder = running.trials, plan.folder
+    bundle = bundle_of(trials, verdict.winner)
+    path = write_bundle(bundle, folder.best, output)
+    how = usage(verdict.winner, bundle, path, script=folder.script)
+    if how.script is not None:
+        jsonio.write_text(folder.script, how.script)
+    summary = summary_fields(
+        study=running.study.name,
+        model=plan.model,
+        cluster=plan.cluster,
+        records=records.searched,
+        baselines=records.baselines,
+        outages=records.outages,
+        verdict=verdict,
+        limit=trials.bound(),
+        usage=how,
+        bundle=folder.best,
+    )
+    wall_seconds = time.monotonic() - began
+    summary |= {
+        "proposer": plan.settings.proposer,
+        "ended": search.ended,
+        "wall_seconds": round(wall_seconds, 3),
+        "search_seconds": round(search.search_seconds, 3),
+        "own_seconds": round(wall_seconds - running.service.busy_seconds, 3),
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+    jsonio.write_json(folder.summary, summary)
+    return Tuned(
+        folder=folder.path,
+        model=plan.model,
+        cluster=plan.cluster,
+        records=records.searched,
+        baselines=records.baselines,
+        verdict=verdict,
+        summary=summary,
+    )

@@ -1,0 +1,114 @@
+"""A tuning plan: a study that will start or go on. `planning` makes it, `tune` acts on it, a dry run shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from autosync.launchers.request import LaunchRequest
+from autosync.search.candidates import STOCK_DDP, Candidate
+from autosync.search.ground_builder import build_ground
+from autosync.search.pool import Pool, RecordedService
+from autosync.search.prepared_trial import TrialPreparer
+from autosync.search.proposers.catalogue import open_proposer
+from autosync.search.proposers.interface import Ground
+from autosync.search.rounds import first_round, predicted
+from autosync.search.study import Study, begin_study, resume_study
+from autosync.search.study_folder import StudyFolder, StudySettings
+from autosync.search.trial_runner import ComparingService, TrialRunner
+from autosync.specs.background_load import BackgroundLoad
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.consent import FileAction, remember
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import split_dilation
+from autosync.specs.task_file import is_task
+from autosync.trials.service import TrialService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningPlan:
+    """What is tuned, where, in which folder, and what the cluster's launcher would start for it (in a replay nothing).
+
+    `storage` is the whole URL of the study's storage, `pool` what a replay takes its measurements from. `named` is what
+    would be run or reached: of a new study what the user typed, of one that is resumed what its folder names.
+    """
+
+    settings: StudySettings
+    preparer: TrialPreparer
+    folder: StudyFolder
+    is_new: bool
+    storage: str | None = None
+    pool: Pool | None = None
+    request: LaunchRequest | None = None
+    named: tuple[FileAction, ...] = ()
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.preparer.model
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        return self.preparer.cluster
+
+    def open_study(self) -> Study:
+        """Begin the study, or open it again."""
+        if self.is_new:
+            # Whoever typed it is not asked when the study is resumed, or its bundle launched.
+            remember(self.named)
+            return begin_study(self.folder, self.model, self.cluster, self.settings, storage=self.storage)
+        return resume_study(self.folder, self.model, self.cluster, storage=self.storage)
+
+    def service(self) -> AbstractContextManager[ComparingService]:
+        """Who runs the trials."""
+        if self.pool is not None:
+            return RecordedService(self.pool)
+        return TrialService(
+            target=self.settings.task,
+            model=self.model,
+            cluster=self.cluster,
+            folder=self.folder.logs,
+            seed=self.settings.seed,
+            timeout_seconds=self.settings.trial_timeout_seconds,
+        )
+
+    def trials(self, study: str, service: ComparingService) -> TrialRunner:
+        """How each strategy is tried, and what its record is to say."""
+        return TrialRunner(
+            study=study,
+            service=service,
+            preparer=self.preparer,
+            effort=self.settings.effort,
+            target=self.settings.target,
+            **self.circumstances(),
+        )
+
+    def circumstances(self) -> Mapping[str, Any]:
+        """What records say of the trials beside what was tried."""
+        if self.pool is not None:
+            record = next(iter(self.pool.records.values()))
+            return {"is_replayed": record.compute == "replayed", "is_recorded": True, "dilation": record.dilation}
+        return {
+            "is_replayed": not is_task(self.settings.task),
+            "dilation": split_dilation(self.settings.task)[1] or 1.0,
+            # Ranks that run elsewhere do not share this machine's processors.
+            "others_share": BackgroundLoad().share if self.cluster.is_one_machine else None,
+        }
+
+    def ground(self) -> Ground:
+        """What a proposer searches, and the simulators that predict for it."""
+        return build_ground(self.settings, self.preparer, self.pool)
+
+    def first(self, count: int) -> list[Candidate]:
+        """What would be tried first, of a study that is new; without trials, what would be proved."""
+        if not self.is_new:
+            return []
+        ground, settings = self.ground(), self.settings
+        proposer = open_proposer(settings.proposer, ground)
+        if settings.num_trials == 0:
+            num_finalists = settings.effort.num_predicted
+            return predicted(proposer, num_finalists, ground.simulator, seed=settings.seed)[:count]
+        num_left = settings.num_trials - 1
+        followers = first_round(proposer, num_left, seed=settings.seed) if num_left and count > 1 else []
+        return [STOCK_DDP, *followers][:count]

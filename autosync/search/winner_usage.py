@@ -1,0 +1,86 @@
+"""Handing over: the winner's bundle, what it needs to run, and how a training script comes by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autosync.errors import DoesNotApplyError
+from autosync.search.candidates import default_as_strategy
+from autosync.search.guarantee import ProofResult
+from autosync.search.trial_runner import TrialRunner
+from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.emit.ddp import settings_for, why_not_ddp
+from autosync.strategy.emit.script import call, emit_settings
+from autosync.strategy.emit.settings import DdpSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinnerUsage:
+    """How to train by what won.
+
+    `lines` are for people. `settings` is how stock DDP does it, None where it cannot, and `refusal` then says why.
+    `script` is Python source that the lines speak of, where these settings are too much for a line.
+    """
+
+    lines: tuple[str, ...]
+    settings: DdpSettings | None
+    refusal: str = ""
+    script: str | None = None
+
+
+def bundle_of(trials: TrialRunner, winner: ProofResult) -> Bundle:
+    """The winner's bundle. Where stock DDP wins it has its buckets as a strategy."""
+    bundle = trials.bundle(winner.candidate) or trials.bundle(default_as_strategy(trials.model, trials.cluster))
+    assert bundle is not None, "every strategy has a bundle"
+    return bundle
+
+
+def write_bundle(bundle: Bundle, best: Path, output: Path | None) -> Path:
+    """Write the bundle into its study, and where the user wants it; the path to speak of."""
+    save_bundle(best, bundle)
+    if output is not None:
+        save_bundle(output, bundle)
+    return output or best
+
+
+def usage(winner: ProofResult, bundle: Bundle, path: Path, *, script: Path) -> WinnerUsage:
+    """How to train by the winner, whose bundle lies at a path; `script` is where stock DDP's settings may be put."""
+    settings = winner.contestant.settings
+    if settings is not None:
+        return _with_stock_ddp(settings, bundle, script)
+    try:
+        settings, refusal = settings_for(bundle.strategy, bundle.model, bundle.cluster), ""
+    except DoesNotApplyError:
+        settings, refusal = None, why_not_ddp(bundle.strategy, bundle.model, bundle.cluster)[0]
+    serves = any(node.role == "server" for node in bundle.cluster.nodes)
+    lines = [
+        "in the training script, after init_process_group and in place of DistributedDataParallel:",
+        "    import autosync",
+        "    model, optimizer = autosync.parallelize(model, optimizer)",
+        f"started by: autosync launch {path} -- train.py",
+        f"or as before: AUTOSYNC_BUNDLE={path} torchrun … train.py"
+        + (" (and `autosync serve` on nodes that only serve)" if serves else ""),
+    ]
+    if settings is not None:
+        lines.append(f"or without autosync, by stock DDP: autosync emit {path} --to ddp -o tuned_ddp.py")
+    else:
+        lines.append(f"stock DDP cannot do the same: {refusal}")
+    return WinnerUsage(lines=tuple(lines), settings=settings, refusal=refusal)
+
+
+def _with_stock_ddp(settings: DdpSettings, bundle: Bundle, script: Path) -> WinnerUsage:
+    if settings.is_stock:
+        lines: tuple[str, ...] = ("leave the training script as it is: DistributedDataParallel(model)",)
+        return WinnerUsage(lines=lines, settings=settings)
+    if settings.hook is None and not settings.frozen and len(call(settings)) <= 100:
+        lines = ("in the training script:", f"    model = {call(settings)}")
+        return WinnerUsage(lines=lines, settings=settings)
+    lines = (
+        f"copy {script} beside the training script, and in place of DistributedDataParallel(model):",
+        f"    from {script.stem} import wrap",
+        "    model = wrap(model)",
+    )
+    # Not by `autosync emit`: the bundle has the buckets, and knows nothing of the flags that were proved with them.
+    emitted = emit_settings(settings, bundle.strategy, bundle.model, bundle.cluster)
+    return WinnerUsage(lines=lines, settings=settings, script=emitted.python)

@@ -1,0 +1,91 @@
+"""The load that other programs put on this machine's processors (Linux).
+
+Other programs are all processes but this one, its descendants, and the kernel's threads, which do our network's work.
+Time that the host of a virtual machine takes away counts as theirs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+BUSY_SHARE = 0.15
+"""The machine counts as busy where other programs use a larger share."""
+
+_KERNEL_THREADS = 2
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadShare:
+    """The share of all processor time that other programs used, and the ticks of the interval."""
+
+    share: float
+    num_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticks:
+    others_ticks: int
+    all_ticks: int
+
+
+class BackgroundLoad:
+    """Measures the load of other programs since its last call."""
+
+    def __init__(self, proc: Path = _PROC) -> None:
+        self._proc = proc
+        self._last = self._look()
+
+    def share(self) -> float:
+        """The share of processor time that other programs used since the last call; 0 where no tick has passed."""
+        return self.usage().share
+
+    def usage(self) -> LoadShare:
+        """The same with the ticks of all processors in the interval: the share of a short one means little."""
+        before, self._last = self._last, self._look()
+        ticks = self._last.all_ticks - before.all_ticks
+        # The time of an ended process is added to its parent's when that waits for it. Until then no process has it.
+        used = max(0, self._last.others_ticks - before.others_ticks)
+        return LoadShare(share=min(1.0, used / ticks) if ticks > 0 else 0.0, num_ticks=ticks)
+
+    def _look(self) -> _Ticks:
+        words = self._proc.joinpath("stat").read_text().split("\n", 1)[0].split()
+        all_ticks = sum(int(word) for word in words[1:9])
+        stolen_ticks = int(words[8])
+        parents: dict[int, int] = {}
+        ticks: dict[int, int] = {}
+        for entry in self._proc.iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                # The name in parentheses may hold any characters.
+                fields = entry.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            pid = int(entry.name)
+            parents[pid] = int(fields[1])
+            ticks[pid] = sum(int(field) for field in fields[11:15])
+        ours = _descendants(os.getpid(), parents)
+        others = sum(
+            used
+            for pid, used in ticks.items()
+            if pid not in ours and pid != _KERNEL_THREADS and parents[pid] != _KERNEL_THREADS
+        )
+        return _Ticks(others_ticks=others + stolen_ticks, all_ticks=all_ticks)
+
+
+def _descendants(root: int, parents: dict[int, int]) -> set[int]:
+    """A process with its children, their children and so on."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, [])
+    return found

@@ -1,0 +1,51 @@
+"""The launchers by name, and what each says of the machines that it starts ranks on.
+
+The classes live in `autosync.launchers`, above this package, or in packages of third parties (entry-point group
+`autosync.launchers`). They are imported when a cluster is asked about its launcher.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from autosync.registry import Registry
+
+LAUNCHERS = Registry(
+    "launcher",
+    {
+        "kubernetes": "autosync.launchers.kubernetes:KubernetesLauncher",
+        "local": "autosync.launchers.local:LocalLauncher",
+        "ray": "autosync.launchers.ray:RayLauncher",
+        "slurm": "autosync.launchers.slurm:SlurmLauncher",
+        "ssh": "autosync.launchers.ssh:SshLauncher",
+        "testbed": "autosync.launchers.testbed:TestbedLauncher",
+    },
+)
+
+
+class LauncherTraits(Protocol):
+    """The properties of a launcher that specs and simulators depend on."""
+
+    is_one_machine: bool
+    """All ranks run on this machine and share its processors and memory."""
+
+    is_emulated: bool
+    """The network between the nodes is emulated; its rates are those of the cluster file."""
+
+    way: str
+    """How other machines are reached, in messages: `by ssh`. Empty where all ranks run on this machine."""
+
+    default_python: str
+    """The Python of the ranks where the cluster file names none."""
+
+
+def launcher_traits(name: str) -> LauncherTraits:
+    """The properties of the launcher called `name`; UnknownNameError lists the known names."""
+    launcher: LauncherTraits = LAUNCHERS.get(name)()
+    return launcher
+
+
+def shares_loopback(name: str) -> bool:
+    """Whether nodes share this machine's own network, so that ranks talk over loopback."""
+    traits = launcher_traits(name)
+    return traits.is_one_machine and not traits.is_emulated

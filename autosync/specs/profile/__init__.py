@@ -1,0 +1,1 @@
+"""Profiling: runs a task's real model and writes a model spec from what was recorded."""

@@ -1,0 +1,101 @@
+"""Reads autograd's graph of a step: the operations that used each parameter, the first use, and the rows.
+
+Module hooks see only calls of modules. The graph of the loss shows every use, also of a weight that another module's
+code uses (a word embedding as output layer), and it tells dense gradients from sparse ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# These pass a weight on in another shape or precision: an operation on their result uses the weight.
+_HANDED_ON = {"TBackward0", "TransposeBackward0", "ToCopyBackward0"}
+_EMBEDDINGS = {"EmbeddingBackward0", "EmbeddingBagBackward0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterUses:
+    """The uses of one parameter in one microstep.
+
+    `operations` are their names in autograd. `first_sequence` orders the first use among all records. `ids` are the
+    rows that embedding operations looked up, each with its padding row (-1: none).
+    """
+
+    operations: tuple[str, ...]
+    first_sequence: int
+    ids: tuple[tuple[torch.Tensor, int], ...] = ()
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether all uses look up rows, so that all other rows of the gradient are zero."""
+        return bool(self.operations) and all(operation in _EMBEDDINGS for operation in self.operations)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether any use looks up rows."""
+        return any(operation in _EMBEDDINGS for operation in self.operations)
+
+
+def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, ParameterUses]:
+    """The uses of each parameter, by name. `names` maps the `id` of a parameter to its name.
+
+    Parameters whose use hides in a custom autograd function are missing (reentrant checkpointing, a compiled graph).
+    """
+    users = _users(loss.grad_fn)
+    uses = {}
+    for node, direct in users.items():
+        parameter = getattr(node, "variable", None)
+        if parameter is None or id(parameter) not in names:
+            continue
+        final = [user for node in direct for user in _final_users(node, users)]
+        uses[names[id(parameter)]] = ParameterUses(
+            operations=tuple(sorted(user.name() for user in final)),
+            first_sequence=min(sequence_of(user) for user in direct),
+            ids=tuple(_ids(user) for user in final if user.name() in _EMBEDDINGS),
+        )
+    return uses
+
+
+def sequence_of(node: Any) -> int:
+    """The position of a node in autograd's order of records."""
+    return int(node._sequence_nr())  # noqa: SLF001 - autograd has no public name for it
+
+
+def _users(root: Any) -> dict[Any, list[Any]]:
+    """Each node of the graph with the nodes that used its result, once for each use."""
+    users: dict[Any, list[Any]] = {root: []}
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        for used, _ in node.next_functions:
+            if used is None:
+                continue
+            if used not in users:
+                users[used] = []
+                pending.append(used)
+            users[used].append(node)
+    return users
+
+
+def _final_users(node: Any, users: Mapping[Any, list[Any]]) -> list[Any]:
+    if node.name() not in _HANDED_ON or not users[node]:
+        return [node]
+    return [final for user in users[node] for final in _final_users(user, users)]
+
+
+def _ids(node: Any) -> tuple[torch.Tensor, int]:
+    padding = node._saved_padding_idx  # noqa: SLF001 - the graph's saved values are reached like this only
+    # "None" is stored as -1 in an unsigned field.
+    return node._saved_indices, padding if padding < 2**63 else -1  # noqa: SLF001 - as above
+
+
+def distinct_rows(ids: tuple[tuple[torch.Tensor, int], ...]) -> torch.Tensor:
+    """The distinct rows of several look-ups, padding left out."""
+    rows = [torch.unique(values.detach().cpu()) for values, _ in ids]
+    kept = [row[row != padding] for row, (_, padding) in zip(rows, ids, strict=True)]
+    distinct: torch.Tensor = torch.unique(torch.cat(kept))
+    return distinct

@@ -1,0 +1,190 @@
+"""Runs microsteps of a task and records them: calls, uses, the order in which gradients become ready, and times.
+
+Forward: a segment begins at the call of a module that owns parameters and lasts until the next such call. So its
+parameters are needed at its beginning, and the segments add up to the whole. Backward: a segment ends where a gradient
+becomes ready and begins where the previous segment ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from autosync.specs import task_run
+from autosync.specs.profile.clock import Clock
+from autosync.specs.profile.graph import ParameterUses, read_uses, sequence_of
+from autosync.specs.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCall:
+    """A call of a module that owns parameters. `sequence` is its position among autograd's records (-1: unknown)."""
+
+    module: str
+    factor_rows: int | None = None
+    sequence: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microstep:
+    """The record of one forward and backward pass.
+
+    `forward_seconds` has the time before the first call, then one entry for each call. `backward_seconds` has one entry
+    for each of `ready`, then the time after them.
+    """
+
+    calls: tuple[ModuleCall, ...]
+    forward_seconds: tuple[float, ...]
+    ready: tuple[str, ...]
+    backward_seconds: tuple[float, ...]
+    uses: Mapping[str, ParameterUses]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The called modules, in order."""
+        return tuple(call.module for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStructure:
+    """The structure of a model: parameters by name in order of declaration, their aliases, and their modules."""
+
+    parameters: Mapping[str, nn.Parameter]
+    aliases: Mapping[str, tuple[str, ...]]
+    owners: Mapping[str, str]
+    owned: Mapping[str, tuple[str, ...]]
+    modules: Mapping[str, nn.Module]
+
+
+def structure_of(model: nn.Module) -> ModelStructure:
+    """The parameters of a model and the modules that own them. The model itself has the name of its class."""
+    parameters = dict(model.named_parameters())
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    aliases: dict[str, list[str]] = {name: [] for name in parameters}
+    for alias, parameter in model.named_parameters(remove_duplicate=False):
+        if names[id(parameter)] != alias:
+            aliases[names[id(parameter)]].append(alias)
+    owners: dict[str, str] = {}
+    owned: dict[str, tuple[str, ...]] = {}
+    modules = {}
+    for path, module in model.named_modules():
+        own = tuple(names[id(parameter)] for parameter in module.parameters(recurse=False))
+        if own:
+            place, holder = _where_hooks_can_be(model, path, module)
+            label = place or type(model).__name__
+            owned[label], modules[label] = (*owned.get(label, ()), *own), holder
+            for name in own:
+                owners.setdefault(name, label)
+    return ModelStructure(
+        parameters=parameters,
+        aliases={name: tuple(others) for name, others in aliases.items()},
+        owners=owners,
+        owned=owned,
+        modules=modules,
+    )
+
+
+def _where_hooks_can_be(model: nn.Module, path: str, module: nn.Module) -> tuple[str, nn.Module]:
+    """The module or, because scripted modules take no hooks, the nearest one around it that does."""
+    while path and isinstance(module, torch.jit.ScriptModule):
+        path = path.rpartition(".")[0]
+        module = model.get_submodule(path)
+    return path, module
+
+
+@dataclass
+class MicrostepRecorder:
+    """Hooks in a model that record one microstep at a time."""
+
+    structure: ModelStructure
+    clock: Clock
+    # Asking autograd for its position takes time, so it is done in a step that is not measured.
+    asks_sequence: bool = False
+    _in_forward: bool = field(default=False, init=False)
+    _calls: list[ModuleCall] = field(default_factory=list, init=False)
+    _ready: list[str] = field(default_factory=list, init=False)
+    _marks: list[Any] = field(default_factory=list, init=False)
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """The block in which hooks are in the model."""
+        handles: list[Any] = []
+        for label, module in self.structure.modules.items():
+            if isinstance(module, torch.jit.ScriptModule):
+                # The whole model is scripted: its calls cannot be seen.
+                continue
+            hook = self._call_hook(label)
+            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+        for name, parameter in self.structure.parameters.items():
+            # A parameter without elements needs no synchronisation.
+            if parameter.requires_grad and parameter.numel() > 0:
+                handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(name)))  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def microstep(self, task: Task, model: nn.Module, batch: Any) -> Microstep:
+        """Run one forward and backward pass. Gradients are added to the existing ones."""
+        self._calls, self._ready = [], []
+        self._marks = [self.clock.mark()]
+        self._in_forward = True
+        try:
+            loss = task_run.compute_loss(task, model, batch)
+        finally:
+            self._in_forward = False
+        forward_marks = [*self._marks, self.clock.mark()]
+        names = {id(parameter): name for name, parameter in self.structure.parameters.items()}
+        uses = read_uses(loss, names)
+        self._marks = [self.clock.mark()]
+        task_run.run_backward(task, loss)
+        backward_marks = [*self._marks, self.clock.mark()]
+        return Microstep(
+            calls=tuple(self._calls),
+            forward_seconds=tuple(self.clock.seconds(forward_marks)),
+            ready=tuple(self._ready),
+            backward_seconds=tuple(self.clock.seconds(backward_marks)),
+            uses=uses,
+        )
+
+    def _call_hook(self, label: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # Checkpointing calls modules again in the backward pass; these are no uses of the forward pass.
+            if not self._in_forward:
+                return
+            sequence = _sequence_now() if self.asks_sequence else -1
+            rows = _factor_rows(module, args, kwargs)
+            self._calls.append(ModuleCall(module=label, factor_rows=rows, sequence=sequence))
+            self._marks.append(self.clock.mark())
+
+        return hook
+
+    def _ready_hook(self, name: str) -> Callable[[torch.Tensor], None]:
+        def hook(_: torch.Tensor) -> None:
+            self._ready.append(name)
+            self._marks.append(self.clock.mark())
+
+        return hook
+
+
+def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Rows of the input matrix of a linear layer: batch × tokens."""
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return None
+    inputs = args[0] if args else kwargs.get("input")
+    if not isinstance(inputs, torch.Tensor) or module.in_features == 0:
+        return None
+    return inputs.numel() // module.in_features
+
+
+def _sequence_now() -> int:
+    """The position of autograd: that of a record made now."""
+    with torch.enable_grad():
+        probe = torch.zeros((), device="cpu", requires_grad=True) * 1
+    return sequence_of(probe.grad_fn)

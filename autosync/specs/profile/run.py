@@ -1,0 +1,294 @@
+"""Profiling: runs a task's real model and records everything that synchronisation depends on.
+
+`profile` runs a few steps on a device and measures them. Or it runs them on no device and computes the times from
+operation counts and the rate of a named device. Variables, kinds and orders are the same either way. docs/task.md says
+where each figure comes from.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from autosync.errors import InputError, OperationError, TaskError
+from autosync.specs import task_run
+from autosync.specs.model import ModelSpec, OptimizerSpec
+from autosync.specs.profile.assemble import ProfiledStep, ProfileRecords, assemble
+from autosync.specs.profile.clock import Clock, CudaClock, HostClock
+from autosync.specs.profile.computed_clock import META, ComputedClock
+from autosync.specs.profile.device_rates import DEFAULT_RATE, DeviceRate, device_rate
+from autosync.specs.profile.graph import ParameterUses, distinct_rows
+from autosync.specs.profile.machine_load import UNKNOWN, LoadWatch, MachineLoad
+from autosync.specs.profile.optimizer import optimizer_notes, optimizer_spec, probe_optimizer
+from autosync.specs.profile.recorder import Microstep, MicrostepRecorder, ModelStructure, structure_of
+from autosync.specs.profile.steadiness import LEAST_STEPS, StoppingRule
+from autosync.specs.task import Task
+
+NUM_FACTS = 5
+"""Facts come from so many steps, even where more are measured until the time is steady."""
+WARM_UP_STEPS = 2
+TOLD_STEPS = 20
+"""Once an interval is known, progress is reported for every twentieth step only."""
+
+Progress = Callable[[str], None]
+
+
+def profile(
+    task: Task,
+    *,
+    device: str = "cpu",
+    steps: int | None = None,
+    times: Literal["measured", "computed"] = "measured",
+    rate: DeviceRate | str = DEFAULT_RATE,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ModelSpec:
+    """The model spec of a task. `rate` is the device of computed times.
+
+    Exactly `steps` steps are measured after warm-up; without `steps`, as many as it takes until the time of a step is
+    steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
+    """
+    if steps is not None and steps < 1:
+        raise InputError(f"{steps} steps measure nothing", rule="steps is 1 or more")
+    tell = progress or (lambda _: None)
+    # The user's program may continue after this: its random numbers must not change.
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        if times == "measured":
+            return assemble(task, _measure(task, _device(device), steps, seed, tell))
+        try:
+            return assemble(task, _compute(task, _rate(rate), steps or NUM_FACTS, seed, tell))
+        except TaskError as error:
+            raise _with_advice(error) from error.__cause__
+
+
+def _with_advice(error: TaskError) -> TaskError:
+    """Add a hint to errors of code that needs the values of tensors, which `meta` does not have."""
+    advice = "computed times run the model on tensors without values; measured ones run it on a device"
+    return TaskError(replace(p, hint=advice) if "meta" in p.what and not p.hint else p for p in error.problems)
+
+
+def _rate(rate: DeviceRate | str) -> DeviceRate:
+    return rate if isinstance(rate, DeviceRate) else device_rate(rate)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"{name!r} is no device", rule="known: cpu, cuda, cuda:0 …") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"{name!r} cannot be measured", rule="known: cpu, cuda, cuda:0 …")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise OperationError("torch finds no CUDA device here; profile with --device cpu, or --times computed")
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise OperationError(f"there is no device {name}: torch finds {torch.cuda.device_count()}")
+    return device
+
+
+def _measure(task: Task, device: torch.device, steps: int | None, seed: int, tell: Progress) -> ProfileRecords:
+    clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock()
+    generator = torch.Generator().manual_seed(seed)
+    model = task_run.build_model(task).to(device)
+    _materialise(task, model, device, generator)
+    structure = structure_of(model)
+    optimizer = task_run.build_optimizer(task, [p for p in model.parameters() if p.requires_grad])
+    recorder = MicrostepRecorder(structure=structure, clock=clock)
+    sparse: frozenset[str] = frozenset()
+
+    def step(number: int) -> ProfiledStep:
+        nonlocal sparse
+        recorder.asks_sequence = number == 0
+        optimizer.zero_grad(set_to_none=True)
+        microsteps = [
+            recorder.microstep(task, model, task_run.move(task_run.draw_batch(task, generator), device))
+            for _ in range(task.accumulation_steps)
+        ]
+        sparse = _sparse_gradients(structure)
+        start = clock.mark()
+        if task.clip_norm is not None and not sparse:
+            nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
+        # An optimizer that needs a closure gets a constant loss: its passes are not part of the update's time.
+        task_run.step_optimizer(task, optimizer, lambda: torch.zeros(()))
+        update_seconds = clock.seconds([start, clock.mark()])[0]
+        return _step(microsteps, update_seconds, _known_rows)
+
+    with recorder.attached():
+        facts, done, load = _paced(step, steps, tell)
+    num_facts = steps or NUM_FACTS
+    spec = optimizer_spec(optimizer)
+    return ProfileRecords(
+        structure=structure,
+        facts=facts,
+        steps=tuple(done[:num_facts]),
+        later=tuple(done[num_facts:]),
+        sparse=sparse,
+        optimizer=spec,
+        device=_device_name(device),
+        source="measured",
+        note=f"medians over {len(done)} steps after {WARM_UP_STEPS} of warm-up; {_UPDATE_NOTE}",
+        notes=(*_notes(task, sparse), *optimizer_notes(optimizer, spec)),
+        # Processor time says nothing about the load of a GPU.
+        load=load if device.type == "cpu" else UNKNOWN,
+    )
+
+
+def _paced(
+    step: Callable[[int], ProfiledStep], steps: int | None, tell: Progress
+) -> tuple[ProfiledStep, list[ProfiledStep], MachineLoad]:
+    """The first step, which has the facts; the measured steps after warm-up; and the load during them."""
+    pace, done, taken = StoppingRule(num_steps=steps), list[ProfiledStep](), list[float]()
+    for number in range(WARM_UP_STEPS):
+        tell(f"step {number + 1} (warm-up)")
+        done.append(step(number))
+    watch, began = LoadWatch(), time.monotonic()
+    while pace.goes_on(taken, time.monotonic() - began):
+        number = len(done) + 1
+        if steps is not None:
+            tell(f"step {number} of {WARM_UP_STEPS + steps}")
+        elif number <= WARM_UP_STEPS + LEAST_STEPS or number % TOLD_STEPS == 0:
+            tell(f"step {number}")
+        done.append(step(len(done)))
+        taken.append(done[-1].seconds)
+    return done[0], done[WARM_UP_STEPS:], watch.load()
+
+
+def _compute(task: Task, rate: DeviceRate, steps: int, seed: int, tell: Progress) -> ProfileRecords:
+    clock = ComputedClock(rate)
+    generator = torch.Generator().manual_seed(seed)
+    model = _build_without_values(task, clock)
+    structure = structure_of(model)
+    recorder = MicrostepRecorder(structure=structure, clock=clock)
+    unknown: set[str] = set()
+
+    def rows(uses: ParameterUses, name: str) -> torch.Tensor | int:
+        known = [(clock.values(ids), padding) for ids, padding in uses.ids]
+        if all(values is not None for values, _ in known):
+            return distinct_rows(tuple((values, padding) for values, padding in known if values is not None))
+        unknown.add(name)
+        return min(sum(ids.numel() for ids, _ in uses.ids), structure.parameters[name].shape[0])
+
+    done = []
+    with recorder.attached():
+        # One step for the order of uses, then steps for touched rows. Computed times are the same in all steps.
+        for number in range(1 + steps):
+            tell(f"step {number + 1} of {1 + steps} (computed)")
+            recorder.asks_sequence = number == 0
+            model.zero_grad(set_to_none=True)
+            microsteps = []
+            for _ in range(task.accumulation_steps):
+                batch = task_run.map_tensors(task_run.draw_batch(task, generator), clock.to_meta)
+                with clock:
+                    microsteps.append(recorder.microstep(task, model, batch))
+            done.append(_step(microsteps, 0.0, rows))
+    sparse = _sparse_gradients(structure)
+    optimizer = probe_optimizer(task, sparse=bool(sparse))
+    update_seconds = rate.seconds(0, _update_bytes(task, structure, optimizer, done[-1], sparse))
+    bounds = (
+        f"the ids of {name} depend on values that only a run knows: touched rows are the most there can be"
+        for name in sorted(unknown)
+    )
+    return ProfileRecords(
+        structure=structure,
+        facts=done[0],
+        steps=tuple(replace(step, update_seconds=update_seconds) for step in done[1:]),
+        sparse=sparse,
+        optimizer=optimizer,
+        device=rate.name,
+        source="computed",
+        note=f"{rate.describe()}; {_UPDATE_NOTE}",
+        notes=(*_notes(task, sparse), *bounds),
+    )
+
+
+def _build_without_values(task: Task, clock: ComputedClock) -> nn.Module:
+    """A model may exceed this machine's memory: it gets values only if its construction needs some."""
+    try:
+        with torch.device(META), clock:
+            model = task_run.build_model(task)
+    except TaskError:
+        model = task_run.build_model(task)
+    clock.strip(model)
+    return model
+
+
+_UPDATE_NOTE = "the update as a whole, split over modules by the elements that it changes"
+
+
+def _step(
+    microsteps: list[Microstep], update_seconds: float, rows_of: Callable[[ParameterUses, str], torch.Tensor | int]
+) -> ProfiledStep:
+    """A step with the distinct rows that its microsteps touched together, for variables that only embeddings used."""
+    touched: dict[str, int] = {}
+    for name in {name for microstep in microsteps for name in microstep.uses}:
+        uses = [microstep.uses[name] for microstep in microsteps if name in microstep.uses]
+        if all(use.is_embedding for use in uses):
+            found = [rows_of(use, name) for use in uses]
+            known = [rows for rows in found if isinstance(rows, torch.Tensor)]
+            bound = sum(rows for rows in found if isinstance(rows, int))
+            touched[name] = bound + (int(torch.unique(torch.cat(known)).numel()) if known else 0)
+    # Drop the ids, which would keep the tensors of every step alive.
+    light = [_without_ids(microstep) for microstep in microsteps]
+    return ProfiledStep(microsteps=tuple(light), update_seconds=update_seconds, touched_rows=touched)
+
+
+def _without_ids(microstep: Microstep) -> Microstep:
+    return replace(microstep, uses={name: replace(uses, ids=()) for name, uses in microstep.uses.items()})
+
+
+def _known_rows(uses: ParameterUses, _: str) -> torch.Tensor:
+    return distinct_rows(uses.ids)
+
+
+def _materialise(task: Task, model: nn.Module, device: torch.device, generator: torch.Generator) -> None:
+    """Lazy modules learn their shapes from a first batch."""
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
+        task_run.compute_loss(task, model, task_run.move(task_run.draw_batch(task, generator), device))
+
+
+def _sparse_gradients(structure: ModelStructure) -> frozenset[str]:
+    gradients = ((name, parameter.grad) for name, parameter in structure.parameters.items())
+    return frozenset(name for name, gradient in gradients if gradient is not None and gradient.is_sparse)
+
+
+def _update_bytes(
+    task: Task, structure: ModelStructure, optimizer: OptimizerSpec, step: ProfiledStep, sparse: frozenset[str]
+) -> float:
+    """Bytes of an update: gradient read, parameter and state read and written. Clipping reads the gradient before."""
+    passes = 3 + 2 * optimizer.state_slots + (3 if task.clip_norm is not None else 0)
+    total = 0.0
+    for name, parameter in structure.parameters.items():
+        if parameter.grad is not None:
+            # The rows of a sparse gradient without embedding are known only after a run.
+            is_counted = name in sparse and name in step.touched_rows
+            share = min(1.0, step.touched_rows[name] / parameter.shape[0]) if is_counted else 1.0
+            total += share * parameter.numel() * parameter.element_size() * passes
+    return total
+
+
+def _notes(task: Task, sparse: frozenset[str]) -> tuple[str, ...]:
+    notes = []
+    if task.clip_norm is not None:
+        within = "not in the times: sparse gradients cannot be clipped" if sparse else "counted with the update"
+        notes.append(f"the gradient is clipped to norm {task.clip_norm:g} ({within})")
+    if task.loss_scaling:
+        notes.append("the loss is scaled in training and not in the profile")
+    return tuple(notes)
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} threads"

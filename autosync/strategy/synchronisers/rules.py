@@ -1,0 +1,50 @@
+"""Rules that several synchronisers share, and what rules may ask of a message, its model and its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autosync.errors import Path
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec
+from autosync.strategy.backends import Backend
+from autosync.strategy.parts import Part
+
+Finding = tuple[Path, str, str]
+"""A broken rule: where in the message, what is wrong there, and the rule."""
+
+PLACE: Path = ("synchroniser",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFacts:
+    """A message as rules see it: its parts, whether it is sliced, and what it is to be legal for."""
+
+    parts: Sequence[Part]
+    is_sliced: bool
+    model: ModelSpec
+    cluster: ClusterSpec
+    backend: Backend
+    nodes: Mapping[str, Node]
+
+
+def elementwise(facts: MessageFacts, what: str) -> Iterator[Finding]:
+    """Updates of pieces need an elementwise optimizer."""
+    if not facts.model.optimizer.elementwise:
+        yield PLACE, f"{what} with {facts.model.optimizer.name}", "needs an elementwise optimizer"
+
+
+def rows(facts: MessageFacts) -> Iterator[Finding]:
+    """What touched rows need of a message, the optimizer and the task."""
+    part = facts.parts[0]
+    if len(facts.parts) > 1:
+        yield ("parts",), "several parts travel as rows", "rows travel alone: one part in the message"
+    if part.variable.kind != "embedding":
+        yield PLACE, f"{part.name} is {part.variable.kind}", "rows need an embedding"
+    if not facts.model.optimizer.sparse:
+        yield PLACE, f"rows with {facts.model.optimizer.name}", "needs an optimizer that takes sparse gradients"
+    if facts.model.clip_norm or facts.model.loss_scaling:
+        yield PLACE, "rows in a task that clips or scales", "clipping and scaling are for dense gradients"
+    if facts.is_sliced:
+        yield ("slice_bytes",), "rows in slices", "rows are not sliced: their number is known at run time only"

@@ -1,0 +1,90 @@
+"""Strategies that do not do the same in every step: of these whole periods count.
+
+Where parameters are averaged every k-th step, most steps have no average in them, and a median of single steps is one
+of those: averages would look as if they took no time. So for measuring, k steps are one sample, their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.trials.contestant import Contestant
+from autosync.trials.failures import TrialFailed
+from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes
+
+MOST_STEPS = 64
+"""Longer periods are not measured: no trial is long enough to see several of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodSamples:
+    """Some periods of one contestant, as `Samples` that have them for steps: the seconds of each are their mean, and
+    bytes are sums over as many steps as there are periods.
+    """
+
+    step_seconds: tuple[tuple[float, ...], ...]
+    cpu_share: float
+    bytes_sent: tuple[int, ...] | None
+    bytes_received: tuple[int, ...] | None
+    peak_memory_bytes: tuple[int, ...]
+
+
+class PeriodService:
+    """A `Service` whose steps are periods of its contestants. Of most of them a period is one step."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._periods: dict[str, int] = {}
+
+    def steps_each(self, name: str) -> int:
+        """How many steps one is of a prepared contestant."""
+        return self._periods[name]
+
+    def prepare(self, contestant: Contestant) -> None:
+        self._service.prepare(contestant)
+        period = period_of(contestant)
+        if period > MOST_STEPS:
+            self._service.release(contestant.name)
+            what = f"{contestant.name} does not do the same again before {period} steps are over"
+            raise TrialFailed("refused", f"{what}: of periods of more than {MOST_STEPS} no trial sees enough")
+        self._periods[contestant.name] = period
+
+    def run(self, name: str, num_steps: int, *, settle: bool = False) -> Samples:
+        period = self._periods[name]
+        if period == 1:
+            return self._service.run(name, num_steps, settle=settle)
+        # One after the other: what is asked of ranks has a deadline.
+        runs = [
+            self._service.run(name, period, settle=settle and number == num_steps - 1) for number in range(num_steps)
+        ]
+        return _joined(runs, period)
+
+    def release(self, name: str) -> None:
+        self._periods.pop(name, None)
+        self._service.release(name)
+
+
+def period_of(contestant: Contestant) -> int:
+    """After how many steps it has done all that it ever does."""
+    bundle = contestant.bundle
+    if bundle is None:
+        return 1
+    if not isinstance(bundle, Bundle):
+        bundle = load_bundle(bundle)
+    synchronisers = (message.synchroniser for message in bundle.strategy.messages)
+    return math.lcm(*(synchroniser.period for synchroniser in synchronisers))
+
+
+def _joined(runs: Sequence[Samples], period: int) -> PeriodSamples:
+    ranks = zip(*(run.step_seconds for run in runs), strict=True)
+    return PeriodSamples(
+        step_seconds=tuple(tuple(sum(steps) / period for steps in rank) for rank in ranks),
+        cpu_share=cpu_share(runs),
+        # Whoever divides them by the number of periods has those of a step.
+        bytes_sent=mean_bytes([run.bytes_sent for run in runs], period),
+        bytes_received=mean_bytes([run.bytes_received for run in runs], period),
+        peak_memory_bytes=peak_memory_bytes(runs),
+    )

@@ -1,0 +1,80 @@
+"""The contestants of a comparison by the names that users give: strategy files, bundles, presets and torch-ddp."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from autosync import documents
+from autosync.errors import DoesNotApplyError, InputError, Problem, UnknownNameError
+from autosync.plan.bundling import bundled
+from autosync.plan.lowering import lower
+from autosync.runtime.session.support import unsupported
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.bundle import Bundle, load_bundle
+from autosync.strategy.emit.settings import as_it_ships
+from autosync.strategy.files import is_bundle, load_strategy_for, looks_like_file
+from autosync.strategy.presets import build_preset, preset_names
+from autosync.trials.contestant import Contestant
+
+TORCH_DDP = "torch-ddp"
+"""Stock torch DDP itself, which is no strategy of ours."""
+
+
+def contestants_by_name(
+    names: Sequence[str], model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool
+) -> tuple[Contestant, ...]:
+    """The contestants of these names, all mistakes told at once. Who comes twice is `NAME#2` the second time.
+
+    `is_replayed` says whether the model's compute is replayed from its spec.
+    """
+    problems: list[Problem] = []
+    found: list[Contestant] = []
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        label = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        try:
+            found.append(_contestant(name, label, model, cluster, is_replayed=is_replayed))
+        except InputError as error:
+            problems.extend(problem for problem in error.problems if problem not in problems)
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse what is neither a file nor a name that is known, before anything else costs time."""
+    problems: list[Problem] = []
+    for name in names:
+        if not looks_like_file(name) and name != TORCH_DDP and name not in preset_names():
+            known = UnknownNameError("contestant", name, (TORCH_DDP, *preset_names()))
+            problems.extend(known.problems)
+    if problems:
+        raise InputError(problems)
+
+
+def _contestant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool) -> Contestant:
+    if name == TORCH_DDP:
+        return Contestant(name=label, ddp=as_it_ships(model, is_replayed=is_replayed))
+    if looks_like_file(name):
+        bundle = _bundle_of_file(name, model, cluster)
+    else:
+        bundle = bundled(build_preset(name, model, cluster), model, cluster)
+    reasons = unsupported(lower(bundle.strategy, model, cluster))
+    if reasons:
+        rule = "what the engine does not run is not measured"
+        raise DoesNotApplyError([Problem(what=f"{name} cannot run: {reason}", rule=rule) for reason in reasons])
+    return Contestant(name=label, bundle=bundle)
+
+
+def _bundle_of_file(name: str, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
+    if is_bundle(documents.read_document(name)):
+        bundle = load_bundle(name)
+        try:
+            bundle.check(model, cluster)
+        except DoesNotApplyError as error:
+            raise error.located(name, 1) from error
+        return bundle
+    return bundled(load_strategy_for(name, model, cluster), model, cluster)

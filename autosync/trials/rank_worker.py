@@ -1,0 +1,237 @@
+"""One rank of a trial service: `python -m autosync.trials.rank_worker ADDRESS`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import math
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync import documents
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import parse_cluster
+from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
+from autosync.specs.task import Task
+from autosync.specs.task_file import is_task, load_task
+from autosync.specs.task_run import build_model
+from autosync.strategy.bundle import Bundle
+from autosync.strategy.emit.settings import DdpSettings
+from autosync.strategy.files import parse_strategy
+from autosync.trials import meters
+from autosync.trials.plain_sgd import with_plain_sgd, with_plain_sgd_spec
+from autosync.trials.rank_requests import Answer, Request, serve_requests
+from autosync.trials.rendezvous import open_on_first_rank, rendezvous_store
+from autosync.trials.replay import replay_task
+from autosync.trials.serving import Serving
+from autosync.trials.training import ContestantTraining
+
+
+class RankWorker:
+    """Does on this rank what the service asks for."""
+
+    def __init__(self, rank: int) -> None:
+        torch.set_num_threads(1)
+        self.doing = "waiting for the service"
+        self._rank = rank
+        self._interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        self._trainings: dict[str, ContestantTraining] = {}
+        self._servings: dict[str, Serving] = {}
+        self._num_runs = 0
+        self._node = ""
+        self._servers: tuple[int, ...] = ()
+        self._serves = False
+        self._store: Any = None
+        self._opened: Any = None
+        self._running: ContestantTraining | None = None
+        self._task: Task
+        self._model: ModelSpec
+        self._cluster: ClusterSpec
+        self._seed = 0
+        self._timeout_seconds = 0.0
+
+    @property
+    def requests(self) -> Mapping[str, Callable[[Request], Answer]]:
+        """What may be asked, by name."""
+        return {
+            "meet": self.meet,
+            "join": self.join,
+            "prepare": self.prepare,
+            "run": self.run,
+            "release": self.release,
+            "difference": self.difference,
+        }
+
+    def meet(self, _request: Request) -> Answer:
+        """Open a port where the ranks may meet, on the first of them."""
+        self._opened, answer = open_on_first_rank(self._rank)
+        return answer
+
+    def join(self, request: Request) -> Answer:
+        """Load the task and meet the other ranks."""
+        self._seed = request["seed"]
+        self._timeout_seconds = request["timeout_seconds"]
+        self._cluster = parse_cluster(documents.without_file(request["cluster"]))
+        self._model = documents.parse(
+            documents.without_file(request["model"]), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ModelSpec
+        )
+        target = request["target"]
+        self._task = load_task(target) if is_task(target) else replay_task(self._model)
+        num_workers = self._cluster.num_workers
+        self._node = self._cluster.nodes[self._cluster.ranks[self._rank].node].name
+        self._servers = tuple(range(num_workers, len(self._cluster.ranks)))
+        self._serves = self._rank in self._servers
+        # Workers alone are in torch's process group.
+        self._store = rendezvous_store(
+            request["rendezvous"],
+            opened=self._opened,
+            num_users=-1 if self._serves else num_workers,
+            timeout_seconds=self._timeout_seconds,
+        )
+        if not self._serves:
+            dist.init_process_group(
+                "gloo",
+                store=self._store,
+                rank=self._rank,
+                world_size=num_workers,
+                timeout=dt.timedelta(seconds=self._timeout_seconds),
+            )
+        return {}
+
+    def prepare(self, request: Request) -> Answer:
+        """Build a contestant's model and optimizer and make them train in parallel."""
+        if not self._trainings:
+            # What is here now stays. Without this every collection after a contestant looks through all of torch.
+            gc.collect()
+            gc.freeze()
+        meters.reset_peak_memory()
+        bundle = None
+        # The rank lowers the strategy itself, once, rather than run a plan that it was sent. So all ranks prove that
+        # they made the same plan from the same strategy, as they will in training, and a message carries no plan.
+        if request["strategy"] is not None:
+            bundle = Bundle(
+                strategy=parse_strategy(documents.without_file(request["strategy"])),
+                model=self._model,
+                cluster=self._cluster,
+                strategy_id=request["strategy_id"],
+                plan_id=request["plan_id"],
+            )
+        task = self._task
+        if request["plain_sgd"]:
+            task, bundle = with_plain_sgd(task), bundle and with_plain_sgd_spec(bundle)
+        if self._serves:
+            self._servings[request["name"]] = Serving(
+                task,
+                bundle=bundle,
+                node=self._node,
+                store=self._store,
+                seed=self._seed,
+                timeout_seconds=self._timeout_seconds,
+            )
+            return {}
+        self._trainings[request["name"]] = ContestantTraining(
+            task,
+            bundle=bundle,
+            ddp=DdpSettings.from_plain(request["ddp"]),
+            trace=Path(request["trace"]) if request.get("trace") else None,
+            seed=self._seed,
+            rank=self._rank,
+            timeout_seconds=self._timeout_seconds,
+        )
+        return {}
+
+    def run(self, request: Request) -> Answer:
+        """Train a contestant for some steps: how long each took, and what the machine's meters say of them."""
+        self._num_runs += 1
+        if self._serves:
+            return self._watch()
+        training = self._trainings[request["name"]]
+        dist.barrier()
+        before = meters.read_meters(self._interface)
+        if self._rank == 0 and self._servers:
+            keys = [self._key(f"watches/{server}") for server in self._servers]
+            self._store.wait(keys, dt.timedelta(seconds=self._timeout_seconds))
+        # Nobody's steps begin while another still reads.
+        dist.barrier()
+        seconds = []
+        self._running = training
+        for number in range(request["num_steps"]):
+            self.doing = f"in step {number + 1} of {request['num_steps']}"
+            seconds.append(training.step())
+        if request["settle"]:
+            self.doing = "waiting for what its steps have left under way"
+            training.settle()
+        self._running = None
+        self.doing = "waiting for the other ranks to end their steps"
+        dist.barrier()
+        if self._rank == 0 and self._servers:
+            self._store.set(self._key("over"), "")
+        return {
+            "step_seconds": seconds,
+            "losses": [loss if math.isfinite(loss) else None for loss in training.take_losses()],
+            **_read_since(before, self._interface),
+            "peak_memory_bytes": meters.peak_memory_bytes() or 0,
+        }
+
+    def _watch(self) -> Answer:
+        """On a rank that only serves: what went over its link while workers took their steps."""
+        before = meters.read_meters(self._interface)
+        self._store.set(self._key(f"watches/{self._rank}"), "")
+        self._store.wait([self._key("over")], dt.timedelta(seconds=self._timeout_seconds))
+        return _read_since(before, self._interface)
+
+    def _key(self, what: str) -> str:
+        return f"autosync/trials/{self._num_runs}/{what}"
+
+    def difference(self, request: Request) -> Answer:
+        """How far two contestants' parameters are from each other, beside how far the first's have come."""
+        if self._serves:
+            return {"difference": 0.0}
+        first, second = (self._trainings[name].parameters for name in request["names"])
+        torch.manual_seed(self._seed)
+        random.seed(self._seed)
+        begun = dict(build_model(self._task).named_parameters())
+        apart = moved = 0.0
+        for name, parameter in first.items():
+            apart += float((second[name].double() - parameter.double()).square().sum())
+            moved += float((parameter.double() - begun[name].detach().double()).square().sum())
+        share = math.sqrt(apart / moved) if moved else 0.0
+        return {"difference": share if math.isfinite(share) else None}
+
+    def release(self, request: Request) -> Answer:
+        """Be rid of a contestant."""
+        if self._serves:
+            self._servings.pop(request["name"]).close()
+        else:
+            self._trainings.pop(request["name"]).close()
+        return {}
+
+    def where(self) -> str:
+        """What this rank is doing, in words; for another thread to ask."""
+        training = self._running
+        told = training.where() if training is not None else None
+        return self.doing if told is None else f"{self.doing}, {told}"
+
+
+def _read_since(before: meters.Reading, interface: str | None) -> Answer:
+    after = meters.read_meters(interface)
+    return {
+        "cpu_share": meters.cpu_share(before, after),
+        "bytes_sent": _difference(before.sent_bytes, after.sent_bytes),
+        "bytes_received": _difference(before.received_bytes, after.received_bytes),
+    }
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+if __name__ == "__main__":
+    serve_requests(sys.argv[1], lambda rank, _: RankWorker(rank))

@@ -1,0 +1,159 @@
+"""What a campaign measures of one combination, one strategy after another: each is new, and follows from those before.
+
+First stock DDP and the presets, then strategies by the mix of the plan. What comes next depends on the seed, on the
+combination and on what was measured of it: a campaign that is interrupted goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autosync import jsonio
+from autosync.datasets.facts import plan_facts
+from autosync.datasets.machine_drift import AGAIN_ORIGIN, REFERENCE_ORIGIN
+from autosync.datasets.schema import PlanFacts, Record
+from autosync.documents import without_file
+from autosync.errors import DoesNotApplyError
+from autosync.plan.lowering import lower
+from autosync.runtime.session.support import unsupported
+from autosync.search.candidates import STOCK_DDP, Candidate
+from autosync.strategy.canonical import strategy_id
+from autosync.strategy.files import parse_strategy
+from autosync.strategy.presets import build_preset, preset_names
+from autosync.strategy.representation import Strategy
+from autosync.strategy.space import Space
+from benchmarks.dataset.campaign_plan import Campaign, Combination, Source
+
+MAX_DRAWS = 300
+REFERENCE_PRESET = "ddp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A strategy to measure, and what its plan comes to; neither for torch's own DDP."""
+
+    candidate: Candidate
+    facts: PlanFacts | None
+
+
+class Proposals:
+    """The strategies of one combination."""
+
+    def __init__(self, campaign: Campaign, combination: Combination) -> None:
+        self._campaign = campaign
+        self._combination = combination
+        self._model, self._cluster = combination.model, combination.cluster
+        self._space = Space(model=self._model, cluster=self._cluster, limits=campaign.limits)
+        self.reference = self._proposal(REFERENCE_ORIGIN, self._preset(REFERENCE_PRESET))
+        assert self.reference.facts is not None, "the reference is a strategy of ours"
+        self._slowest_seconds = campaign.screen.slowest * (self._model.step_seconds + self.reference.facts.wire_seconds)
+        self._beginning = [Proposal(candidate=STOCK_DDP, facts=None), *self._presets()]
+        self._strategies: dict[str, Strategy] = {}
+
+    def next(self, records: Sequence[Record]) -> Proposal | None:
+        """What comes after these records of the combination, references not among them; None if nothing new is left."""
+        number = len(records)
+        if number < len(self._beginning):
+            return self._beginning[number]
+        seen = {record.strategy_id for record in records} | {self.reference.candidate.strategy_id}
+        rng = random.Random(self._seed(number))
+        first = self._source(number - len(self._beginning))
+        for source in dict.fromkeys((first, "sampled")):
+            for strategy in self._drawn(source, records, rng):
+                if strategy_id(strategy, self._model, self._cluster) in seen:
+                    continue
+                proposal = self._admitted(source, strategy)
+                if proposal is not None:
+                    return proposal
+        return None
+
+    def again(self, record: Record) -> Proposal:
+        """The strategy of a record once more."""
+        return self._proposal(AGAIN_ORIGIN, self._strategy(record))
+
+    def mended(self, record: Record) -> Proposal:
+        """What a record is of once more, to put a better trial in its place."""
+        if record.strategy_id is None:
+            return Proposal(candidate=STOCK_DDP, facts=None)
+        return self._proposal(record.origin, self._strategy(record))
+
+    def _seed(self, number: int) -> str:
+        return jsonio.content_hash([self._campaign.seed, *self._combination.key, number])
+
+    def _source(self, number: int) -> Source:
+        """Where strategy `number` comes from: within each cycle all shares of the mix, in an order by lot."""
+        cycle = [source for source, share in sorted(self._combination.mix.items()) for _ in range(share)]
+        rng = random.Random(jsonio.content_hash([self._campaign.seed, *self._combination.key, "mix"]))
+        return rng.sample(cycle, len(cycle))[number % len(cycle)]
+
+    def _preset(self, name: str) -> Strategy:
+        return build_preset(name, self._model, self._cluster)
+
+    def _presets(self) -> Iterator[Proposal]:
+        seen = {self.reference.candidate.strategy_id}
+        for name in preset_names():
+            with contextlib.suppress(DoesNotApplyError):
+                proposal = self._admitted(f"preset:{name}", self._preset(name))
+                if proposal is not None and proposal.candidate.strategy_id not in seen:
+                    seen.add(proposal.candidate.strategy_id)
+                    yield proposal
+
+    def _drawn(self, source: str, records: Sequence[Record], rng: random.Random) -> Iterator[Strategy]:
+        """Strategies from one source, a limited number; from none of ours, the space."""
+        good = self._good(records) or [self._preset(REFERENCE_PRESET)]
+        space = self._space
+        for _ in range(MAX_DRAWS):
+            if source == "mutated":
+                yield space.mutate(rng.choice(good), rng)
+            elif source == "crossed" and len(good) > 1:
+                first, second = rng.sample(good, 2)
+                yield space.crossover(first, second, rng)
+            elif source == "neighbour":
+                near = space.mutate(good[0], rng)
+                yield near if rng.random() < 0.5 else space.mutate(near, rng)
+            else:
+                yield space.sample(rng)
+
+    def _good(self, records: Sequence[Record]) -> list[Strategy]:
+        """The fastest quarter of what was measured, but three at least; the fastest first."""
+        measured = sorted(
+            (record.measurement.median_seconds, position)
+            for position, record in enumerate(records)
+            if record.measurement is not None and record.strategy is not None
+        )
+        return [self._strategy(records[position]) for _, position in measured[: max(3, len(measured) // 4)]]
+
+    def _strategy(self, record: Record) -> Strategy:
+        assert record.strategy_id is not None, "asked of strategies of ours"
+        found = self._strategies.get(record.strategy_id)
+        if found is None:
+            found = parse_strategy(without_file(_plain(record.strategy)))
+            self._strategies[record.strategy_id] = found
+        return found
+
+    def _admitted(self, origin: str, strategy: Strategy) -> Proposal | None:
+        """The strategy as a proposal, unless the engine cannot run it or the plan's screen keeps it out."""
+        if not set(strategy.classes) <= {"exact", *self._campaign.limits.allow}:
+            return None
+        plan = lower(strategy, self._model, self._cluster)
+        if unsupported(plan):
+            return None
+        facts = plan_facts(plan, self._cluster)
+        kept_out = self._campaign.screen.keeps_out(
+            facts, compute_seconds=self._model.step_seconds, slowest_seconds=self._slowest_seconds
+        )
+        return None if kept_out else self._proposal(origin, strategy, facts)
+
+    def _proposal(self, origin: str, strategy: Strategy, facts: PlanFacts | None = None) -> Proposal:
+        candidate = Candidate(
+            origin=origin, strategy=strategy, strategy_id=strategy_id(strategy, self._model, self._cluster)
+        )
+        known = facts or plan_facts(lower(strategy, self._model, self._cluster), self._cluster)
+        return Proposal(candidate=candidate, facts=known)
+
+
+def _plain(fields: Mapping[str, object] | None) -> object:
+    return dict(fields or {})

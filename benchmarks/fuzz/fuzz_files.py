@@ -1,0 +1,182 @@
+"""Hostile files and messages of every kind that autosync reads, through what reads them.
+
+    python benchmarks/fuzz/fuzz_files.py --inputs 20000 --log fuzz.jsonl > fuzz.json
+    python benchmarks/fuzz/fuzz_files.py --kind study --only 17 --keep FOLDER
+
+Whatever an input is, what reads it must end in a value or in an error of autosync's: within 5 s of processor time and
+300 MB of memory, without a traceback, and without running anything that the input holds. Prints one JSON document: for
+each kind (`kinds.py` has the table) how many there were and how they ended, and each failure with its kind, seed
+and number. The same seed and number are the same input. What `--log` names is added to, and what it has already is not
+tried again; `--only` tries one input, and `--keep` leaves it in a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from autosync.jsonio import append_json_line, read_json_lines
+
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks.fuzz.kinds import KINDS
+from benchmarks.shared import parser_of, report, tell
+
+WORKER = Path(__file__).with_name("worker.py")
+PATIENCE_SECONDS = 300
+"""How long a worker may be silent before it is killed: what no signal reaches hangs, too."""
+CHUNK = 1000
+"""After so many inputs a fresh process takes over."""
+
+Answer = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the inputs of one kind."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[Answer] = field(default_factory=list)
+    seconds: float = 0.0
+    slowest_seconds: float = 0.0
+    most_bytes: int = 0
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Count an answer."""
+        self.outcomes["failed" if "why" in answer else answer["outcome"]] += 1
+        if "why" in answer:
+            self.failures.append({"number": answer["number"], "why": answer["why"]})
+        self.seconds += answer.get("seconds", 0.0)
+        self.slowest_seconds = max(self.slowest_seconds, answer.get("seconds", 0.0))
+        self.most_bytes = max(self.most_bytes, answer.get("bytes", 0))
+
+    def plain(self) -> dict[str, Any]:
+        """As the document has it."""
+        return {
+            "inputs": self.outcomes.total(),
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "seconds": round(self.seconds, 1),
+            "slowest_seconds": round(self.slowest_seconds, 2),
+            "most_megabytes": round(self.most_bytes / 1e6, 1),
+            "failures": sorted(self.failures, key=lambda one: one["number"]),
+        }
+
+
+def shared_out(num_inputs: int, kinds: Sequence[str]) -> dict[str, int]:
+    """How many inputs each kind has, by weight; every kind has one at least."""
+    total = sum(KINDS[kind].weight for kind in kinds)
+    return {kind: max(1, round(num_inputs * KINDS[kind].weight / total)) for kind in kinds}
+
+
+def tried(kind: str, seed: str, numbers: Sequence[int], *, keep: Path | None = None) -> Iterator[Answer]:
+    """The answers to inputs of a kind. Where a process dies, its input has failed, and another process goes on."""
+    left = list(numbers)
+    while left:
+        chunk = left[:CHUNK]
+        command = [sys.executable, str(WORKER), kind, seed, json.dumps(chunk)]
+        command += ["--keep", str(keep)] if keep else []
+        answered = 0
+        with TemporaryFile() as stderr, _started(command, stderr) as process:
+            for line in _lines(process):
+                yield json.loads(line)
+                answered += 1
+            code = process.wait()
+            del left[:answered]
+            if answered < len(chunk):
+                stderr.seek(0)
+                said = stderr.read()[-1500:].decode("utf-8", "replace")
+                if not answered and b"Traceback" in said.encode() and code == 1:
+                    raise SystemExit(f"the worker for {kind} cannot begin:\n{said}")
+                yield {"number": left.pop(0), "why": f"the process ended with {code}: {said}"}
+
+
+def _started(command: Sequence[str], stderr: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "COLUMNS": "100"}
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=environment, bufsize=0
+    )
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """What a worker writes, line by line, until it ends or has been silent for too long; then it is killed."""
+    assert process.stdout is not None, "asked for"
+    buffer = b""
+    while select.select([process.stdout], [], [], PATIENCE_SECONDS)[0]:
+        data = os.read(process.stdout.fileno(), 2**16)
+        if not data:
+            return
+        *lines, buffer = (buffer + data).split(b"\n")
+        yield from lines
+    process.kill()
+
+
+def fuzz(
+    num_inputs: int, seed: str, kinds: Sequence[str], log: Path | None, known: Sequence[Answer]
+) -> dict[str, Tally]:
+    """Try inputs of kinds, and note each answer in the log."""
+    tallies = {kind: Tally() for kind in kinds}
+    for kind, count in shared_out(num_inputs, kinds).items():
+        there = {answer["number"]: answer for answer in known if (answer["kind"], answer["seed"]) == (kind, seed)}
+        for number, answer in there.items():
+            if number < count:
+                tallies[kind].add(answer)
+        for answer in tried(kind, seed, [number for number in range(count) if number not in there]):
+            tallies[kind].add(answer)
+            if log is not None:
+                append_json_line(log, {"kind": kind, "seed": seed, **answer})
+        if tallies[kind].failures:
+            tell(f"{kind}: {len(tallies[kind].failures)} of {count} failed")
+    return tallies
+
+
+def _known(log: Path | None) -> list[Answer]:
+    """What a log has; a line that breaks off is left out."""
+    if log is None or not log.exists():
+        return []
+    return list(read_json_lines(log))
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--inputs", type=int, default=1000, help="how many inputs, shared out over the kinds")
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="only this kind (may be repeated)")
+    parser.add_argument("--log", type=Path, help="add each answer to this file, and try nothing that it has")
+    parser.add_argument("--only", type=int, help="try the input of this number alone, of one kind")
+    parser.add_argument("--keep", type=Path, help="leave inputs in this empty folder (with --only)")
+    options = parser.parse_args()
+    kinds = options.kind or list(KINDS)
+    began = time.perf_counter()
+    if options.only is not None:
+        if len(kinds) != 1:
+            parser.error("--only tries an input of one kind: --kind KIND")
+        if options.keep:
+            options.keep.mkdir(parents=True)
+        tallies = {kinds[0]: Tally()}
+        for answer in tried(kinds[0], options.seed, [options.only], keep=options.keep):
+            tallies[kinds[0]].add(answer)
+    else:
+        tallies = fuzz(options.inputs, options.seed, kinds, options.log, _known(options.log))
+    num_failed = sum(len(tally.failures) for tally in tallies.values())
+    document = {
+        "seed": options.seed,
+        "inputs": sum(tally.outcomes.total() for tally in tallies.values()),
+        "failed": num_failed,
+        "seconds": round(time.perf_counter() - began, 1),
+        "kinds": {kind: tally.plain() for kind, tally in tallies.items()},
+    }
+    return report(document, holds=not num_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

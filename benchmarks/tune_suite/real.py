@@ -1,0 +1,210 @@
+"""Real targets of `tune_suite.py`: each is tuned as a user would, with the default proposer, and proved.
+
+The folder keeps the studies: a target that was tuned is read, one that was interrupted goes on. For each target two
+studies are made: one with trials, and one without (`--trials 0`), whose pick is held against what the trials found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autosync import __version__
+from autosync.datasets.studies import STUDIES_FOLDER, read_study
+from autosync.errors import AutosyncError, InputError
+from autosync.search.measurement_effort import EFFORTS
+from autosync.search.prior import prior_path
+from autosync.search.study_folder import StudyFolder, read_settings
+from autosync.search.tune import tune
+from benchmarks.shared import tell
+
+TARGETS = (
+    # VGG-like, ResNet-like, a transformer, NCF with sparse embeddings, a mixture of experts; equal hosts, a slow host,
+    # two ranks a host, spare servers, three speeds, two racks.
+    ("acoustic_mlp@x50", "4-hosts"),
+    ("acoustic_mlp@x50", "4-hosts-one-slow"),
+    ("resnet18", "4-hosts"),
+    ("resnet20@x4", "3-hosts-3-speeds"),
+    ("squeezenet@x2", "4-hosts-2-racks"),
+    ("gpt_mini", "2-hosts-2-ranks"),
+    ("bert_tiny@x4", "4-hosts-2-servers"),
+    ("ncf_small@x50", "4-hosts"),
+    ("moe@x4", "4-hosts-one-slow"),
+)
+NEAR = 1.02
+CLEARLY_ABOVE = 1.1
+"""Where the best preset is farther above the bound than this, tuning shall close half of the gap."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this mode."""
+    parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
+    parser.add_argument("--targets", nargs="*", default=(), help="some of them, by MODEL/CLUSTER")
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument(
+        "--budget-seconds", type=float, default=600.0, help="begin no trial of a target after this time"
+    )
+    parser.add_argument("--effort", choices=sorted(EFFORTS), default="normal")
+    parser.add_argument("--simulator", help="who predicts for the proposer")
+    parser.add_argument("--prior", help="records of others to learn from; shipped: those that ship")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Tune and prove every target."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    # Studies are tuned in the folder.
+    prior = options.prior if prior_path(options.prior) is None else str(Path(options.prior).resolve())
+    os.chdir(options.folder)
+    targets: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for model, cluster in TARGETS:
+        name = f"{model}/{cluster}"
+        if options.targets and name not in options.targets:
+            continue
+        tell(f"== {name}")
+        try:
+            searched = _tuned(model, cluster, options, prior, num_trials=options.trials)
+            picked = _tuned(model, cluster, options, prior, num_trials=0)
+        except AutosyncError as error:
+            failures[name] = str(error)
+            tell(f"{name}: {error}")
+            continue
+        targets[name] = _judged(searched, picked)
+    settings = {name: getattr(options, name) for name in ("trials", "budget_seconds", "effort", "simulator", "seed")}
+    return {
+        "settings": {**settings, "prior": options.prior, "autosync": __version__},
+        "targets": targets,
+        "failures": failures,
+        "overall": _overall(list(targets.values())),
+    }
+
+
+def _tuned(
+    model: str, cluster: str, options: argparse.Namespace, prior: str | None, *, num_trials: int
+) -> Mapping[str, Any]:
+    """The summary of a study, with its folder; what is there already is not done again, nor taken for another."""
+    settings: dict[str, Any] = {
+        "effort": EFFORTS[options.effort],
+        "simulator": options.simulator,
+        "prior": prior,
+        "seed": options.seed,
+    }
+    name = f"{model}-{cluster}-{num_trials}".replace("@", "-").replace("/", "-")
+    folder = Path(STUDIES_FOLDER) / name
+    if (folder / "study.json").is_file():
+        _refuse_others(StudyFolder(folder), settings)
+    if not (folder / "summary.json").is_file():
+        began = time.monotonic()
+        if (folder / "study.json").is_file():
+            tune(resume=name, budget_seconds=options.budget_seconds, progress=_Lines())
+        else:
+            tune(
+                model=model,
+                cluster=cluster,
+                num_trials=num_trials,
+                budget_seconds=options.budget_seconds,
+                study=name,
+                **settings,
+                progress=_Lines(),
+            )
+        tell(f"{name}: {time.monotonic() - began:.0f} s")
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return {**summary, "folder": str(folder)}
+
+
+def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
+    """A folder may hold studies that were tuned otherwise, by another version or with other options."""
+    begun = read_settings(folder)
+    asked = {key: value for key, value in settings.items() if value is not None}
+    other = [key for key, value in asked.items() if getattr(begun, key) != value]
+    if other:
+        rule = "what is in the folder was tuned as is asked for now"
+        raise InputError(f"{folder.path} was tuned with another {' and '.join(other)}", rule=rule, hint="--folder")
+
+
+class _Lines:
+    """Progress on stderr, without what is only passing."""
+
+    def note(self, text: str) -> None:
+        tell(text)
+
+    def now(self, text: str) -> None:
+        pass
+
+
+def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str, Any]:
+    """One target: the winner beside the baselines and the bound, as the proof measured them."""
+    contests = {contest["role"]: contest for contest in reversed(searched["contests"])}
+    winner = next(one for one in searched["contests"] if one["name"] == searched["winner"]["name"])
+    default = contests["default"]
+    bound = searched["bound_seconds"]
+    best = min(one["seconds"]["value"] for one in searched["contests"])
+    seconds = [
+        record.measurement.median_seconds if record.measurement else math.inf
+        for record in read_study(searched["folder"])
+    ]
+    fastest = min(seconds, default=math.inf)
+    # Behind the search's trials stand those of baselines for the proof: they may be the best, and found nothing.
+    searching = seconds[: searched["num_trials"]]
+    pick = next(one for one in picked["contests"] if one["name"] == picked["winner"]["name"])
+    pick_default = next(one for one in picked["contests"] if one["role"] == "default")
+    return {
+        "winner": searched["winner"],
+        "winner_seconds": winner["seconds"],
+        "stock_ddp": default["seconds"],
+        "best_bucket": contests["best bucket"]["seconds"] if "best bucket" in contests else None,
+        "best_preset": contests["best preset"]["seconds"] if "best preset" in contests else None,
+        "bound_seconds": bound,
+        "over_stock_ddp": winner["speedup_over_stock_ddp"],
+        "share_of_bound": bound / winner["seconds"]["value"],
+        "gap_closed": _gap_closed(contests.get("best preset"), winner, bound),
+        "trials_to_near_best_found": next((n for n, one in enumerate(searching, 1) if one <= NEAR * fastest), None),
+        # What `--trials 0` hands over. Each against the default beside it: the two studies ran at different times.
+        "pick_without_trials_over_best": (pick["seconds"]["value"] / pick_default["seconds"]["value"])
+        / (best / default["seconds"]["value"]),
+        "num_trials": searched["num_trials"],
+        "wall_seconds": searched["wall_seconds"],
+        "search_seconds": searched["search_seconds"],
+        "own_seconds": searched["own_seconds"],
+        "own_share": searched["own_seconds"] / searched["wall_seconds"],
+        "peak_memory_bytes": searched["peak_memory_bytes"],
+        "ended": searched["ended"],
+    }
+
+
+def _gap_closed(preset: Mapping[str, Any] | None, winner: Mapping[str, Any], bound: float) -> float | None:
+    """Where the best preset is clearly above the bound: how much of its distance to the bound the winner takes away."""
+    if preset is None or preset["seconds"]["value"] <= CLEARLY_ABOVE * bound:
+        return None
+    above = preset["seconds"]["value"] - bound
+    return float((preset["seconds"]["value"] - winner["seconds"]["value"]) / above)
+
+
+def _overall(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # Where nothing beats stock DDP it stays, and is as fast as itself.
+    speedups = [(target["over_stock_ddp"] or {}).get("value", 1.0) for target in targets]
+    lows = [(target["over_stock_ddp"] or {}).get("low", 1.0) for target in targets]
+    rest = [max(1 - target["gap_closed"], 1e-3) for target in targets if target["gap_closed"] is not None]
+    picks = [target["pick_without_trials_over_best"] for target in targets]
+    return {
+        "mean_share_of_bound": _geometric_mean([target["share_of_bound"] for target in targets]),
+        "mean_speedup_over_stock_ddp": _geometric_mean(speedups),
+        "least_low_end": min(lows, default=None),
+        "mean_gap_left": _geometric_mean(rest),
+        "mean_pick_without_trials_over_best": _geometric_mean(picks),
+        "largest_pick_without_trials_over_best": max(picks, default=None),
+        "largest_own_share": max((target["own_share"] for target in targets), default=None),
+        "longest_wall_seconds": max((target["wall_seconds"] for target in targets), default=None),
+        "largest_peak_memory_bytes": max((target["peak_memory_bytes"] for target in targets), default=None),
+    }
+
+
+def _geometric_mean(numbers: Sequence[float]) -> float | None:
+    return math.exp(sum(map(math.log, numbers)) / len(numbers)) if numbers else None

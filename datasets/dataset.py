@@ -1,0 +1,98 @@
+"""A dataset: a store, a Parquet folder, a study, a folder in AutoDist's layout or a file of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from autosync.datasets.autodist_folder import AutoDistFolder, is_autodist_folder
+from autosync.datasets.export import Report, import_records
+from autosync.datasets.facts import Spec, cluster_spec, model_spec
+from autosync.datasets.formats import FORMATS
+from autosync.datasets.parquet_folder import RECORDS_FILE, SPECS_FILE, read_packed, read_specs
+from autosync.datasets.schema import Record
+from autosync.datasets.store import RecordStore
+from autosync.datasets.studies import CLUSTER_FILE, JOURNAL_FILE, MODEL_FILE, STUDY_FILE, read_study
+from autosync.errors import InputError, Problem
+from autosync.specs.cluster_file import load_cluster
+from autosync.specs.model_file import load_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["store", "packed", "study", "layout", "file"]
+
+SHIPPED = Path(__file__).parent / "records"
+"""The records that ship with autosync."""
+
+
+class Dataset:
+    """A dataset that is only read."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.kind: Kind = _kind(self.path)
+
+    def records(self, report: Report) -> Iterator[Record]:
+        """The records; what holds none goes to `report`."""
+        match self.kind:
+            case "store":
+                return RecordStore(self.path).records(report=report)
+            case "packed":
+                return read_packed(self.path, report=report)
+            case "study":
+                return read_study(self.path, report=report)
+            case "layout":
+                return AutoDistFolder(self.path).records(report=report)
+            case "file":
+                return import_records(self.path, report=report)
+
+    def to_frame(self, *, report: Report | None = None) -> pd.DataFrame:
+        """The records as a pandas table (`frame.to_frame`); without `report`, the first unreadable record is raised."""
+        from autosync.datasets.frame import to_frame
+
+        return to_frame(self.records(report or _raise))
+
+    def specs(self) -> list[Spec]:
+        """The models and clusters that come with the records; a file of records has none."""
+        match self.kind:
+            case "store":
+                return list(RecordStore(self.path).specs())
+            case "packed":
+                return list(read_specs(self.path)) if (self.path / SPECS_FILE).is_file() else []
+            case "study":
+                return list(_study_specs(self.path))
+            case "layout":
+                return list(AutoDistFolder(self.path).specs())
+            case "file":
+                return []
+
+
+def _kind(path: Path) -> Kind:
+    if path.is_file() and path.suffix.lower() in {f".{one}" for one in FORMATS}:
+        return "file"
+    if RecordStore(path).records_file.is_file():
+        return "store"
+    if (path / RECORDS_FILE).is_file():
+        return "packed"
+    if (path / JOURNAL_FILE).is_file() or (path / STUDY_FILE).is_file():
+        return "study"
+    if path.is_dir() and is_autodist_folder(path):
+        return "layout"
+    endings = ", ".join(f".{one}" for one in FORMATS)
+    what = "holds no records" if path.exists() else "is not there"
+    rule = f"a store, a study, a folder with {RECORDS_FILE} or as AutoDist has them, or a file that ends with {endings}"
+    raise InputError(f"{path} {what}", rule=rule)
+
+
+def _study_specs(folder: Path) -> Iterator[Spec]:
+    """What a study is about; studies that were written before records named their specs need none."""
+    if (folder / MODEL_FILE).is_file():
+        yield model_spec(load_model(str(folder / MODEL_FILE)))
+    if (folder / CLUSTER_FILE).is_file():
+        yield cluster_spec(load_cluster(str(folder / CLUSTER_FILE)))
+
+
+def _raise(problem: Problem) -> None:
+    raise InputError([problem])

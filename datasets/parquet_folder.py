@@ -1,0 +1,185 @@
+"""A dataset in few files: `records.parquet` with a row a record, `disturbed.parquet` with those that are not to be
+trusted, and `specs.parquet` with each model and cluster once.
+
+This is the form in which records ship: whoever reads `records.parquet` alone has what was measured well. Any tool that
+reads Parquet reads it; records that are alike stand next to one another, which makes the files small.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from autosync import jsonio
+from autosync.datasets.export import Report, export, import_records
+from autosync.datasets.facts import Spec
+from autosync.datasets.files import refuse_overwrite, replacing
+from autosync.datasets.machine_drift import without_drift
+from autosync.datasets.reliability import is_disturbed
+from autosync.datasets.schema import Record, record_to_plain
+from autosync.datasets.store import RecordStore, parse_spec
+from autosync.documents import Document
+from autosync.errors import DocumentError, InputError, Problem, first_problems
+from autosync.syntax import MAX_VALUES
+
+RECORDS_FILE = "records.parquet"
+DISTURBED_FILE = "disturbed.parquet"
+SPECS_FILE = "specs.parquet"
+
+
+def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *, force: bool = False) -> int:
+    """Write records and the specs that they name; how many records there were. Each record and each spec comes once.
+
+    A record of a model or a cluster that is not among the specs is refused.
+    """
+    chosen = sorted(distinct(records), key=_place)
+    named = sorted(needed(chosen, specs).values(), key=lambda spec: (spec.kind, spec.name, spec.spec_id))
+    # All or none: a folder with one file of another's would hold two datasets in one.
+    for name in (SPECS_FILE, DISTURBED_FILE, RECORDS_FILE):
+        refuse_overwrite(Path(folder) / name, force=force)
+    with replacing(Path(folder) / SPECS_FILE, force=force) as file:
+        _write_specs(named, file)
+    disturbed = [record for record in chosen if is_disturbed(record)]
+    export(disturbed, Path(folder) / DISTURBED_FILE, force=force)
+    export([record for record in chosen if not is_disturbed(record)], Path(folder) / RECORDS_FILE, force=force)
+    return len(chosen)
+
+
+def needed(records: Iterable[Record], specs: Iterable[Spec]) -> dict[str, Spec]:
+    """The specs that records name, by their hashes; all of them have to be among the given ones."""
+    known = {spec.spec_id: spec for spec in specs}
+    named = {name for record in records for name in (record.model_spec, record.cluster_spec) if name is not None}
+    missing = sorted(named - known.keys())
+    if missing:
+        what = f"{len(missing)} specs that records name are missing, {missing[0]} the first"
+        raise InputError(what, rule="a dataset holds the models and clusters of its records")
+    return {name: known[name] for name in named}
+
+
+def read_packed(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
+    """The records of a dataset, disturbed ones last.
+
+    What holds none goes to `report`; without it the first such is raised.
+    """
+    files = [Path(folder) / name for name in (RECORDS_FILE, DISTURBED_FILE)]
+    # A folder that others made may have no second file.
+    found = [file for file in files if file.is_file()] or files[:1]
+    return chain.from_iterable(import_records(file, report=report) for file in found)
+
+
+def read_specs(folder: Path | str) -> Iterator[Spec]:
+    """The models and clusters of a dataset."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(folder) / SPECS_FILE
+    try:
+        rows = pq.read_table(path, page_checksum_verification=True).to_pylist()
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        problem = Problem(what="no specs in Parquet, or broken off", rule="written by pack", file=str(path), line=1)
+        raise DocumentError([problem]) from error
+    for number, row in enumerate(rows, start=1):
+        yield _spec_of(row, str(path), number)
+
+
+def unpack(folder: Path | str, store: RecordStore) -> int:
+    """Put what a dataset holds and a store has not into the store, in the order of the trials; how many records.
+
+    So a store that is gone begins anew with what was packed of it. What `flag_drift` said is left behind: it is said
+    anew when the store is packed. A trial that both have, each with another outcome, is refused.
+    """
+    if not (Path(folder) / RECORDS_FILE).is_file():
+        raise InputError(f"{folder} holds no dataset", rule=f"a folder with {RECORDS_FILE} and {SPECS_FILE}")
+    new = not_among(read_packed(folder), store.records())
+    known = {(record.study, record.trial) for record in store.records()}
+    clashing = [record for record in new if (record.study, record.trial) in known]
+    if clashing:
+        what = f"{store.path} has another trial {clashing[0].trial} of {clashing[0].study} than {folder}"
+        hint = f"{len(clashing)} trials are in both; a new store can begin with {folder}"
+        raise InputError(what, rule="a study has each trial once", hint=hint)
+    for spec in read_specs(folder):
+        store.add_spec(spec)
+    store.extend(sorted(map(without_drift, new), key=lambda record: (record.study, record.trial)))
+    return len(new)
+
+
+def not_among(records: Iterable[Record], others: Iterable[Record]) -> list[Record]:
+    """The records that are not among the others, whatever either say of drift."""
+    known = {_content(without_drift(other)) for other in others}
+    return [record for record in records if _content(without_drift(record)) not in known]
+
+
+def distinct(records: Iterable[Record]) -> Iterator[Record]:
+    """Each record once, however often it is there."""
+    seen: set[str] = set()
+    for record in records:
+        content = _content(record)
+        if content not in seen:
+            seen.add(content)
+            yield record
+
+
+def agreeing(records: Iterable[Record]) -> list[Record]:
+    """The records, of which no two say different things of one trial; such a contradiction is refused by name.
+
+    Of two that differ in what was said of drift alone, the one that is flagged stays.
+    """
+    found: dict[tuple[str, int], Record] = {}
+    problems: list[Problem] = []
+    for record in records:
+        number = (record.study, record.trial)
+        other = found.setdefault(number, record)
+        if _content(without_drift(other)) != _content(without_drift(record)):
+            what = "two records of this trial have other contents"
+            rule = "a study has each trial once"
+            problems.append(Problem(what=what, rule=rule, path=(record.study, "trials", record.trial)))
+        elif record != without_drift(record):
+            found[number] = record
+    if problems:
+        hint = "merge them apart, or leave one of the datasets out"
+        raise InputError(first_problems([replace(problem, hint=hint) for problem in dict.fromkeys(problems)]))
+    return list(found.values())
+
+
+def _content(record: Record) -> str:
+    return jsonio.content_hash(record_to_plain(record), length=32)
+
+
+def _place(record: Record) -> tuple[str, str, str, int]:
+    return record.model_name, record.cluster_name, record.study, record.trial
+
+
+def _write_specs(specs: Sequence[Spec], file: BinaryIO) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Callable[[Spec], str]] = {
+        "kind": lambda spec: spec.kind,
+        "spec": lambda spec: spec.spec_id,
+        "fingerprint": lambda spec: spec.fingerprint,
+        "name": lambda spec: spec.name,
+        "fields": lambda spec: json.dumps(spec.fields, separators=(",", ":"), allow_nan=False),
+    }
+    schema = pa.schema([pa.field(name, pa.string()) for name in columns])
+    table = pa.table([[value(spec) for spec in specs] for value in columns.values()], schema=schema)
+    pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _spec_of(row: dict[str, Any], file: str, line: int) -> Spec:
+    """The spec of a row, which must be what its other columns say."""
+
+    def problem(what: str) -> DocumentError:
+        return DocumentError([Problem(what=what, rule="a row holds a model or a cluster", file=file, line=line)])
+
+    try:
+        fields = jsonio.parse(str(row["fields"]), most=MAX_VALUES)
+    except (KeyError, ValueError) as error:
+        raise problem("the fields cannot be understood") from error
+    spec = parse_spec(Document(file=file, value=fields, lines={(): line}), kind=str(row.get("kind")))
+    if (spec.spec_id, spec.fingerprint, spec.name) != (row.get("spec"), row.get("fingerprint"), row.get("name")):
+        raise problem(f"the row says it is {row.get('name')!r}, its fields are of {spec.name!r}")
+    return spec

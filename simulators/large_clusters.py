@@ -1,0 +1,27 @@
+"""The timeline where it can play every message, and the analytical simulator in its place on larger clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autosync.simulators.analytical.simulator import AnalyticalSimulator
+from autosync.simulators.interface import Simulator
+from autosync.simulators.shared.costs import Costs
+from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+
+
+def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> Simulator:  # noqa: ARG001 - neither learns from other models
+    """The simulator that the catalogue opens as `timeline`; its own name says which of the two it is."""
+    return most_detailed(model, cluster)
+
+
+def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> Simulator:
+    """The timeline up to `MOST_RANKS` ranks, else the analytical simulator.
+
+    The number of messages grows with the square of the number of ranks: a step of 1,000 ranks has too many to play.
+    """
+    if len(cluster.ranks) > MOST_RANKS:
+        return AnalyticalSimulator(model, cluster, costs=costs)
+    return TimelineSimulator(model, cluster, costs=costs)

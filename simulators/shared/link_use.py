@@ -1,0 +1,220 @@
+"""What the transfers of a shape put on links, by classes of ranks and nodes (see `rank_classes`).
+
+A link is a class of nodes in one direction (out, in, within) or a rack in one. A transfer's groups with the same
+members by class are one *instance*: they do the same at the same times. In a star, members wait for the root alone, so
+there is one instance for each class of the other members. How much an instance puts on a link is a share of the
+transfer's buffer, on one link of the class.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autosync.plan.flows import Integers, flow
+from autosync.plan.outline import Outline, outline
+from autosync.plan.places import Places, places_of
+from autosync.plan.tables import Shape
+from autosync.plan.types import Algorithm, Collective
+from autosync.simulators.shared.arrays import Floats
+from autosync.simulators.shared.rank_classes import Classes
+from autosync.specs.cluster import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """The share of a transfer's buffer that passes one link."""
+
+    link: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """Groups of a shape that do the same. `members` are the classes of their ranks; a group has `num_members` ranks.
+
+    `uses` are the links between nodes and within them, and `num_rounds` the rounds that wait for one another. Shares of
+    the buffer: `added` is summed by one member, `moved` is sent by all ranks of the cluster together, and of that
+    `stays` goes to ranks of the same node.
+    `sent` is the largest share of the buffer that a member sends, `group` is one of the groups, and `num_shares` says
+    into how many chunks an outer split has cut its buffer.
+    """
+
+    group: tuple[int, ...]
+    num_shares: int
+    members: tuple[int, ...]
+    sent: float
+    num_members: int
+    uses: tuple[Use, ...]
+    num_rounds: int
+    added: float
+    moved: float
+    stays: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLink:
+    """One of the links that instances name: what kind it is, and of which node or rack one reads its rate."""
+
+    kind: str
+    position: int
+
+
+@functools.lru_cache(maxsize=256)
+def links_of(cluster: ClusterSpec, classes: Classes) -> tuple[ClusterLink, ...]:
+    """Out, in and within for each class of nodes, then out and in for each rack."""
+    nodes = [classes.of_node.index(number) for number in range(len(classes.num_nodes))]
+    of_nodes = [ClusterLink(kind=kind, position=node) for kind in ("out", "in", "within") for node in nodes]
+    of_racks = [
+        ClusterLink(kind=kind, position=rack) for kind in ("rack_out", "rack_in") for rack in range(len(cluster.racks))
+    ]
+    return (*of_nodes, *of_racks)
+
+
+@functools.lru_cache(maxsize=16384)
+def instances_of(cluster: ClusterSpec, classes: Classes, shape: Shape) -> tuple[Instance, ...]:
+    """The instances of a shape, in the order of their first groups."""
+    if shape.collective is None:
+        return _of_local_work(classes, shape)
+    alike: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    for group in shape.groups:
+        if shape.algorithm == "star" and len(group) > 1:
+            for part in _rays(classes, group):
+                alike[classes.members(shape, part)].append(part)
+        else:
+            alike[classes.members(shape, group)].append(group)
+    found = [(groups, _sending(shape, groups[0])) for groups in alike.values()]
+    uses = _uses(_roads(cluster, classes), found)
+    return tuple([_instance(classes, *one, used) for one, used in zip(found, uses, strict=True)])
+
+
+def _rays(classes: Classes, group: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The root with the others of each class."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for rank in group[1:]:
+        found[classes.of_rank[rank]].append(rank)
+    return [(group[0], *others) for others in found.values()]
+
+
+def _of_local_work(classes: Classes, shape: Shape) -> tuple[Instance, ...]:
+    """Each rank works for itself; of how many it has a share where work is sharded, its group tells."""
+    found = {(classes.of_rank[rank], len(group)): None for group in shape.groups for rank in group}
+    return tuple([_idle(group=(), members=(member,), num_members=size) for member, size in found])
+
+
+class _Sending(NamedTuple):
+    """What each member of a group of some size sends to whom, and what else there is to say of all such groups."""
+
+    source: Integers
+    destination: Integers
+    share: Floats
+    num_shares: int
+    outline: Outline
+    added: float
+    sent: float
+
+
+def _sending(shape: Shape, group: tuple[int, ...]) -> _Sending:
+    assert shape.collective is not None
+    assert shape.algorithm is not None
+    outer = next((len(others) for others in shape.within if group[0] in others), 1)
+    return _sending_of(shape.collective, shape.algorithm, len(group), outer)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sending_of(collective: Collective, algorithm: Algorithm, size: int, outer: int) -> _Sending:
+    # A gather's elements are one member's contribution; others' are the whole buffer, of which each has a chunk.
+    terms, moves = flow(collective, algorithm, size), outline(collective, algorithm, size)
+    whole = outer * (1 if collective in ("gather_v", "all_gather_v") else terms.num_chunks)
+    share = terms.weight * (terms.last - terms.first) / whole
+    sent = np.bincount(terms.source, weights=share, minlength=1)
+    return _Sending(terms.source, terms.destination, share, outer, moves, moves.most_added / whole, float(sent.max()))
+
+
+def _instance(classes: Classes, groups: list[tuple[int, ...]], sending: _Sending, uses: tuple[Use, ...]) -> Instance:
+    members = tuple(sorted({classes.of_rank[rank] for rank in groups[0]}))
+    size = len(groups[0])
+    if size == 1:
+        return _idle(group=groups[0], members=members, num_members=size)
+    return Instance(
+        group=groups[0],
+        num_shares=sending.num_shares,
+        members=members,
+        sent=sending.sent,
+        num_members=size,
+        uses=uses,
+        num_rounds=sending.outline.num_rounds,
+        added=sending.added,
+        moved=float(sending.share.sum()) * len(groups),
+        stays=_staying(classes, uses),
+    )
+
+
+def _staying(classes: Classes, uses: Iterable[Use]) -> float:
+    """What passes links within nodes, of all nodes together. These come third: see `links_of`."""
+    num_classes = len(classes.num_nodes)
+    within = [use for use in uses if use.link // num_classes == 2]
+    return sum([use.share * classes.num_nodes[use.link % num_classes] for use in within])
+
+
+class _Roads(NamedTuple):
+    """Where ranks are; of each of the cluster's links, which one of classes it is; and what a connection of a class is
+    on the average for one of its nodes, by link of classes.
+    """
+
+    places: Places
+    link: Integers
+    weight: Floats
+
+
+@functools.lru_cache(maxsize=64)
+def _roads(cluster: ClusterSpec, classes: Classes) -> _Roads:
+    places, of_node, num_classes = places_of(cluster), np.array(classes.of_node), len(classes.num_nodes)
+    of_racks = np.arange(2 * places.num_racks)
+    return _Roads(
+        places,
+        np.concatenate([*(kind * num_classes + of_node for kind in range(3)), 3 * num_classes + of_racks]),
+        np.concatenate([np.tile(1.0 / np.array(classes.num_nodes), 3), np.ones(len(of_racks))]),
+    )
+
+
+def _uses(roads: _Roads, found: Sequence[tuple[list[tuple[int, ...]], _Sending]]) -> list[tuple[Use, ...]]:
+    """What groups put on links, for each of some instances."""
+    ranks = [np.array(groups) for groups, _ in found]
+    source = np.concatenate([some[:, one.source].ravel() for some, (_, one) in zip(ranks, found, strict=True)])
+    destination = np.concatenate(
+        [some[:, one.destination].ravel() for some, (_, one) in zip(ranks, found, strict=True)]
+    )
+    share = np.concatenate([np.tile(one.share, len(groups)) for groups, one in found])
+    instance = np.repeat(np.arange(len(found)), [len(groups) * len(one.share) for groups, one in found])
+    pairs, links = roads.places.links(source, destination)
+    num_links = len(roads.weight)
+    used, place = np.unique(instance[pairs] * num_links + roads.link[links], return_inverse=True)
+    shares = np.bincount(place, weights=share[pairs])
+    weight = roads.weight[used % num_links]
+    uses: list[list[Use]] = [[] for _ in found]
+    for key, share_on_link in zip(used.tolist(), (shares * weight).tolist(), strict=True):
+        number, link = divmod(key, num_links)
+        uses[number].append(Use(link=link, share=share_on_link))
+    return [tuple(some) for some in uses]
+
+
+def _idle(*, group: tuple[int, ...], members: tuple[int, ...], num_members: int) -> Instance:
+    """Where nothing travels."""
+    return Instance(
+        group=group,
+        num_shares=1,
+        members=members,
+        sent=0.0,
+        num_members=num_members,
+        uses=(),
+        num_rounds=0,
+        added=0.0,
+        moved=0.0,
+        stays=0.0,
+    )

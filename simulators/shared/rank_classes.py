@@ -1,0 +1,143 @@
+"""Classes of ranks that do the same at the same times, so that one rank can stand for its class.
+
+On equal hosts, every rank of a ring waits for the same and sends the same. A plan on a thousand hosts then has a
+handful of classes, and simulating one rank of each is enough. Classes are found by refinement. At first, a class has
+all ranks with the same role on the same kind of node. A transfer splits a class if its ranks have different places in
+the transfer (a root, the levels of a tree) or meet ranks of different classes. When no transfer splits a class, ranks
+of one class see the same whatever happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from autosync.plan.tables import Shape
+from autosync.plan.types import Algorithm, Collective
+from autosync.specs.calibration import Estimate
+from autosync.specs.cluster import ClusterSpec
+
+_ALIKE = 0.1
+"""Rates that differ by a smaller share than this may count as equal."""
+
+_AROUND: frozenset[Algorithm] = frozenset({"ring", "native"})
+_ROOTED: frozenset[Collective] = frozenset({"reduce", "broadcast", "gather_v"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classes:
+    """Classes of ranks and of nodes: by rank and by node, and how many of them are in each."""
+
+    of_rank: tuple[int, ...]
+    of_node: tuple[int, ...]
+    num_ranks: tuple[int, ...]
+    num_nodes: tuple[int, ...]
+
+    def members(self, shape: Shape, group: tuple[int, ...]) -> tuple[int, ...]:
+        """What tells one group of a shape from another: its members' classes, in their order where that matters."""
+        found = [self.of_rank[rank] for rank in group]
+        return tuple(sorted(found)) if _is_symmetric(shape) else tuple(found)
+
+
+def classes_of(cluster: ClusterSpec, shapes: Iterable[Shape]) -> Classes:
+    """The coarsest classes that these shapes do not tell apart."""
+    workers = tuple(range(cluster.num_workers))
+    return _refined(cluster, frozenset([_telling(one) for one in shapes if not _tells_nothing(one, workers)]))
+
+
+def _tells_nothing(shape: Shape, workers: tuple[int, ...]) -> bool:
+    """Whether exactly the workers take part, and all do the same."""
+    return shape.groups == (workers,) and _is_symmetric(shape)
+
+
+def _telling(shape: Shape) -> Shape:
+    """Shapes that tell the same ranks apart are one, so that few sets of them are refined."""
+    if _is_symmetric(shape):
+        return Shape(None, None, tuple(sorted(shape.groups)))
+    return Shape("reduce", shape.algorithm, shape.groups)
+
+
+@functools.lru_cache(maxsize=4096)
+def _refined(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
+    ranks = cluster.ranks
+    nodes = [_kind_of_node(cluster, position) for position in range(len(cluster.nodes))]
+    ordered = sorted(shapes, key=str)
+    of_rank = _numbered([(rank.role, nodes[rank.node]) for rank in ranks])
+    while True:
+        on_nodes = _ranks_of(cluster, of_rank)
+        of_node = _numbered([(kind, on_nodes[node]) for node, kind in enumerate(nodes)])
+        meetings: dict[tuple[int, ...], int] = {}
+        seen: list[list[Hashable]] = [[of_rank[rank.index], of_node[rank.node]] for rank in ranks]
+        for number, shape in enumerate(ordered):
+            for group in shape.groups:
+                classes = [of_rank[rank] for rank in group]
+                met = tuple(sorted(classes)) if _is_symmetric(shape) else tuple(classes)
+                # By a number, for a thousand ranks that met a thousand are slow to compare.
+                meeting = meetings.setdefault(met, len(meetings))
+                for place, rank in enumerate(group):
+                    seen[rank].append((number, _place(shape, place), meeting))
+        finer = _numbered([tuple(one) for one in seen])
+        if max(finer) == max(of_rank):
+            return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))
+        of_rank = finer
+
+
+def apart(cluster: ClusterSpec) -> Classes:
+    """Every rank and every node in a class of its own."""
+    of_rank, of_node = tuple(range(len(cluster.ranks))), tuple(range(len(cluster.nodes)))
+    return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))
+
+
+def _is_symmetric(shape: Shape) -> bool:
+    """Whether all members of a group do the same, whatever their place."""
+    if shape.collective is None:
+        return True
+    if shape.algorithm == "halving_doubling":
+        return all((len(group) & (len(group) - 1)) == 0 for group in shape.groups)
+    return shape.algorithm in _AROUND and shape.collective not in _ROOTED
+
+
+def _place(shape: Shape, place: int) -> int:
+    if _is_symmetric(shape):
+        return 0
+    return min(place, 1) if shape.algorithm == "star" else place
+
+
+def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
+    node = cluster.nodes[position]
+    rack = next((rack for rack in cluster.racks if rack.name == node.rack), None)
+    uplink = None if rack is None else (rack.uplink_out, rack.uplink_in, _num_in_rack(cluster, rack.name))
+    # A host that a probe found slow is another kind of host, whatever its file claims.
+    found = cluster.calibration.node(node.name) if cluster.calibration else None
+    rates = () if found is None else (found.rate_out, found.rate_in, found.rate_within)
+    probed = tuple([_rough(one) for one in rates])
+    return (node.role, node.devices, node.bandwidth_out, node.bandwidth_in, node.intra_bandwidth, uplink, probed)
+
+
+def _rough(rate: Estimate | None) -> float | None:
+    """A rate to some percent: no two links are probed alike to the last byte."""
+    return None if rate is None or rate.value <= 0 else round(math.log(rate.value) / _ALIKE)
+
+
+def _num_in_rack(cluster: ClusterSpec, rack: str) -> int:
+    return sum(node.rack == rack for node in cluster.nodes)
+
+
+def _ranks_of(cluster: ClusterSpec, of_rank: tuple[int, ...]) -> Mapping[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for rank in cluster.ranks:
+        found[rank.node].append(of_rank[rank.index])
+    return {node: tuple(sorted(classes)) for node, classes in found.items()}
+
+
+def _numbered(kinds: Iterable[Hashable]) -> tuple[int, ...]:
+    """Equal ones get equal numbers, by first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return tuple([numbers.setdefault(kind, len(numbers)) for kind in kinds])
+
+
+def _counted(classes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([classes.count(number) for number in range(max(classes) + 1)])

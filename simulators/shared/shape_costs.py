@@ -1,0 +1,121 @@
+"""What the shapes of a plan's operations cost on a cluster, as columns: worked out once for many plans.
+
+Plans differ in sizes and in the order of their operations, but they have few shapes: sets of members and their links.
+An *instance* is a row here, of a shape's groups that do the same (see `link_use`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from autosync.plan.tables import Shape
+from autosync.simulators.shared.arrays import Floats, Integers
+from autosync.simulators.shared.costs import LOOPBACK_RATE, Costs, link_rate
+from autosync.simulators.shared.link_use import ClusterLink, Instance, instances_of, links_of
+from autosync.simulators.shared.rank_classes import Classes
+from autosync.simulators.shared.uncontended import MemberPlace, seconds_alone
+from autosync.specs.cluster import ClusterSpec
+
+
+class ShapeCosts(NamedTuple):
+    """Instances by shape, their members and their uses of links; and `capacity`, the bytes a second of each link.
+
+    `seconds` is the time of a transfer before its bytes flow, `alone` the time of each byte with all links to itself.
+    A shape's instances, an instance's members and uses are those from `first_...[i]` to `first_...[i + 1]`.
+    """
+
+    capacity: Floats
+    first_instance: Integers
+    num_members: Integers
+    seconds: Floats
+    alone: Floats
+    first_member: Integers
+    member: Integers
+    first_use: Integers
+    use_link: Integers
+    use_share: Floats
+
+
+def shape_costs_of(cluster: ClusterSpec, classes: Classes, shapes: Sequence[Shape], costs: Costs) -> ShapeCosts:
+    """The columns of these shapes, in their order."""
+    places = _places(cluster, costs)
+    instances = [[(shape, one) for one in instances_of(cluster, classes, shape)] for shape in shapes]
+    flat = [pair for of_shape in instances for pair in of_shape]
+    return ShapeCosts(
+        # The processors of an emulated cluster come last.
+        capacity=_floats([*(_capacity(cluster, link, costs) for link in links_of(cluster, classes)), 1.0]),
+        first_instance=_ends(map(len, instances)),
+        num_members=_integers(one.num_members for _, one in flat),
+        seconds=_floats(_seconds(shape, one, costs) for shape, one in flat),
+        alone=_floats(_alone(shape, one, places, costs) for shape, one in flat),
+        first_member=_ends(len(one.members) for _, one in flat),
+        member=_integers(member for _, one in flat for member in one.members),
+        first_use=_ends(len(one.uses) for _, one in flat),
+        use_link=_integers(use.link for _, one in flat for use in one.uses),
+        use_share=_floats(use.share for _, one in flat for use in one.uses),
+    )
+
+
+def _seconds(shape: Shape, instance: Instance, costs: Costs) -> float:
+    if shape.collective is None or instance.num_members == 1:
+        return 0.0
+    one_round = costs.native_round_seconds if shape.algorithm == "native" else costs.round_seconds
+    return costs.transfer_seconds + instance.num_rounds * one_round
+
+
+def _alone(shape: Shape, instance: Instance, places: Sequence[MemberPlace], costs: Costs) -> float:
+    """What a byte takes with all links to itself, or where adding up takes longer."""
+    if shape.collective is None or shape.algorithm is None or instance.num_members == 1:
+        return 0.0
+    members = tuple([places[rank] for rank in instance.group])
+    on_links = seconds_alone(shape.collective, shape.algorithm, members) / instance.num_shares
+    return max(on_links, instance.added / costs.rate_added)
+
+
+def _places(cluster: ClusterSpec, costs: Costs) -> list[MemberPlace]:
+    nodes = [
+        [_rate(cluster, kind, node, costs) for kind in ("out", "in", "within")] for node in range(len(cluster.nodes))
+    ]
+    return [MemberPlace(rank.node, *nodes[rank.node]) for rank in cluster.ranks]
+
+
+def _capacity(cluster: ClusterSpec, link: ClusterLink, costs: Costs) -> float:
+    """Of a link. Within a node each rank can send at the rate that two ranks have between them."""
+    rate = _rate(cluster, link.kind, link.position, costs)
+    if link.kind != "within":
+        return rate
+    return rate * max(1, sum(rank.node == link.position for rank in cluster.ranks))
+
+
+def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float:
+    """Payload bytes a second of a link: as it was probed, else what its file claims."""
+    calibration = cluster.calibration
+    if kind.startswith("rack"):
+        rack = cluster.racks[position]
+        probed = {one.name: one for one in calibration.racks}.get(rack.name) if calibration else None
+        if kind == "rack_out":
+            return link_rate(rack.uplink_out, probed.rate_out if probed else None, costs.link_share)
+        return link_rate(rack.uplink_in, probed.rate_in if probed else None, costs.link_share)
+    node = cluster.nodes[position]
+    found = calibration.node(node.name) if calibration else None
+    if kind == "within":
+        return link_rate(node.intra_bandwidth or LOOPBACK_RATE, found.rate_within if found else None, costs.link_share)
+    if kind == "out":
+        return link_rate(node.bandwidth_out, found.rate_out if found else None, costs.link_share)
+    return link_rate(node.bandwidth_in, found.rate_in if found else None, costs.link_share)
+
+
+def _ends(lengths: Iterable[int]) -> Integers:
+    """Where rows of these lengths begin, and the last one ends."""
+    return np.concatenate(([0], np.cumsum(list(lengths)))).astype(np.int64)
+
+
+def _integers(values: Iterable[int]) -> Integers:
+    return np.array(list(values), dtype=np.int64)
+
+
+def _floats(values: Iterable[float]) -> Floats:
+    return np.array(list(values), dtype=np.float64)

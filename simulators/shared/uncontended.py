@@ -1,0 +1,92 @@
+"""Seconds of a transfer that has all links to itself.
+
+In a tree, links stand idle: a member sends the sum of two contributions only after both have come. So a transfer is
+played here move by move. A member's interface sends and receives one move after another, in the order of rounds, and
+a move that passes data on streams behind the move that brought it. A ring needs no play, and among thousands of
+members there is no time for one: its slowest link is busy in every round. Neither does a star, where all members
+send at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import NamedTuple
+
+from autosync.plan.expansion import expand, num_chunks
+from autosync.plan.outline import is_ring, outline
+from autosync.plan.types import Algorithm, Collective
+
+
+class MemberPlace(NamedTuple):
+    """The node of a member, and the bytes a second out of that node, into it and within it."""
+
+    node: int
+    rate_out: float
+    rate_in: float
+    rate_within: float
+
+
+@functools.lru_cache(maxsize=16384)
+def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[MemberPlace, ...]) -> float:
+    """Seconds for a buffer of one byte (of a gather: for a contribution of one byte)."""
+    if algorithm == "star":
+        return _of_star(collective, places)
+    seconds = _of_ring(collective, places) if is_ring(collective, algorithm) else None
+    return _played(collective, algorithm, places) if seconds is None else seconds
+
+
+def _of_ring(collective: Collective, places: tuple[MemberPlace, ...]) -> float | None:
+    """All rounds on its slowest link, where that is between nodes and none of these has two of its links; else None."""
+    links = list(zip(places, (*places[1:], *places[:1]), strict=True))
+    between = [(source, destination) for source, destination in links if source.node != destination.node]
+    if not between or len({source.node for source, _ in between}) < len(between):
+        return None
+    slowest = min([min(source.rate_out, destination.rate_in) for source, destination in between])
+    if any(source.rate_within < slowest for source, destination in links if source.node == destination.node):
+        return None
+    count = 1 if collective == "all_gather_v" else len(places)
+    return outline(collective, "ring", len(places)).num_rounds / count / slowest
+
+
+def _of_star(collective: Collective, places: tuple[MemberPlace, ...]) -> float:
+    """All at once: the root's interface is busy for each of the others, theirs for those on their node."""
+    root, *others = places
+    away = Counter([one for one in others if one.node != root.node])
+    within = [1.0 / one.rate_within for one in others if one.node == root.node]
+    sends = collective == "broadcast"
+    of_root = away.total() / (root.rate_out if sends else root.rate_in)
+    return max([of_root, *[count / (one.rate_in if sends else one.rate_out) for one, count in away.items()], *within])
+
+
+def _played(collective: Collective, algorithm: Algorithm, places: tuple[MemberPlace, ...]) -> float:
+    count = 1 if collective in ("gather_v", "all_gather_v") else num_chunks(collective, len(places))
+    out_free: dict[int, float] = {}
+    in_free: dict[int, float] = {}
+    # By member and chunk: when what it has of it began and ended to arrive.
+    arrived: dict[tuple[int, int], tuple[float, float]] = {}
+    latest = 0.0
+    found: dict[tuple[int, int], tuple[float, float]] = {}
+    number = 0
+    for move in expand(collective, algorithm, len(places)):
+        if move.round != number:
+            number = move.round
+            for key, (begin, end) in found.items():
+                before = arrived.get(key, (0.0, 0.0))
+                arrived[key] = (max(before[0], begin), max(before[1], end))
+            found = {}
+        source, destination = places[move.source], places[move.destination]
+        is_within = source.node == destination.node
+        rate = source.rate_within if is_within else min(source.rate_out, destination.rate_in)
+        brought = [arrived.get((move.source, chunk), (0.0, 0.0)) for chunk in range(move.first, move.last)]
+        start = max([begin for begin, _ in brought], default=0.0)
+        if not is_within:
+            start = max(start, out_free.get(source.node, 0.0), in_free.get(destination.node, 0.0))
+        end = max(start + (move.last - move.first) / count / rate, max([end for _, end in brought], default=0.0))
+        if not is_within:
+            out_free[source.node] = in_free[destination.node] = end
+        for chunk in range(move.first, move.last):
+            before = found.get((move.destination, chunk), (start, 0.0))
+            found[move.destination, chunk] = (max(before[0], start), max(before[1], end))
+        latest = max(latest, end)
+    return latest

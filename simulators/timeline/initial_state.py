@@ -1,0 +1,121 @@
+"""The timeline's kernel before anything has happened. Compiled; `events` calls it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autosync.simulators.jit import borrows_inner, called, inner
+from autosync.simulators.timeline.scene import (
+    CHANNEL_STATE,
+    DUE,
+    ENTRY,
+    LANE_STATE,
+    LINE_STATE,
+    LINK_STATE,
+    PART_STATE,
+    QUEUE_STATE,
+    RANK_STATE,
+    Heap,
+    PlayState,
+    Scene,
+)
+
+
+@called
+def initial_state(scene: Scene, num_iterations: int) -> PlayState:
+    num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
+    num_items = num_parts + num_ranks * scene.num_gates
+    # What may stand in lines at a time, and what may be about to happen: a model's program may take no time at all.
+    num_entries = 4 * len(scene.message_bytes) + 4 * len(scene.channels) + 64
+    num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 2 * scene.num_lanes + len(scene.program)) + 64
+    state = PlayState(
+        num_iterations=num_iterations,
+        num_items=num_items,
+        heap=Heap(np.full(1, -1.0), np.empty(num_events, DUE), np.empty(num_events, np.int64), np.zeros(3, np.int64)),
+        unmet=np.zeros((num_iterations, num_items), np.int64),
+        begun=np.full((num_iterations, num_parts), np.nan),
+        ended=np.full((num_iterations, num_parts), np.nan),
+        step_ends=np.full((num_iterations, num_ranks), np.nan),
+        ready=np.empty((num_ranks, num_iterations * len(scene.is_transfer) + 1), np.int64),
+        parts=np.zeros(num_parts, PART_STATE),
+        channels=np.zeros(len(scene.channels), CHANNEL_STATE),
+        lines=np.zeros(num_lines, LINE_STATE),
+        links=np.zeros(len(scene.network.link_rate), LINK_STATE),
+        queues=np.zeros(len(scene.network.queue_rate), QUEUE_STATE),
+        lanes=np.zeros(num_ranks * scene.num_lanes, LANE_STATE),
+        ranks=np.zeros(num_ranks, RANK_STATE),
+        entries=np.empty(num_entries, ENTRY),
+        free_entry=np.zeros(2, np.int64),
+        active=np.empty((len(scene.network.link_rate), num_lines + 1), np.int64),
+        processor_free=np.zeros(scene.times.num_processors),
+        passed=np.full((num_iterations, num_ranks, len(scene.program)), np.nan),
+    )
+    _lay_out(scene, state)
+    _count_waits(scene, state)
+    for iteration in range(num_iterations):
+        for part in range(num_parts):
+            if state.unmet[iteration, part] == 0 and not scene.is_transfer[scene.parts[part].operation]:
+                rank = scene.parts[part].rank
+                state.ready[rank, state.ranks[rank].num_ready] = iteration * num_items + part
+                state.ranks[rank].num_ready += 1
+    return state
+
+
+@inner
+def _lay_out(scene: Scene, state: PlayState) -> None:
+    for line in range(len(state.lines)):
+        state.lines[line].first = state.lines[line].last = -1
+    for link in range(len(state.links)):
+        state.links[link].due = np.inf
+    for queue in range(len(state.queues)):
+        state.queues[queue].backlog = -scene.network.queue_burst[queue]
+    for lane in range(len(state.lanes)):
+        state.lanes[lane].head, state.lanes[lane].priority = scene.first_queued[lane], -1
+    for rank in range(len(state.ranks)):
+        state.ranks[rank].works_on, state.ranks[rank].until = -1, np.inf
+
+
+@inner
+def _count_waits(scene: Scene, state: PlayState) -> None:
+    """What waits for earlier iterations waits for less at the beginning, and so does what is not done in each."""
+    longest, always = 0, True
+    for lag in scene.follower_lag:
+        longest = max(longest, lag)
+    for every in scene.every:
+        always &= every == 1
+    for iteration in range(state.num_iterations):
+        if always and iteration > longest:
+            # One by one: for what may go wrong with whole rows much more would be compiled.
+            for item in range(state.num_items):
+                state.unmet[iteration, item] = state.unmet[iteration - 1, item]
+        else:
+            _count_waits_of(scene, state, iteration)
+
+
+@inner
+def _count_waits_of(scene: Scene, state: PlayState, iteration: int) -> None:
+    for item in range(state.num_items):
+        state.unmet[iteration, item] = scene.num_waits[item]
+    num_ranks = len(scene.trains)
+    for part in range(len(scene.parts)):
+        operation, rank = scene.parts[part].operation, scene.parts[part].rank
+        for position in range(scene.first_follower[operation], scene.first_follower[operation + 1]):
+            item, before = item_of(scene, scene.follower[position], rank, num_ranks), scene.follower_lag[position]
+            if item >= 0 and iteration >= before and is_due(scene, iteration - before, operation):
+                state.unmet[iteration, item] += 1
+
+
+@borrows_inner
+def item_of(scene: Scene, what: int, rank: int, num_ranks: int) -> int:
+    """The item of an operation, or behind all operations of a gate, on a rank; -1: it has no part."""
+    num_operations = len(scene.is_transfer)
+    if what < num_operations:
+        return int(scene.part_of[what, rank])
+    if not scene.trains[rank]:
+        return -1
+    return int(len(scene.parts) + (what - num_operations) * num_ranks + rank)
+
+
+@borrows_inner
+def is_due(scene: Scene, iteration: int, operation: int) -> bool:
+    return bool((iteration + 1) % scene.every[operation] == 0)

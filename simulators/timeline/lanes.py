@@ -1,0 +1,195 @@
+"""The work of a lane's thread on its transfers: it begins them, requests, posts and takes messages. Compiled.
+
+A transfer takes its messages in order. It requests them a window ahead, and a sender sends only what was requested.
+"""
+
+from __future__ import annotations
+
+from autosync.simulators.jit import borrows_inner, inlined
+from autosync.simulators.timeline.event_queue import BEGUN, ENDS, GOES_ON, LEAVES, LOOKS, NUM_KINDS, SENDS, TAKEN, push
+from autosync.simulators.timeline.initial_state import is_due
+from autosync.simulators.timeline.messages import NUM_FAVOURED
+from autosync.simulators.timeline.processors import work
+from autosync.simulators.timeline.scene import PlayState, Scene
+from autosync.simulators.timeline.wire import burn, join, passes, stand
+
+
+@inlined
+def advance(scene: Scene, state: PlayState, queue: int) -> None:
+    """A lane goes on to what it can begin."""
+    begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
+    while (
+        begin < end
+        and state.lanes[queue].num_under_way < scene.lane_width
+        and state.lanes[queue].iteration < state.num_iterations
+    ):
+        if state.lanes[queue].head == end:
+            state.lanes[queue].head = begin
+            state.lanes[queue].iteration += 1
+            continue
+        iteration, part = state.lanes[queue].iteration, scene.queued[state.lanes[queue].head]
+        operation = scene.parts[part].operation
+        if not is_due(scene, iteration, operation):
+            state.lanes[queue].head += 1
+            continue
+        if state.unmet[iteration, part] > 0:
+            return
+        state.lanes[queue].head += 1
+        state.lanes[queue].num_under_way += 1
+        state.begun[iteration, part] = state.heap.now[0]
+        state.parts[part].iteration = iteration
+        facts = scene.parts[part]
+        until = work(state.heap, state.ranks, state.processor_free, facts.rank, facts.work, facts.work)
+        push(state.heap, until, part * NUM_KINDS + BEGUN)
+
+
+@inlined
+def begin(scene: Scene, state: PlayState, part: int) -> None:
+    operation, rank = scene.parts[part].operation, scene.parts[part].rank
+    state.lanes[rank * scene.num_lanes + scene.lane[operation]].priority = scene.priority[operation]
+    ours = state.parts[part]
+    ours.step = ours.num_sent = 0
+    ours.is_open = True
+
+
+@inlined
+def go(scene: Scene, state: PlayState, part: int) -> None:
+    """A lane asks and posts, one thing after another, and asks for what it does next; then it looks whether what it
+    takes next is there.
+    """
+    ours, rank = state.parts[part], scene.parts[part].rank
+    row = scene.parts[part].first_take + part + ours.step
+    takes_turns = scene.parts[part].breadth == 0
+    ours.is_busy = True
+    while True:
+        num_asks, num_posts = _window(scene, state, part) - ours.asked, scene.first_post[row + 1] - ours.post
+        # gloo itself asks for a segment, posts one, and then asks for the next: that request is behind its own data.
+        if num_asks > 0 and not (takes_turns and num_asks < num_posts):
+            native = _ask(scene, state, part)
+            seconds = scene.times.ask[native]
+        elif num_posts > 0:
+            channel = scene.post_channel[ours.post]
+            ours.post += 1
+            state.channels[channel].posted += 1
+            push(state.heap, state.heap.now[0], channel * NUM_KINDS + SENDS)
+            native = scene.channels[channel].is_native
+            seconds = scene.times.post[native]
+        else:
+            coming = _coming(scene, state, part)
+            if coming < 0:
+                break
+            native = _ask(scene, state, coming)
+            seconds = scene.times.ask[native]
+        if seconds > 0.0:
+            until = work(state.heap, state.ranks, state.processor_free, rank, seconds, seconds)
+            push(state.heap, until, part * NUM_KINDS + GOES_ON)
+            return
+        if takes_turns and num_asks > 0:
+            # What was posted is sent first.
+            push(state.heap, state.heap.now[0], part * NUM_KINDS + GOES_ON)
+            return
+    ours.is_busy = False
+    push(state.heap, state.heap.now[0], part * NUM_KINDS + LOOKS)
+
+
+@inlined
+def _window(scene: Scene, state: PlayState, part: int) -> int:
+    """Up to which take a part asks now."""
+    facts, step = scene.parts[part], state.parts[part].step
+    last = facts.num_first if step < facts.num_first else facts.num_takes
+    window = 2 if facts.breadth == 0 else _width(scene, state, part)
+    return int(min(last, step + window))
+
+
+@inlined
+def _coming(scene: Scene, state: PlayState, part: int) -> int:
+    """A later part of the lane that is asked for now; -1: none. All of this one has been asked for."""
+    facts, ours = scene.parts[part], state.parts[part]
+    if facts.waits_its_turn or ours.asked < facts.num_takes:
+        return -1
+    queue, num_asked = facts.rank * scene.num_lanes + scene.lane[facts.operation], ours.asked - ours.step
+    for place in range(state.lanes[queue].head, scene.first_queued[queue + 1]):
+        other = scene.queued[place]
+        if not is_due(scene, ours.iteration, scene.parts[other].operation):
+            continue
+        if scene.parts[other].waits_its_turn or state.unmet[ours.iteration, other] > 0:
+            return -1
+        asked, num_takes = state.parts[other].asked, scene.parts[other].num_takes
+        if asked < num_takes:
+            return int(other) if asked + num_asked < _width(scene, state, other) else -1
+        num_asked += asked
+    return -1
+
+
+@borrows_inner
+def _width(scene: Scene, state: PlayState, part: int) -> int:
+    """How many messages a part may have asked for."""
+    facts = scene.parts[part]
+    priority = scene.priority[facts.operation]
+    lowest, highest = priority, priority
+    for lane in range(scene.num_lanes):
+        other = state.lanes[facts.rank * scene.num_lanes + lane].priority
+        if other >= 0:
+            lowest, highest = min(lowest, other), max(highest, other)
+    if lowest < priority:
+        return int(max(1, facts.breadth))
+    return int(facts.breadth + facts.ahead + (NUM_FAVOURED if highest > priority else 0))
+
+
+@inlined
+def _ask(scene: Scene, state: PlayState, part: int) -> int:
+    """Ask for one more message; whether the backend itself does it."""
+    channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
+    state.parts[part].asked += 1
+    back = scene.channels[channel].back
+    if state.lines[back].first < 0:
+        push(state.heap, passes(scene, state, back), channel * NUM_KINDS + LEAVES)
+    else:
+        stand(state, back, channel, 0.0)
+    return int(scene.channels[channel].is_native)
+
+
+@inlined
+def send(scene: Scene, state: PlayState, channel: int) -> None:
+    facts, ours = scene.channels[channel], state.channels[channel]
+    line = facts.line
+    while ours.sent < min(ours.posted, ours.credit):
+        num_bytes = scene.message_bytes[facts.first_message + ours.sent % facts.num_messages]
+        ours.sent += 1
+        burn(scene, state, channel, ours.sent - 1)
+        is_ahead = state.lines[line].num_bytes + num_bytes <= scene.times.bytes_ahead
+        entry = stand(state, line, channel, num_bytes)
+        state.entries[entry].is_counted = not is_ahead
+        state.lines[line].num_bytes += num_bytes
+        if state.lines[line].first == entry:
+            join(scene, state, line, num_bytes)
+        if is_ahead:
+            source = state.parts[facts.source]
+            source.num_sent += 1
+            if source.num_sent == scene.parts[facts.source].num_posts:
+                push(state.heap, state.heap.now[0], facts.source * NUM_KINDS + LOOKS)
+
+
+@inlined
+def look(scene: Scene, state: PlayState, part: int) -> None:
+    """Whether what a part takes next is there, or it is done."""
+    facts, ours = scene.parts[part], state.parts[part]
+    if not ours.is_open or ours.is_busy:
+        return
+    if ours.step < facts.num_takes:
+        take = scene.takes[facts.first_take + ours.step]
+        channel = scene.channels[take.channel]
+        if state.channels[take.channel].arrived > ours.runs * channel.num_messages + take.ordinal:
+            ours.is_busy = True
+            taken, added = scene.times.taken[channel.is_native], take.added_bytes / scene.times.rate_added
+            rank = -1 if channel.is_native else facts.rank
+            until = work(state.heap, state.ranks, state.processor_free, rank, taken + added, taken)
+            push(state.heap, until, part * NUM_KINDS + TAKEN)
+        return
+    if ours.num_sent < facts.num_posts:
+        return
+    ours.is_open = False
+    ours.asked = 0
+    ours.runs += 1
+    state.lanes[facts.rank * scene.num_lanes + scene.lane[facts.operation]].priority = -1
+    push(state.heap, state.heap.now[0], part * NUM_KINDS + ENDS)

@@ -1,0 +1,192 @@
+"""The moves of each shape of transfer as columns, worked out once for many plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autosync.plan.expansion import Move, expand, num_chunks
+from autosync.plan.tables import Shape
+from autosync.simulators.shared.arrays import Flags, Integers
+from autosync.simulators.shared.size_exchange import moves_of_sizes
+
+PIECES, NATIVE_RING = range(2)
+"""Kinds of templates: moves that the engine cuts into pieces, and gloo's own all-reduce."""
+
+_ROOTED = ("reduce", "broadcast", "gather_v")
+
+
+class MoveTables(NamedTuple):
+    """Shapes of transfers as columns, worked out once for many plans.
+
+    By shape: whether it has messages (local work has none, nor has what is not alike), into how many chunks an outer
+    split has cut its buffer, and its groups, g from `first_group[shape]` on. By group: its template, and its ranks
+    `ranks[group_first[g] : group_first[g + 1]]`, which stand for `group_size[g]` of them. Nodes need not have the same
+    number of ranks, so groups of one shape may go by different templates.
+
+    A template is how a collective goes among so many members: its moves in the order of rounds, with the channel of
+    each; those that arrive at a member (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and
+    those that leave it likewise. Where one member stands for all, what arrives at it is what another one sends it at
+    the same time: `came_first` and `came_last` are the chunks of that, and the chunks that are sent anywhere else.
+    In rounds below 0, members exchange the sizes of contents. Transfers of numbers skip them.
+    """
+
+    has_messages: Flags
+    outer: Integers
+    first_group: Integers
+    template: Integers
+    group_first: Integers
+    group_size: Integers
+    ranks: Integers
+    kind: Integers
+    num_chunks: Integers
+    is_gather: Flags
+    is_whole: Flags
+    first_channel: Integers
+    channel_source: Integers
+    channel_destination: Integers
+    first_move: Integers
+    move_round: Integers
+    move_first: Integers
+    move_last: Integers
+    came_first: Integers
+    came_last: Integers
+    move_adds: Flags
+    move_channel: Integers
+    first_member: Integers
+    first_arriving: Integers
+    arriving: Integers
+    first_leaving: Integers
+    leaving: Integers
+
+
+class _MovePattern(NamedTuple):
+    kind: int
+    num_members: int
+    num_chunks: int
+    is_gather: bool
+    is_whole: bool
+    moves: tuple[Move, ...]
+    came: tuple[Move, ...]
+
+
+def move_tables_of(shapes: Sequence[Shape], *, alike: bool = False) -> MoveTables:
+    """The tables of these shapes, in their order. `alike`: all ranks do alike in them, and the first stands for all."""
+    templates: dict[_MovePattern, int] = {}
+    template, has_messages = list[int](), list[bool]()
+    for shape in shapes:
+        has_messages.append(shape.collective is not None and (goes_round(shape) or not alike))
+        for group in shape.groups[:1] if alike else shape.groups:
+            if not has_messages[-1]:
+                template.append(-1)
+                continue
+            found = _template(shape, len(group))
+            template.append(templates.setdefault(_of_one(found) if alike else found, len(templates)))
+    groups = [[(0,)] if alike else list(shape.groups) for shape in shapes]
+    flat = [group for those in groups for group in those]
+    columns = _columns(list(templates))
+    return MoveTables(
+        has_messages=np.array(has_messages, dtype=np.bool_),
+        outer=_integers([len(shape.within[0]) if shape.within else 1 for shape in shapes]),
+        first_group=_ends([len(those) for those in groups]),
+        template=_integers(template),
+        group_first=_ends([len(group) for group in flat]),
+        group_size=_integers([len(shape.groups[0]) for shape in shapes] if alike else [len(group) for group in flat]),
+        ranks=_integers([rank for group in flat for rank in group]),
+        **columns,
+    )
+
+
+def goes_round(shape: Shape) -> bool:
+    """Whether all members do alike to the last message. Halves of what is halved are different ones, and two members'
+    data goes the way of their requests.
+    """
+    if shape.collective is None:
+        return True
+    return shape.algorithm in ("ring", "native") and shape.collective not in _ROOTED and len(shape.groups[0]) > 2
+
+
+def _template(shape: Shape, size: int) -> _MovePattern:
+    """How so many members of a group go about it."""
+    collective, algorithm = shape.collective, shape.algorithm
+    assert collective is not None
+    assert algorithm is not None
+    chunks = num_chunks(collective, size) if size > 1 else 1
+    is_ring = (collective, algorithm) == ("all_reduce", "native") and size > 1
+    if is_ring:
+        moves = tuple(Move(0, member, (member + 1) % size, 0, 1, adds=True) for member in range(size))
+    else:
+        data = sorted(expand(collective, algorithm, size), key=lambda move: move.round) if size > 1 else []
+        moves = (*moves_of_sizes(collective, algorithm, size), *data)
+    return _MovePattern(
+        kind=NATIVE_RING if is_ring else PIECES,
+        num_members=size,
+        num_chunks=chunks,
+        is_gather=collective in ("gather_v", "all_gather_v"),
+        # gloo's own broadcasts and reductions move whole buffers.
+        is_whole=algorithm == "native" and collective in ("reduce", "broadcast"),
+        moves=moves,
+        came=moves,
+    )
+
+
+def _of_one(template: _MovePattern) -> _MovePattern:
+    """What one member does where all do alike: as it sends something in a round, as much comes to it from another."""
+    moves = tuple(move._replace(destination=0) for move in template.moves if move.source == 0)
+    came = tuple(move._replace(source=0) for move in template.moves if move.destination == 0)
+    assert [move.round for move in moves] == [move.round for move in came], "all members do alike"
+    return template._replace(num_members=1, moves=moves, came=came)
+
+
+def _columns(templates: Sequence[_MovePattern]) -> dict[str, Any]:
+    sources, destinations, channels = list[int](), list[int](), list[int]()
+    num_channels, arriving, leaving = list[int](), list[list[int]](), list[list[int]]()
+    flat, came = list[Move](), list[Move]()
+    for template in templates:
+        moves = template.moves
+        known: dict[tuple[int, int], int] = {}
+        members: list[tuple[list[int], list[int]]] = [([], []) for _ in range(template.num_members)]
+        for number, move in enumerate(moves, start=len(flat)):
+            channels.append(known.setdefault((move.source, move.destination), len(known)))
+            members[move.destination][0].append(number)
+            members[move.source][1].append(number)
+        flat += moves
+        came += template.came
+        num_channels.append(len(known))
+        sources += [source for source, _ in known]
+        destinations += [destination for _, destination in known]
+        for ours, theirs in members:
+            arriving.append(sorted(ours, key=lambda number: (flat[number].round, flat[number].source)))
+            leaving.append(theirs)
+    return {
+        "kind": _integers([one.kind for one in templates]),
+        "num_chunks": _integers([one.num_chunks for one in templates]),
+        "is_gather": np.array([one.is_gather for one in templates], dtype=np.bool_),
+        "is_whole": np.array([one.is_whole for one in templates], dtype=np.bool_),
+        "first_channel": _ends(num_channels),
+        "channel_source": _integers(sources),
+        "channel_destination": _integers(destinations),
+        "first_move": _ends([len(one.moves) for one in templates]),
+        "move_round": _integers([move.round for move in flat]),
+        "move_first": _integers([move.first for move in flat]),
+        "move_last": _integers([move.last for move in flat]),
+        "came_first": _integers([move.first for move in came]),
+        "came_last": _integers([move.last for move in came]),
+        "move_adds": np.array([move.adds for move in flat], dtype=np.bool_),
+        "move_channel": _integers(channels),
+        "first_member": _ends([one.num_members for one in templates]),
+        "first_arriving": _ends([len(one) for one in arriving]),
+        "arriving": _integers([number for one in arriving for number in one]),
+        "first_leaving": _ends([len(one) for one in leaving]),
+        "leaving": _integers([number for one in leaving for number in one]),
+    }
+
+
+def _ends(lengths: Sequence[int]) -> Integers:
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def _integers(values: Sequence[int]) -> Integers:
+    return np.array(values, dtype=np.int64)

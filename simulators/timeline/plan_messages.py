@@ -1,0 +1,123 @@
+"""The messages of a whole plan. Operations of the same shape and size have the same: these are made once. Compiled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from autosync.simulators.jit import borrows_inner, inner
+from autosync.simulators.shared.arrays import Integers
+from autosync.simulators.timeline.messages import (
+    Messages,
+    TransferSizes,
+    count,
+    fill_all,
+    fill_nothing,
+    num_channels_of,
+)
+from autosync.simulators.timeline.move_tables import MoveTables
+
+
+class _KnownMessages(NamedTuple):
+    """Operations whose messages are made, where their shape and size say (-1: none); the first channel of each."""
+
+    table: Integers
+    first_channel: Integers
+
+
+@inner
+def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
+    """The messages of operations; local work has parts without any."""
+    num_parts, num_channels, num_messages = count(tables, sizes)
+    found = Messages(
+        first_take=np.zeros(num_parts + 1, np.int64),
+        take_channel=np.empty(num_messages, np.int64),
+        take_ordinal=np.empty(num_messages, np.int64),
+        take_added_bytes=np.zeros(num_messages),
+        first_post=np.zeros(num_messages + num_parts + 1, np.int64),
+        post_channel=np.empty(num_messages, np.int64),
+        num_posts=np.zeros(num_parts, np.int64),
+        breadth=np.zeros(num_parts, np.int64),
+        num_first=np.zeros(num_parts, np.int64),
+        channel_source=np.empty(num_channels, np.int64),
+        channel_destination=np.empty(num_channels, np.int64),
+        first_message=np.zeros(num_channels + 1, np.int64),
+        message_bytes=np.empty(num_messages),
+    )
+    num_operations, channel = len(sizes.shape), 0
+    known = _KnownMessages(np.full(_table_size(num_operations), -1, np.int64), np.empty(num_operations, np.int64))
+    for number, shape in enumerate(sizes.shape):
+        known.first_channel[number] = channel
+        if tables.has_messages[shape]:
+            twin = _twin(sizes, known, number)
+            if twin >= 0:
+                _copy(sizes, known, number, twin, found)
+            else:
+                # Not `channel`, whose first value is known beforehand: all would be compiled once more for it.
+                fill_all(tables, sizes, number, known.first_channel[number], found)
+            channel += num_channels_of(tables, shape)
+        else:
+            first, last = tables.first_group[shape], tables.first_group[shape + 1]
+            num_local = tables.group_first[last] - tables.group_first[first]
+            fill_nothing(sizes.first_part[number], num_local, found)
+    return found
+
+
+@borrows_inner
+def _table_size(num_operations: int) -> int:
+    size = 16
+    while size < 2 * num_operations:
+        size *= 2
+    return size
+
+
+@borrows_inner
+def _twin(sizes: TransferSizes, known: _KnownMessages, number: int) -> int:
+    """An earlier operation that is alike; -1: there is none, and this one is the first."""
+    mask = len(known.table) - 1
+    place = (sizes.num_elements[number] * 31 + sizes.shape[number] * 7919 + sizes.is_short[number]) & mask
+    while known.table[place] >= 0:
+        other = known.table[place]
+        if (
+            sizes.num_elements[other] == sizes.num_elements[number]
+            and sizes.shape[other] == sizes.shape[number]
+            and sizes.item_bytes[other] == sizes.item_bytes[number]
+            and sizes.is_short[other] == sizes.is_short[number]
+        ):
+            return int(other)
+        place = (place + 1) & mask
+    known.table[place] = number
+    return -1
+
+
+@borrows_inner
+def _copy(sizes: TransferSizes, known: _KnownMessages, number: int, twin: int, found: Messages) -> None:
+    """The same messages among other parts, over other channels."""
+    part, old = sizes.first_part[number], sizes.first_part[twin]
+    num_parts = sizes.first_part[twin + 1] - old
+    channel, old_channel = known.first_channel[number], known.first_channel[twin]
+    num_channels = known.first_channel[twin + 1] - old_channel
+    take, old_take = found.first_take[part], found.first_take[old]
+    num_takes = found.first_take[old + num_parts] - old_take
+    row, old_row = take + part, old_take + old
+    post, old_post = found.first_post[row], found.first_post[old_row]
+    message, old_message = found.first_message[channel], found.first_message[old_channel]
+    for one in range(num_parts):
+        found.first_take[part + one + 1] = found.first_take[old + one + 1] + take - old_take
+        found.num_posts[part + one], found.breadth[part + one] = found.num_posts[old + one], found.breadth[old + one]
+        found.num_first[part + one] = found.num_first[old + one]
+    for one in range(num_takes):
+        found.take_channel[take + one] = found.take_channel[old_take + one] + channel - old_channel
+        found.take_ordinal[take + one] = found.take_ordinal[old_take + one]
+        found.take_added_bytes[take + one] = found.take_added_bytes[old_take + one]
+    for one in range(1, num_takes + num_parts + 1):
+        found.first_post[row + one] = found.first_post[old_row + one] + post - old_post
+    for one in range(found.first_post[old_row + num_takes + num_parts] - old_post):
+        found.post_channel[post + one] = found.post_channel[old_post + one] + channel - old_channel
+    for one in range(num_channels):
+        found.channel_source[channel + one] = found.channel_source[old_channel + one] + part - old
+        found.channel_destination[channel + one] = found.channel_destination[old_channel + one] + part - old
+        found.first_message[channel + one + 1] = found.first_message[old_channel + one + 1] + message - old_message
+    for one in range(found.first_message[old_channel + num_channels] - old_message):
+        found.message_bytes[message + one] = found.message_bytes[old_message + one]

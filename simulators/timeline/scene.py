@@ -1,0 +1,170 @@
+"""The input and the state of the timeline's kernel, as tables of records; see `kernel`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autosync.simulators.shared.arrays import Flags, Floats, Integers, Records
+
+
+def _record(integers: str, floats: str = "", flags: str = "") -> np.dtype[Any]:
+    fields: list[tuple[str, type[np.generic]]] = [(name, np.int64) for name in integers.split()]
+    fields += [(name, np.float64) for name in floats.split()]
+    return np.dtype([*fields, *((name, np.bool_) for name in flags.split())])
+
+
+PART = _record(
+    "operation rank first_take num_takes num_posts breadth ahead num_first", "work seconds", "waits_its_turn"
+)
+"""One rank's part of an operation: `work` of a processor, then `seconds` that pass without one.
+
+In a transfer it takes `num_takes` messages, from `first_take` on in the table of takes, and posts `num_posts`. It takes
+from `breadth` members at a time and requests `ahead` more messages. `breadth` is 0 in gloo's own collectives, which
+request two segments at a time. Before the first `num_first` messages are taken, it requests no others. Unless it waits
+for its turn (`waits_its_turn`), its messages are requested while earlier transfers of the lane are under way."""
+
+TAKE = _record("channel ordinal", "added_bytes")
+"""The next message that a part takes: its channel, its position in the channel, and its bytes that are added up."""
+
+CHANNEL = _record("source destination first_message num_messages line back is_native")
+"""Messages of a transfer from one part to another, over one connection; requests for them come over another."""
+
+LINE = _record("link queue rack_out rack_in")
+"""A connection: the link on which it begins and the queues that it goes through (-1: none)."""
+
+PART_STATE = _record("iteration runs step asked post num_sent", "", "is_busy is_open")
+CHANNEL_STATE = _record("posted credit sent arrived")
+LINE_STATE = _record("first last", "num_bytes target arrives")
+LINK_STATE = _record("num_active", "served since due")
+QUEUE_STATE = _record("", "inflow backlog since")
+LANE_STATE = _record("head iteration num_under_way priority")
+RANK_STATE = _record("at iteration works_on num_ready", "until pace python_free left")
+DUE = _record("what", "time")
+ENTRY = _record("channel next", "num_bytes", "is_counted")
+
+
+class Times(NamedTuple):
+    """Seconds, and bytes, that do not depend on links; see `costs`. Pairs are of the engine's and of native messages.
+
+    The processor time of a message: `ask` and `post` in the lanes that request and post it, `asked` in its sender's
+    connection when the request comes, `arrived` in its receiver's connection, `taken` in the lane that takes it.
+    All ranks share `num_processors`; with 0, no rank waits for a processor.
+    """
+
+    latency: float
+    transfer: float
+    local: float
+    ask: tuple[float, float]
+    post: tuple[float, float]
+    asked: tuple[float, float]
+    arrived: tuple[float, float]
+    taken: tuple[float, float]
+    per_byte: tuple[float, float]
+    rate_added: float
+    bytes_ahead: float
+    bytes_queued: float
+    queued_seconds: float
+    slack: float
+    num_processors: int
+
+
+class NetworkLinks(NamedTuple):
+    """Links between ranks.
+
+    By rank its node. By link (out of each node, then of each rank to others of its node): bytes a second, and what
+    passes at once after a pause. By queue (into each node, then out of and into each rack) the same. By node its rack,
+    -1: none.
+    """
+
+    node: Integers
+    rack: Integers
+    num_racks: int
+    link_rate: Floats
+    link_burst: Floats
+    queue_rate: Floats
+    queue_burst: Floats
+
+
+class Scene(NamedTuple):
+    """A plan to simulate; `program` is of steps, arguments and seconds, `part_of` by operation and rank (-1: none)."""
+
+    network: NetworkLinks
+    times: Times
+    num_lanes: int
+    num_gates: int
+    num_events: int
+    lane_width: int
+    trains: Flags
+    is_transfer: Flags
+    lane: Integers
+    priority: Integers
+    urgency: Integers
+    every: Integers
+    parts: Records
+    takes: Records
+    channels: Records
+    lines: Records
+    message_bytes: Floats
+    first_post: Integers
+    post_channel: Integers
+    part_of: Integers
+    first_follower: Integers
+    follower: Integers
+    follower_lag: Integers
+    num_waits: Integers
+    first_on_event: Integers
+    on_event: Integers
+    first_queued: Integers
+    queued: Integers
+    program: Integers
+    program_argument: Integers
+    program_seconds: Floats
+
+
+class Heap(NamedTuple):
+    """What is about to happen, by time, and what happens now (`soon`); see `event_queue`.
+
+    `counts`: the entries of the heap, where `soon` begins and ends, and how many entries were ever pushed.
+    """
+
+    now: Floats
+    entries: Records
+    soon: Integers
+    counts: Integers
+
+
+class PlayState(NamedTuple):
+    """Where a simulation stands; arrays of one element are numbers that change."""
+
+    num_iterations: int
+    num_items: int
+    heap: Heap
+    unmet: Integers
+    begun: Floats
+    ended: Floats
+    step_ends: Floats
+    ready: Integers
+    parts: Records
+    channels: Records
+    lines: Records
+    links: Records
+    queues: Records
+    lanes: Records
+    ranks: Records
+    entries: Records
+    free_entry: Integers
+    active: Integers
+    processor_free: Floats
+    passed: Floats
+
+
+class Played(NamedTuple):
+    """What happened: when steps ended; by iteration when each part began and ended, and when each rank had passed each
+    step of its program (NaN: never)."""
+
+    step_ends: Floats
+    begun: Floats
+    ended: Floats
+    passed: Floats

@@ -1,0 +1,1 @@
+"""What must stay the same when code is moved."""

@@ -1,0 +1,73 @@
+"""What ranks write is shown in whole lines, each with its node and rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autosync.launchers import log_tail
+from autosync.launchers.log_tail import LogTail, last_line
+from autosync.launchers.request import Process
+
+
+def _process(folder: Path, rank: int, node: str = "n0") -> Process:
+    return Process(rank=rank, node=node, host="h", command=("x",), log=folder / f"rank-{rank}.log")
+
+
+def test_lines_are_shown_once_they_are_whole(tmp_path: Path) -> None:
+    processes = (_process(tmp_path, 0), _process(tmp_path, 10, "node1"))
+    shown: list[str] = []
+    following = LogTail(processes, shown.append)
+    following.poll()
+    processes[0].log.write_text("a\nb")
+    following.poll()
+    assert shown == ["n0    rank  0 | a"]
+    with processes[0].log.open("a") as log:
+        log.write("c\n")
+    processes[1].log.write_text("last")
+    following.poll()
+    following.finish()
+    assert shown[1:] == ["n0    rank  0 | bc", "node1 rank 10 | last"]
+
+
+def test_a_progress_bar_is_lines(tmp_path: Path) -> None:
+    process = _process(tmp_path, 0)
+    shown: list[str] = []
+    following = LogTail((process,), shown.append)
+    for piece in (b"10 %\r", b"20 %\r", b"done\r\n"):
+        with process.log.open("ab") as log:
+            log.write(piece)
+        following.poll()
+    following.finish()
+    assert [line.removeprefix("n0 rank 0 | ") for line in shown] == ["10 %", "20 %", "done"]
+
+
+@given(pieces=st.lists(st.text(alphabet="ab\n", max_size=8), max_size=8))
+def test_nothing_is_lost_however_it_is_written(tmp_path_factory: object, pieces: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("tail")  # type: ignore[attr-defined]
+    process = _process(folder, 0)
+    shown: list[str] = []
+    following = LogTail((process,), shown.append)
+    for piece in pieces:
+        with process.log.open("a") as log:
+            log.write(piece)
+        following.poll()
+    following.finish()
+    assert [line.removeprefix("n0 rank 0 | ") for line in shown] == "".join(pieces).splitlines()
+
+
+def test_a_line_without_end_is_shown_in_pieces(tmp_path: Path) -> None:
+    process = _process(tmp_path, 0)
+    process.log.write_bytes(b"x" * (log_tail.MAX_LINE_BYTES + 1))
+    shown: list[str] = []
+    LogTail((process,), shown.append).poll()
+    assert len(shown) == 1
+
+
+def test_the_last_line_is_one_with_words(tmp_path: Path) -> None:
+    process = _process(tmp_path, 0)
+    assert last_line(process.log) == ""
+    process.log.write_text("first\nOSError: no\n\n  \n")
+    assert last_line(process.log) == "OSError: no"

@@ -1,0 +1,61 @@
+"""Memory of ranks: what is counted, and that nodes which state theirs refuse what has no room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autosync.plan.lowering import lower
+from autosync.search.domain import SpaceDomain
+from autosync.search.node_memory import NodeMemory, rank_bytes
+from autosync.search.target import DdpDomain
+from autosync.specs.cluster import ClusterSpec, Node
+from autosync.specs.model import ModelSpec, OptimizerSpec
+from autosync.strategy.presets import build_preset
+from autosync.strategy.space import Space
+
+
+@pytest.fixture
+def hosts() -> ClusterSpec:
+    nodes = tuple(Node(name=f"n{i}", host=f"n{i}", bandwidth_out=1e9, bandwidth_in=1e9) for i in range(4))
+    return ClusterSpec(name="hosts", nodes=nodes)
+
+
+@pytest.fixture
+def adam(model: ModelSpec) -> ModelSpec:
+    return replace(model, optimizer=OptimizerSpec(name="Adam", state_slots=2))
+
+
+def test_shards_keep_a_share_of_the_optimizers_state(adam: ModelSpec, hosts: ClusterSpec) -> None:
+    size = adam.num_bytes
+    whole = rank_bytes(lower(build_preset("all_reduce_per_variable", adam, hosts), adam, hosts), adam)
+    # Parameters, gradients and twice the state; each gradient travels as it is.
+    assert whole == [4 * size] * 4
+    sharded = rank_bytes(lower(build_preset("sharded", adam, hosts), adam, hosts), adam)
+    assert all(2 * size < one < 4 * size for one in sharded)
+
+
+def test_a_server_has_what_the_workers_have_not(adam: ModelSpec, hosts: ClusterSpec) -> None:
+    spare = Node(name="spare", host="spare", role="server", devices=0, bandwidth_out=1e9, bandwidth_in=1e9)
+    cluster = replace(hosts, nodes=(*hosts.nodes, spare))
+    *workers, server = rank_bytes(lower(build_preset("ps", adam, cluster), adam, cluster), adam)
+    assert server >= 3 * adam.num_bytes
+    assert all(one < 4 * adam.num_bytes for one in workers)
+
+
+def test_what_has_no_room_is_not_in_the_domain(adam: ModelSpec, hosts: ClusterSpec) -> None:
+    def limited(share: float) -> ClusterSpec:
+        nodes = tuple(replace(node, memory_bytes=int(share * adam.num_bytes)) for node in hosts.nodes)
+        return replace(hosts, nodes=nodes)
+
+    strategy = build_preset("all_reduce_per_variable", adam, hosts)
+    sharded = build_preset("sharded", adam, hosts)
+    assert SpaceDomain(space=Space(model=adam, cluster=limited(4.1))).contains(strategy)
+    tight = SpaceDomain(space=Space(model=adam, cluster=limited(3.9)))
+    assert not tight.contains(strategy)
+    assert tight.contains(sharded)
+    assert NodeMemory(adam, hosts).fits(lower(strategy, adam, hosts))
+    ddp = build_preset("ddp", adam, hosts)
+    assert DdpDomain(model=adam, cluster=limited(6.0)).contains(ddp)
+    assert not DdpDomain(model=adam, cluster=limited(1.0)).contains(ddp)

@@ -1,0 +1,90 @@
+"""Steps in the long run: of plans that run ahead of their transfers, and of plans that seldom have any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autosync.simulators.shared.costs import Costs
+from autosync.simulators.timeline.simulator import TimelineSimulator
+from autosync.simulators.timeline.steady_state import (
+    LONGEST_LAG,
+    NUM_ITERATIONS,
+    RAREST,
+    num_iterations,
+    step_seconds,
+    within_reach,
+)
+from autosync.specs.model_file import load_model
+from autosync.strategy.presets import build_preset
+from autosync.strategy.representation import Overlap
+from tests.helpers.example_plans import cluster_of
+
+MODEL = load_model("squeezenet")
+CLUSTER = cluster_of(1, 1, 1)
+SLOW = replace(CLUSTER, nodes=tuple([replace(node, bandwidth_in=5e6, bandwidth_out=5e6) for node in CLUSTER.nodes]))
+NONE, EACH = np.zeros(1, np.int64), np.ones(1, np.int64)
+
+
+def _seconds(preset: str, overlap: Overlap = "backward", **options: int) -> float:
+    strategy = replace(build_preset(preset, MODEL, SLOW, **options), overlap=overlap)
+    return TimelineSimulator(MODEL, SLOW, costs=Costs()).predict([strategy])[0].seconds
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("staleness", [1, 2, 4, 40])
+def test_a_stale_step_is_no_faster_than_its_transfers(staleness: int, overlap: Overlap) -> None:
+    """However far steps may run ahead, each has its bytes to send: what lies ahead hides latency and no more.
+
+    Nor is it much slower: bytes of several steps stand before a receiver, and requests behind them.
+    """
+    found, exact = _seconds("ssp", overlap, staleness=staleness), _seconds("ps_load_balanced")
+    # Each of three hosts serves a part, at the least a third: it gets that of two others, and sends it to them.
+    least = 2 * MODEL.num_bytes / 3 / SLOW.nodes[0].bandwidth_in
+    assert least > 1.2 * MODEL.step_seconds
+    assert least <= found <= 1.03 * exact
+
+
+@pytest.mark.parametrize("every", [2, 8, 64, 500, 10**9])
+def test_the_seldomer_the_cheaper(every: int) -> None:
+    usual, other = MODEL.step_seconds, _seconds("local_sgd", every=4)
+    found = _seconds("local_sgd", every=every)
+    assert usual * 0.999 <= found
+    # A step with an average and steps without one.
+    assert found == pytest.approx(usual + 4 * (other - usual) / every, rel=0.05)
+
+
+@pytest.mark.parametrize("preset", ["diloco", "local_sgd", "ssp"])
+def test_what_is_seldom_is_explained_and_traced(preset: str) -> None:
+    simulator, strategy = TimelineSimulator(MODEL, SLOW, costs=Costs()), build_preset(preset, MODEL, SLOW)
+    found = simulator.explain(strategy)
+    assert found.seconds == pytest.approx(simulator.predict([strategy])[0].seconds)
+    assert any(one.kind == "transfer" for one in found.critical_path)
+    assert all(np.isfinite([one.start_seconds, one.end_seconds]).all() for one in found.critical_path)
+    assert simulator.trace(strategy)
+
+
+def test_no_plan_is_played_without_end() -> None:
+    every, lag = within_reach(np.array([1, 10**9]), np.array([0, 10**9]))
+    assert (every.tolist(), lag.tolist()) == ([1, RAREST], [0, LONGEST_LAG])
+    assert num_iterations(EACH, NONE) == NUM_ITERATIONS
+    assert num_iterations(every, lag) == 2 * RAREST + 2 * LONGEST_LAG
+
+
+def test_steps_that_take_turns_count_by_their_median() -> None:
+    ends = np.cumsum([9.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0])
+    assert step_seconds(ends, np.zeros((8, 1)), EACH, NONE) == pytest.approx(2.0)
+    assert step_seconds(ends[:3], np.zeros((8, 1)), EACH, NONE) == pytest.approx(3.0)
+
+
+def test_transfers_that_fall_behind_set_the_pace() -> None:
+    """Steps still run ahead of them: it takes many until they must wait."""
+    lag = np.array([4])
+    count = num_iterations(EACH, lag)
+    ends = np.arange(1.0, count + 1)
+    ended = 1.1 * np.arange(1.0, count + 1)[:, None]
+    ended[-4:] = np.nan
+    assert step_seconds(ends, ended, EACH, lag) == pytest.approx(1.1)
+    assert step_seconds(ends, ended / 2, EACH, lag) == pytest.approx(1.0)
