@@ -1,1 +1,1 @@
-"""The one lowering of a strategy to a graph of operations, and what a plan tells without being run."""
+"""Lowers strategies to plans (graphs of operations) and computes bytes, bounds and identities from plans."""

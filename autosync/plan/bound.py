@@ -1,45 +1,48 @@
 """The bound: seconds of a step that no exact strategy for a model on a cluster can beat.
 
-A step of the long run, with transfers overlapping both passes and one step the next. The bound is the largest of
-terms, each of which holds for itself. All rest on what must pass an interface in any exact strategy of the
-representation, whoever sums, updates or answers, and wherever:
+The bound holds for a step of a long run, in which transfers overlap both passes and each step overlaps the next. It is
+the largest of several terms, each of which is a bound by itself. All terms rest on the bytes that must pass an
+interface under every exact strategy of the representation, whichever ranks sum, update or answer:
 
-- **dense**: of every element of a gradient, one number. Ranks of one node may add theirs up first, and a server that
-  adds up or updates sends one number as well.
-- **rows**, where the task allows them: the numbers of every row that was touched. In whatever form a part travels, as
-  rows, as new rows or dense, its touched rows are in it, so a table never costs less than its touched rows without
-  their indices, however it is cut. Of the rows that several ranks touch it is only sure that they are no fewer than
-  those of one rank: the union is larger the more evenly rows are drawn, and the indices can be spared where a part with
-  nothing but touched rows travels dense. Where rows are known to be drawn evenly, as a replay draws them (`even_rows`),
-  the union is known too, in the mean, and no part is touched more than another: then rows have their indices, or all
-  rows travel.
-- **factors**, where the task allows them: those of one rank, for factors of several ranks do not add up. If parts of
-  a variable travel as factors and others dense, the sum lies between all dense and all as factors or above.
+- **dense**: one number for every element of a gradient. Ranks of one node may add up their gradients before they send,
+  and a server that sums or updates also sends one number for every element.
+- **rows**, where the task allows them: the numbers of every touched row. A part may travel as rows, as new rows or
+  dense, and in each form its touched rows are sent. So a table never costs less than its touched rows without their
+  indices, however it is cut. Several ranks together touch at least as many rows as one rank; no more is certain. (The
+  union is larger the more evenly rows are drawn, and a part in which every row was touched can travel dense, without
+  indices.) Where rows are known to be drawn evenly, as in a replay (`even_rows`), the expected size of the union is
+  known and no part is touched more than another. Then either rows travel with their indices, or all rows travel.
+- **factors**, where the task allows them: the factors of one rank, because factors of several ranks do not add up. If
+  some parts of a variable travel as factors and others dense, their sum is no smaller than the smaller of the two.
 
-So the least bytes of a variable, a group of ranks given, are `min(dense, ranks x factors)`, or its touched rows. Terms:
+The least bytes of a variable for a group of ranks are therefore `min(dense, ranks x factors)`, or its touched rows.
+The terms are:
 
-- **compute**: a device runs forward and backward of one step after those of the last. The update is not part of it:
-  it may run elsewhere, or beside the next forward pass.
-- **node_out**, **node_in**: the others' new parameters depend on a node's gradients: the least bytes of its ranks
-  leave it. Its own depend on the others': the least bytes of their ranks enter it. A server among the workers sends
-  new parameters instead, which are no smaller. A node that holds all workers sends nothing.
-- **total**: n nodes must tell each other what each knows of an element. Until somebody (a worker or a server) knows
-  all, n-1 messages have been sent, and from then on each of the n-1 others must be sent one: 2(n-1). Of a row it is
-  the same among the nodes that touch it, (k-1) + (n-1), and over all rows nodes touch n times those of one rank. The
-  factors of each of the N ranks must reach n-1 nodes. All of it leaves some interface and enters another. Nodes without
-  workers help, but not for nothing: what goes to one of them is told to one more. Where such nodes send s times in all,
-  workers still send 2(n-1) - s(n-2)/(n-1) times or more, so of their interfaces (n-2)/(n-1) counts. (They must be told
-  before they can tell, so all together send 2n-1 times or more, and each worker sends once. Receiving is the same.)
-- **rack_out**, **rack_in**: the workers of a rack against all others, as for a node.
-- **use_to_use**: a variable is used, its gradient is ready no sooner than compute allows, that gradient leaves node u
-  and what depends on it enters node w before w's next use. There and back again takes two steps: twice the compute
-  and the two transfers, each at the slowest place of its way. The pair of nodes for which this takes longest counts.
-- **window**: the same of several variables at once. None of their gradients leaves u before the first of them is
-  ready, and all have entered w before the last of them is used, so their bytes together have no more than the time
-  between. Of all such windows, from a gradient on and up to a use, the longest counts.
+- **compute**: a device runs forward and backward of one step after those of the step before. The update does not
+  count: it may run elsewhere, or beside the next forward pass.
+- **node_out**, **node_in**: the new parameters of all other nodes depend on a node's gradients, so the least bytes of
+  its ranks must leave it. Its own new parameters depend on the other nodes' gradients, so the least bytes of their
+  ranks must enter it. A server among the workers sends new parameters instead, which are no smaller. A node that holds
+  all workers sends nothing.
+- **total**: n nodes must tell each other what each knows of an element. At least n-1 messages are sent before any rank
+  (a worker or a server) knows everything, and from then on each of the n-1 other nodes must be sent one more: 2(n-1).
+  A row that k nodes touch takes (k-1) + (n-1) messages, and the k of all rows add up to the rows that each node
+  touches. The factors of each of the N ranks must reach n-1 nodes. All these bytes leave one interface and enter
+  another. Nodes without workers can help, but not for free: data that is sent to such a node goes to one more node.
+  Where nodes without workers send s times in all, workers still send 2(n-1) - s(n-2)/(n-1) times or more, so the
+  interfaces of nodes without workers count with a weight of (n-2)/(n-1). (These nodes must receive before they can
+  send, so all nodes together send 2n-1 times or more, and each worker sends at least once. The same is true of
+  receiving.)
+- **rack_out**, **rack_in**: as for a node, with the workers of a rack against all other workers.
+- **use_to_use**: a variable is used; its gradient is ready no sooner than compute allows; that gradient leaves node u,
+  and data that depends on it enters node w before w's next use. The way there and back takes two steps: twice the
+  compute and the two transfers, each at the rate of the slowest link on its way. The slowest pair of nodes counts.
+- **window**: the same for several variables at once. None of their gradients leaves u before the first of them is
+  ready, and all have entered w before the last of them is used, so all their bytes must pass in the time between. The
+  longest of all such windows, each from a gradient to a use, counts.
 
-Latency, overheads, the wires within nodes and the few bytes of a norm count as nothing. Rates are the cluster's, or
-those of `Rates`: where rates were measured (`rates_of`), the upper ends of their confidence intervals.
+Latency, overheads, the wires within nodes and the few bytes of a norm count as nothing. Rates are those of the cluster
+spec or of `Rates`: where rates were measured (`rates_of`), the upper ends of their confidence intervals.
 """
 
 from __future__ import annotations
@@ -64,14 +67,14 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Bytes per second out of and into nodes and racks, by name, where better known than by the cluster spec."""
+    """Bytes per second out of and into nodes and racks, by name; they replace the rates of the cluster spec."""
 
     nodes: Mapping[str, Pair] = field(default_factory=dict)
     racks: Mapping[str, Pair] = field(default_factory=dict)
 
 
 def rates_of(cluster: ClusterSpec) -> Rates:
-    """The rates measured on a cluster, at the upper ends of their intervals; none where it was not probed."""
+    """Return the measured rates of a cluster, at the upper ends of their intervals; none if it was not probed."""
     calibration = cluster.calibration
     if calibration is None:
         return Rates()
@@ -87,7 +90,7 @@ def rates_of(cluster: ClusterSpec) -> Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One reason why a step takes so long. `subject` is the node, rack or variable that it is about."""
+    """One lower bound on the seconds of a step. `subject` names the node, rack or variable that causes it."""
 
     kind: TermKind
     subject: str
@@ -114,7 +117,7 @@ _WORDS: Mapping[TermKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The terms, in the order of their kinds; of equal ones the first is the largest."""
+    """The terms of a bound, in the order of their kinds; where several are equally large, the first counts."""
 
     terms: tuple[Term, ...]
 
@@ -128,9 +131,9 @@ class Bound:
 
 
 def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None, even_rows: bool = False) -> Bound:
-    """What no exact strategy can beat, with all its reasons; each term is argued for at the top of this module.
+    """Return a step time that no exact strategy can beat, with all its terms; the module's docstring explains them.
 
-    `even_rows`: every row of an embedding is as likely to be touched as any other, by each rank for itself.
+    `even_rows` says that each rank, independently, touches every row of an embedding with equal probability.
     """
     known = rates or Rates()
     terms = [Term(kind="compute", subject="", num_bytes=0.0, seconds=_compute_seconds(model))]
@@ -150,11 +153,11 @@ def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """The least bytes of a variable.
+    """The least bytes that a variable costs.
 
-    `dense` is what ranks have to say together, `factors` what each has to say for itself, infinite where that is not
-    legal. Of an embedding whose rows may travel alone each rank touches `touched` of its `rows`, and a row that travels
-    weighs `row_bytes` or more.
+    `dense` is the size of the gradient that all ranks send as one sum, `factors` the size of one rank's factors
+    (infinite where factors are not legal). In an embedding whose rows may travel alone, each rank touches `touched` of
+    its `rows` rows, and a row that travels takes at least `row_bytes`.
     """
 
     dense: float
@@ -171,7 +174,8 @@ class _Sizes:
             rows, touched = variable.shape[0], variable.touched_rows
             row_bytes = dense / rows
             if even_rows and touched:
-                # Nobody knows more rows than all ranks touch: so many are in a table that travels whole instead.
+                # A rank sends at most the union of all ranks' rows. Where the table travels whole instead, its bytes are
+                # spread over these rows.
                 row_bytes = min(row_bytes + INDEX_BYTES, dense / union_rows(rows, touched, num_ranks))
             return cls(dense=dense, rows=rows, touched=touched, row_bytes=row_bytes, even_rows=even_rows)
         if variable.kind == "linear" and variable.factor_rows is not None and model.accumulation_steps == 1:
@@ -180,17 +184,17 @@ class _Sizes:
         return cls(dense=dense)
 
     def least(self, num_ranks: int) -> float:
-        """The least bytes with which what so many ranks know can be told."""
+        """Return the least bytes that carry the gradients of so many ranks to others."""
         if self.rows:
             touched = union_rows(self.rows, self.touched, num_ranks) if self.even_rows else self.touched
             return self.row_bytes * touched
         return min(self.dense, num_ranks * self.factors)
 
     def least_total(self, devices: Sequence[int]) -> float:
-        """The least bytes with which nodes of so many ranks each can all be told what all ranks know."""
+        """Return the least bytes that nodes send until each has every gradient; `devices` counts ranks by node."""
         others, num_ranks = len(devices) - 1, sum(devices)
         if self.rows:
-            # (k-1) + (n-1) of each row: k, added up over rows, is what each node touches.
+            # A row takes (k-1) + (n-1) messages; the k of all rows add up to the rows that each node touches.
             return sum(map(self.least, devices)) + (others - 1) * self.least(num_ranks)
         return others * min(2 * self.dense, num_ranks * self.factors)
 
@@ -230,7 +234,7 @@ def _node_terms(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], siz
 
 
 def _total_term(cluster: ClusterSpec, nodes: list[Pair], workers: list[int], sizes: list[_Sizes]) -> Term:
-    """Servers' interfaces count too: they may send and receive for the workers, who tell them and are told."""
+    """Return the term of all interfaces together; servers' interfaces count with less weight, as said above."""
     devices = [cluster.nodes[index].devices for index in workers]
     num_bytes = sum(size.least_total(devices) for size in sizes)
     help_of_server = (len(workers) - 2) / (len(workers) - 1)
@@ -256,14 +260,14 @@ def _rack_terms(cluster: ClusterSpec, rates: Rates, sizes: list[_Sizes]) -> Iter
 
 
 class _Way(NamedTuple):
-    """How fast bytes leave and enter a node: its own interface, and the uplink of its rack, for who is not in it."""
+    """The rates at which bytes leave and enter a node: through its own interface and through its rack's uplink."""
 
     rack: str | None
     own: Pair
     uplink: Pair
 
     def to(self, other: _Way) -> float:
-        """Bytes a second from this node to another."""
+        """Return the bytes per second from this node to another."""
         own = min(self.own[0], other.own[1])
         return own if self.rack == other.rack else min(own, self.uplink[0], other.uplink[1])
 
@@ -281,7 +285,7 @@ def _uplink(cluster: ClusterSpec, node: Node, rates: Rates) -> Pair:
 
 
 def _seconds_per_byte(workers: list[_Way]) -> float:
-    """A byte's way from one node to another and back, halved; of the two nodes for which it is longest."""
+    """Return half the seconds that a byte takes from one node to another and back, for the slowest pair of nodes."""
     counts: dict[_Way, int] = {}
     for way in workers:
         counts[way] = counts.get(way, 0) + 1
@@ -292,7 +296,7 @@ def _seconds_per_byte(workers: list[_Way]) -> float:
 
 
 class _Span(NamedTuple):
-    """When a variable is first used in a step and when its gradient is ready, by compute alone; its least bytes."""
+    """The seconds in a step, by compute alone, at which a variable is first used and its gradient ready; its bytes."""
 
     name: str
     used: float
@@ -313,7 +317,7 @@ def _spans(model: ModelSpec, sizes: list[_Sizes]) -> list[_Span]:
         clock += segment.seconds
         last_ready.update(dict.fromkeys(segment.variables, clock))
     earlier_microsteps = (model.accumulation_steps - 1) * clock
-    # A timeline may lack a pass: then the latest use or the earliest gradient that there could be.
+    # A timeline may lack a pass: then the latest possible use or the earliest possible gradient is assumed.
     return [
         _Span(
             variable.name,
@@ -332,7 +336,7 @@ def _use_to_use_terms(spans: list[_Span], seconds_per_byte: float) -> Iterator[T
 
 
 def _window_terms(spans: list[_Span], seconds_per_byte: float) -> Iterator[Term]:
-    """The longest window of two variables or more, if there is one."""
+    """Yield the term of the longest window with two or more variables, if any."""
     late = sorted(spans, key=lambda span: -span.ready)
     used, ready, num_bytes = (np.array([span[field] for span in late]) for field in (1, 2, 3))
     longest: Term | None = None

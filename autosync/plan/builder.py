@@ -1,7 +1,7 @@
-"""Where a plan grows: regions and operations with their positions, stamped from templates.
+"""Builds a plan: makes its regions and operations from templates and numbers them.
 
-Large plans have a hundred thousand operations, so what can be known before the first one (sizes of parts, edges to
-gradients) is worked out once.
+Large plans have a hundred thousand operations, so the sizes of parts and the edges to gradients are computed once,
+before the first operation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autosync.specs.model import ITEM_BYTES, ModelSpec
 from autosync.strategy.parts import Part
 from autosync.strategy.representation import Strategy
 
-# What the constructor of a NamedTuple does, without a call of Python that costs as much again.
+# The constructor of a NamedTuple calls this; calling it directly takes half the time.
 _new = tuple.__new__
 
 STEP_CALLED = Edge("step_called")
@@ -26,7 +26,7 @@ Edges = tuple[Edge, ...]
 
 
 class Piece(NamedTuple):
-    """Elements `start` to `stop` of a part (by its position in the plan)."""
+    """The elements `start` to `stop` of a part; `part` is the part's position in the plan."""
 
     part: int
     start: int
@@ -34,9 +34,10 @@ class Piece(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What a template is stamped on.
+    """A slice of a message; templates make operations for it.
 
-    `ready` is the last gradient it needs, `use` the first parameter it feeds.
+    `ready` is the place of its last gradient in the order of gradients, `use` that of its first parameter in the order
+    of use.
     """
 
     message: int
@@ -50,7 +51,7 @@ class Slice(NamedTuple):
 class Finished(NamedTuple):
     """A finished gradient: the edges to wait for, its regions, and the ranks that hold it.
 
-    Each holds its shard where `sharded`.
+    If `sharded`, each of these ranks holds only its shard.
     """
 
     after: Edges
@@ -60,9 +61,9 @@ class Finished(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """What steps are stamped on: pieces of a message, and what their words for regions and edges stand for.
+    """The pieces of a message that steps are applied to, and the regions and edges that the steps' words stand for.
 
-    `first` is the position of the operation that the first of them becomes.
+    `first` is the position in the plan of the first step's operation.
     """
 
     template: Template
@@ -76,7 +77,7 @@ class _Scope(NamedTuple):
 
 
 class Builder:
-    """The growing plan. `everyone` is the workers and the servers in use."""
+    """A plan under construction. `everyone` is the group of the workers and the servers in use."""
 
     def __init__(
         self, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, named_parts: Mapping[str, Part]
@@ -99,17 +100,17 @@ class Builder:
         self._grad_ready = [Edge("grad_ready", variable) for variable in self.variable_of]
 
     def region(self, region: Region) -> int:
-        """The position of a new region."""
+        """Add a region and return its position."""
         self.regions.append(region)
         return len(self.regions) - 1
 
     def add(self, operation: Operation) -> Edge:
-        """Add an operation; the edge to it."""
+        """Add an operation and return the edge to it."""
         self.operations.append(operation)
         return _new(Edge, ("operation", len(self.operations) - 1, 0))
 
     def collect(self, template: Template, piece: Slice) -> Finished:
-        """The operations that finish a slice's gradient."""
+        """Add the operations that finish a slice's gradient."""
         half, pieces = template.collect, piece.pieces
         regions = {kept.kind: self._regions(template, kept, pieces) for kept in half.kept}
         gradients = tuple(dict.fromkeys([self._grad_ready[one.part] for one in pieces]))
@@ -119,7 +120,7 @@ class Builder:
         return Finished(_after(half.finished, scope), regions[half.grads], half.holders, half.sharded)
 
     def settle(self, template: Template, slices: Sequence[Slice], finished: Sequence[Finished], norm: Edges) -> Edges:
-        """Update slices and bring the parameters home; the edges that their use waits for."""
+        """Add the operations that update slices and send the parameters; return the edges that their use waits for."""
         half = template.settle
         pieces = [piece for one in slices for piece in one.pieces]
         regions = {kept.kind: self._regions(template, kept, pieces) for kept in half.kept}
@@ -139,7 +140,7 @@ class Builder:
         return done
 
     def _regions(self, template: Template, kept: Kept, pieces: Sequence[Piece]) -> tuple[int, ...]:
-        """A new region for each piece."""
+        """Add a region for each piece and return their positions."""
         first, dtypes, (kind, dtype, amount) = len(self.regions), self._dtypes, kept
         if amount.measure == "elements":
             self.regions.extend(
@@ -172,7 +173,7 @@ class Builder:
         return _new(_Scope, (template, message, pieces, num_elements, item_bytes, regions, edges, first))
 
     def _stamp(self, steps: Sequence[Step], scope: _Scope) -> None:
-        """The operations that steps become."""
+        """Add the operations of these steps."""
         template, message, pieces, elements, item_bytes, regions, _, _ = scope
         settings = self.strategy.messages[message]
         for step in steps:
@@ -220,7 +221,7 @@ class Builder:
             self.operations.append(operation)
 
     def slices_of(self, message: int) -> list[Slice]:
-        """The message's parts, one behind the other, cut where its slices end."""
+        """Return the slices of a message: its parts, one behind the other, cut where a slice is full."""
         settings = self.strategy.messages[message]
         members = [self._position[name] for name in settings.parts]
         item_bytes = ITEM_BYTES[self._dtypes[members[0]]]
@@ -231,7 +232,7 @@ class Builder:
         return [self._slice(message, pieces, item_bytes) for pieces in _cut(whole, limit)]
 
     def _slice(self, message: int, pieces: Sequence[Piece], item_bytes: int) -> Slice:
-        """A slice of pieces in the order of their gradients, as a message's parts are."""
+        """Make a slice of pieces, which come in the order of their gradients, as the parts of a message do."""
         num_elements = sum([stop - start for _, start, stop in pieces])
         ready = self._ready[pieces[-1].part]
         use = min([self._use[piece.part] for piece in pieces])
@@ -239,7 +240,7 @@ class Builder:
 
 
 def _after(waits: Waits, scope: _Scope) -> Edges:
-    """The edges that waits stand for."""
+    """Return the edges that waits stand for."""
     found: list[Edge] = []
     for on, step, lag in waits:
         if on == "step":
@@ -255,7 +256,7 @@ def _servers(strategy: Strategy) -> set[str]:
 
 
 def _cut(whole: Sequence[Piece], limit: int) -> list[list[Piece]]:
-    """Pieces of so many elements together, but for the last ones."""
+    """Group pieces so that each group holds `limit` elements, and the last group the rest; pieces are cut as needed."""
     found: list[list[Piece]] = [[]]
     room = limit
     for part, begin, stop in whole:

@@ -1,4 +1,4 @@
-"""A bundle made from its parts: a strategy, the model and the cluster, with the identities that it has there."""
+"""Makes a bundle from a strategy, a model and a cluster, with the strategy's id and the plan's id."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autosync.strategy.representation import Strategy
 
 
 def bundled(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
-    """The strategy, which must be legal there, as what tuning hands over. It is lowered for the plan's identity."""
+    """Return the bundle of a strategy that is legal for this model and cluster; lowers it to compute the plan's id."""
     return bundle_of_plan(lower(strategy, model, cluster), strategy, model, cluster)
 
 
 def bundle_of_plan(plan: Plan, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Bundle:
-    """The bundle of a strategy whose plan is at hand."""
+    """Return the bundle of a strategy that has already been lowered to this plan."""
     return Bundle(
         strategy=strategy,
         model=model,

@@ -1,1 +1,1 @@
-"""The lowering compiled: strategies as columns become plans as columns, thousands a second."""
+"""The compiled lowering: turns columns of strategies into columns of plans, thousands a second."""

@@ -1,7 +1,7 @@
-"""Gates, and whose updates are whose. Compiled.
+"""Compiled: computes a plan's gates, and which updates the engine makes and which the user's optimizer.
 
-Gates are those of `lowering`. Which updates are the engine's is as `runtime.local.engine_updates` has it: all with
-forward overlap, else those that not every worker makes, and what follows.
+The gates equal those of `lowering`. The engine makes the updates that `runtime.local.engine_updates` gives it: with
+forward overlap all; else the updates that not every worker makes, and all updates tied to these by a variable or norm.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ON_STEP = WAITS.index("step")
 
 
 class _Given(NamedTuple):
-    """Tables that say what gates and users wait for."""
+    """The tables from which gates and the user's updates are computed."""
 
     stamps: Integers
     first: Integers
@@ -72,14 +72,14 @@ class _Given(NamedTuple):
 
 
 def given_of(slices: Slices, templates: Templates, stamps: Stamps, variables: Integers) -> _Given:
-    """What is known of a batch, as this file's functions are given it."""
+    """Collect a batch's tables into the argument of this file's functions."""
     return _Given(
         *stamps, *slices, templates=templates.table, lists=templates.lists, done=templates.done, variables=variables
     )
 
 
 def gates_of(given: _Given) -> tuple[Gates, Integers, Integers]:
-    """The gates of a batch of plans; where those of each plan begin, and their edges."""
+    """Return the gates of a batch of plans, where each plan's gates begin, and where their edges begin."""
     is_forward, num_variables = given.strategies[:-1, FORWARD] == 1, len(given.variables)
     count = len(is_forward)
     first_gate = np.zeros(count + 1, dtype=np.int64)
@@ -99,7 +99,7 @@ def gates_of(given: _Given) -> tuple[Gates, Integers, Integers]:
 
 @called
 def _gates(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:
-    """Write targets and lags where there is room for them; else only where they begin."""
+    """Write the gates' edges; where `edges` has no room, write only where each gate's edges begin."""
     num_variables, row = len(given.variables), 0
     for number in range(len(given.first) - 1):
         if given.strategies[number, FORWARD]:
@@ -114,16 +114,20 @@ def _gates(given: _Given, first: Integers, first_edge: Integers, edges: Integers
 
 @inner
 def _settles(of_list: int, num_templates: int) -> bool:
-    """Whether such a stamp brings parameters home."""
+    """Whether a stamp of this list of steps updates parameters or sends them back."""
     return of_list < num_templates * NUM_LISTS and COLLECT < of_list % NUM_LISTS < NORM
 
 
-# Each loop takes its tables out once and goes by positions, as in `writing`.
+# Each loop takes its tables out of the tuple once and works with positions, as in `writing`.
 
 
 @inner
 def _gate_returns(given: _Given, number: int, ends: Integers, begin: int, edges: Integers) -> None:
-    """Backward returns when gradients are finished that all workers have, the step when all is brought home."""
+    """Write both gates of a plan with backward overlap.
+
+    Backward returns when the gradients that every worker holds are finished; `step()` returns when all parameters are
+    updated and sent.
+    """
     messages, stamps, lists, all_done = given.messages, given.stamps, given.lists, given.done
     collected, templates, writes, at = given.collected, given.templates, edges.shape[1] > 0, begin
     for message in range(given.strategies[number, FIRST_MESSAGE], given.strategies[number + 1, FIRST_MESSAGE]):
@@ -151,7 +155,7 @@ def _gate_returns(given: _Given, number: int, ends: Integers, begin: int, edges:
 
 @inner
 def _gate_uses(given: _Given, number: int, ends: Integers, begin: int, edges: Integers) -> None:
-    """Each variable is used when what was sent of it in the last step is home."""
+    """Write a gate for each variable: its use waits until the last step has updated and sent it."""
     stamps, lists, all_done, slices = given.stamps, given.lists, given.done, given.slices
     pieces, parts, writes, num_templates = given.pieces, given.parts, edges.shape[1] > 0, len(given.templates)
     place = begin + ends[:-1] if writes else np.zeros(len(ends) - 1, np.int64)
@@ -161,7 +165,7 @@ def _gate_uses(given: _Given, number: int, ends: Integers, begin: int, edges: In
         if not _settles(of_list, num_templates):
             continue
         if of_list % NUM_LISTS == ONCE:
-            # What is done for each slice of a round is waited for by all that use some of the round.
+            # Every variable of a round waits for the steps of each of the round's slices.
             first, last = slices[stamps[stamp, FROM], FIRST_PIECE], slices[stamps[stamp, TO], FIRST_PIECE]
         before, first_done, last_done = -1, lists[of_list, FIRST_DONE], lists[of_list + 1, FIRST_DONE]
         for piece in range(first, last):
@@ -179,11 +183,11 @@ def _gate_uses(given: _Given, number: int, ends: Integers, begin: int, edges: In
             ends[variable + 1] = ends[variable] + place[variable]
 
 
-# Whose updates are whose.
+# Updates by the engine and by the user's optimizer.
 
 
 def users_of(given: _Given, *, has_norms: bool) -> tuple[Flags, Integers]:
-    """By operation, whether it is an update by the user's optimizer; by strategy, of how many elements these are."""
+    """Return which operations are updates by the user's optimizer, and how many elements they change by strategy."""
     by_users = np.zeros(given.first_operation[-1], dtype=np.bool_)
     users_elements = np.zeros(len(given.first) - 1, dtype=np.int64)
     _tell_users(given, has_norms, by_users, users_elements)
@@ -192,7 +196,7 @@ def users_of(given: _Given, *, has_norms: bool) -> tuple[Flags, Integers]:
 
 @called
 def _tell_users(given: _Given, has_norms: bool, by_users: Flags, users_elements: Integers) -> None:
-    """With forward overlap there are none."""
+    """Mark the updates by the user's optimizer; with forward overlap there are none."""
     is_ours = np.empty(len(given.variables), np.bool_)
     updates, update_is_ours = np.empty(len(given.amounts), np.int64), np.empty(len(given.amounts), np.bool_)
     for number in range(len(given.first) - 1):
@@ -217,7 +221,11 @@ def _tell_users(given: _Given, has_norms: bool, by_users: Flags, users_elements:
 
 @inner
 def _begin(given: _Given, number: int, has_norms: bool, updates: Integers, is_ours: Flags) -> int:
-    """Updates that not every worker makes; all, where clipping or scaling joins them or norms are of two kinds."""
+    """List a plan's updates, mark those that the engine must make, and return their number.
+
+    These are the updates that not every worker makes. Where gradients have norms, a single such update makes all
+    updates the engine's; so does a plan with norms of both kinds, shared ones and each worker's own.
+    """
     count, some, own, shared = 0, False, False, False
     for place in range(given.first[number], given.first[number + 1]):
         stamp = given.stamps[place]
@@ -235,7 +243,7 @@ def _begin(given: _Given, number: int, has_norms: bool, updates: Integers, is_ou
 
 @inner
 def _has_one(given: _Given, stamp: Integers, is_ours: Flags) -> bool:
-    """Whether one of the variables that it updates is the engine's."""
+    """Whether the engine updates one of the variables of this stamp."""
     for piece in range(given.slices[stamp[FROM], FIRST_PIECE], given.slices[stamp[TO], FIRST_PIECE]):
         if is_ours[given.parts[given.pieces[piece, PART], VARIABLE]]:
             return True
@@ -244,7 +252,7 @@ def _has_one(given: _Given, stamp: Integers, is_ours: Flags) -> bool:
 
 @inner
 def _claim(given: _Given, stamp: Integers, is_ours: Flags) -> bool:
-    """Make all of its variables the engine's; whether some were not."""
+    """Mark all variables of a stamp as updated by the engine; return whether any was not marked before."""
     is_new = False
     for piece in range(given.slices[stamp[FROM], FIRST_PIECE], given.slices[stamp[TO], FIRST_PIECE]):
         variable = given.parts[given.pieces[piece, PART], VARIABLE]

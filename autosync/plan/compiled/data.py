@@ -1,8 +1,8 @@
-"""What the compiled lowering reads and writes: few tables of integers, each of many columns.
+"""The tables of integers that the compiled lowering reads and writes, and the numbers of their columns.
 
-Numba takes its time over every array that a function is given, so a table is one array: a row a thing, a column a
-fact, by the numbers below. Where a thing has several of another, its column `FIRST_…` tells where they begin, and the
-next row where they end; such tables have a row more for that. Batches are one such table.
+Numba spends time on every array that a function receives, so each table is one array: a row for each thing, a column
+for each fact, numbered below. Where a thing has several of another kind, its column `FIRST_…` says where these begin,
+and the next row says where they end; such a table has one extra row at its end. A batch has one table of each sort.
 """
 
 from __future__ import annotations
@@ -22,47 +22,48 @@ Flags = npt.NDArray[np.bool_]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 NUM_MEASURES = len(MEASURES)
 ONE = NUM_MEASURES
-"""Beside the measures: whatever slices there are, it is 1."""
+"""The column behind the measures, which is always 1."""
 
 WAITS: tuple[WaitKind, ...] = get_args(WaitKind)
 
 COLLECT, ONCE, EACH, NORM, NORM_SHARE, NUM_LISTS = range(6)
-"""The lists of steps of a template; the last are the norm of its finished gradients, or of a share of these each."""
+"""A template's lists of steps. `NORM` is the norm of its finished gradients, `NORM_SHARE` that of a rank's share."""
 
-# What a variable is. Uses are numbered in order. Rows and columns are its first two axes, 1 where there is none.
+# The columns of variables. Uses are numbered in order. Rows and columns are the sizes of the first two axes, or 1.
 READY, USE, ITEM_BYTES, NUM_ELEMENTS, ROWS, COLUMNS, MAX_TOUCHED_ROWS, FACTOR_ROWS = range(8)
 
-# What a template is: slices are settled each alone; parts that lie side by side are one; who has finished gradients
-# (a number, 0 being all workers together), whether all workers have all of them, whether they have norms of their
-# own; whether every worker makes its updates; the codec; and what its slices must be measured by (bits).
+# The columns of templates: whether each slice is settled by itself; whether parts that lie side by side are joined;
+# which ranks hold finished gradients (a number; 0 stands for all workers); whether every worker holds all of them;
+# whether each worker has a norm of its own; whether every worker makes the update; the codec; the needed measures, as
+# bits.
 BY_SLICE, JOINS, HOLDERS, EVERYWHERE, OWN_NORM, BY_EVERY_WORKER, CODEC, NEEDS = range(8)
 NO_CODEC, INT8, TOP_K, SIGN = range(4)
 NEEDS_BYTES, NEEDS_MATRIX, NEEDS_ROWS = 1, 2, 4
 
-# Lists of steps, at `template * NUM_LISTS + list`: their steps, and the waits for what they do to be done.
+# The columns of lists of steps (row `template * NUM_LISTS + list`): their steps, and the waits until they are done.
 FIRST_STEP, FIRST_DONE = range(2)
 
-# What a step is, as in `plan.tables`; its size is `FACTOR` times a measure, and 0 bytes are those of the message.
+# The columns of steps, as in `plan.tables`. The size is `FACTOR` times a measure; 0 bytes mean those of the message.
 IS_TRANSFER, KIND, ALGORITHM, SHAPE, MEASURE, FACTOR, STEP_BYTES, STAGE, EVERY, COST, SHARDED, FIRST_WAIT = range(12)
 
-# What is waited for: a position in `WAITS`, with step and lag.
+# The columns of waits: a position in `WAITS`, the step and the lag.
 WAIT, WAIT_STEP, WAIT_LAG = range(3)
 
-# Strategies in their canonical form, cut into slices. Elements are counted in slices, pieces and parts.
+# The columns of strategies, messages, slices, pieces and parts, in canonical form. `…_ELEMENTS` count elements.
 FIRST_MESSAGE, FORWARD, NUM_LANES = range(3)
 FIRST_SLICE, TEMPLATE, LANE, PRIORITY, MESSAGE_BYTES = range(5)
 FIRST_PIECE, SLICE_ELEMENTS, SLICE_READY, SLICE_USE = range(4)
 PART, PIECE_ELEMENTS = range(2)
 VARIABLE, AXIS, BEGIN, END, PART_ELEMENTS = range(5)
 
-# A list of steps that is stamped on slices `FROM` to `TO` of a message: its first operation is at `POSITION` in the
-# plan. `NORM_AT` is the operation that updates wait for, if any; `ROUND_AT` where the round begins. A norm waits for
-# the others that are listed from `NORM_AT` to `ROUND_AT` instead.
+# The columns of stamps. A stamp applies a list of steps to slices `FROM` to `TO` of a message; its first operation is
+# at `POSITION` in the plan. `NORM_AT` is the norm that updates wait for, if any; `ROUND_AT` is where the round begins.
+# In the stamp of a norm, `NORM_AT` to `ROUND_AT` are instead the entries of `near` that it waits for.
 POSITION, LIST, MESSAGE, FROM, TO, NORM_AT, ROUND_AT, NUM_STAMP_COLUMNS = range(8)
 
 
 class Variables(NamedTuple):
-    """A model's variables: their table, the rows of an embedding that one rank touches, and the sizes of all axes.
+    """A model's variables: their table, the rows of each embedding that one rank touches, and the sizes of all axes.
 
     A scalar has one axis of size 1.
     """
@@ -74,7 +75,7 @@ class Variables(NamedTuple):
 
 
 class Templates(NamedTuple):
-    """Templates, the numbers of their codecs (a block, a ratio), their lists of steps, and what is waited for."""
+    """Templates: their table, the number that each codec needs (block or ratio), their lists of steps, their waits."""
 
     table: Integers
     codec_number: Floats
@@ -85,9 +86,9 @@ class Templates(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """A batch of strategies in their canonical form, cut into slices; `amounts` of slices by measure.
+    """A batch of strategies in canonical form, cut into slices; `amounts` gives the size of each slice in each measure.
 
-    Strategies, messages and slices have a row more, for where the last of what they have ends.
+    The tables of strategies, messages and slices have one extra row, which says where the last entries end.
     """
 
     strategies: Integers
@@ -99,10 +100,11 @@ class Slices(NamedTuple):
 
 
 class Stamps(NamedTuple):
-    """Stamps of a batch of plans in their order; `first` tells where those of each plan begin.
+    """The stamps of a batch of plans, in order.
 
-    So does `first_operation`. `collected` is where in the plan the steps begin that collect a slice's gradient, `near`
-    lists the norms that norms wait for.
+    `first` and `first_operation` say where the stamps and the operations of each plan begin. `collected` is, for each
+    slice, the position in the plan of the first operation that collects its gradient. `near` lists the norms that other
+    norms wait for.
     """
 
     table: Integers
@@ -115,11 +117,11 @@ class Stamps(NamedTuple):
 class Plans(NamedTuple):
     """A batch of plans as tables, one behind the other.
 
-    Plan i has the operations `first_operation[i]` to `first_operation[i + 1]` and so its edges, its gates and theirs.
-    Where an operation's edges begin is told within its plan, and each plan has an entry more, for where its last ones
-    end: those of plan i are `operations.after.first` from `first_operation[i] + i` on. Targets are positions in the
-    plan. Shapes and costs are those of the lowering. `by_users`: the updates that the user's optimizer makes, on
-    `users_elements` in all.
+    Plan i has the operations `first_operation[i]` to `first_operation[i + 1]`; its edges, gates and gates' edges are
+    found in the same way. The beginning of an operation's edges is counted within its plan, and each plan has one extra
+    entry, which says where its last edges end: the entries of plan i are `operations.after.first` from
+    `first_operation[i] + i` on. Targets are positions in the plan. Shapes and costs are numbered as in the lowering.
+    `by_users` marks the updates that the user's optimizer makes; they change `users_elements` elements in all.
     """
 
     first_operation: Integers

@@ -1,4 +1,4 @@
-"""How the functions of the compiled lowering are compiled."""
+"""The decorators that compile the functions of the compiled lowering."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ KEPT = find_cache(Path(__file__).parent)
 
 
 def called(function: FunctionT) -> FunctionT:
-    """For what Python calls."""
+    """Compile a function that Python calls."""
     return KEPT.compiled(function, _CALLED)
 
 
 def inner(function: FunctionT) -> FunctionT:
-    """For what compiled functions alone call. What Python needs to call it is not made, which is half of the work."""
+    """Compile a function that only compiled functions call; without wrappers for Python this takes half the time."""
     return KEPT.compiled(function, _INNER)

@@ -1,4 +1,4 @@
-"""What a model's variables and the templates of a cluster come to, as columns. Templates are added as they are met."""
+"""A model's variables and a cluster's templates as columns; templates are added when strategies first need them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from autosync.strategy.synchronisers.base import Synchroniser
 
 
 def variables_of(model: ModelSpec) -> Variables:
-    """The columns of a model's variables."""
+    """Return the columns of a model's variables."""
     variables = model.variables
     uses = {use: number for number, use in enumerate(sorted({variable.use for variable in variables}))}
     shapes = [variable.shape or (1,) for variable in variables]
@@ -60,7 +60,7 @@ _List = tuple[tuple[Step, ...], tuple[Wait, ...]]
 
 
 class KnownTemplates:
-    """Templates by number, with the shapes and the costs of their operations; numbers never change."""
+    """The templates met so far, with the shapes and costs of their operations; all have numbers that never change."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -83,24 +83,24 @@ class KnownTemplates:
 
     @property
     def num_holders(self) -> int:
-        """How many different groups of ranks have finished gradients."""
+        """The number of different groups of ranks that hold finished gradients."""
         return len(self._holders)
 
     def add(self, template: Template, synchroniser: Synchroniser) -> int:
-        """The number of a new template of a canonical synchroniser."""
+        """Add the template of a canonical synchroniser and return its number."""
         self._templates.append((template, synchroniser))
         self._columns = None
         return len(self._templates) - 1
 
     def total(self, servers: frozenset[str]) -> int:
-        """The place of the transfer that adds up norms of workers and servers, behind the lists of all templates."""
+        """Return the number of the list that adds up norms of workers and these servers, counted after all templates."""
         if servers not in self._totals:
             self._totals[servers] = len(self._totals)
             self._columns = None
         return self._totals[servers]
 
     def columns(self) -> Templates:
-        """The tables of all templates so far; behind their lists of steps are those of totals."""
+        """Return the tables of all templates so far; the lists of the transfers that add up norms come last."""
         if self._columns is None:
             self._columns = self._tabulated()
         return self._columns
@@ -155,7 +155,7 @@ class KnownTemplates:
         return self._shapes.setdefault(shape, len(self._shapes))
 
 
-# Of a transfer that has one element, whatever slices there are.
+# The amount of a transfer that always has one element.
 _ONE = Amount("elements", 1)
 
 _NEEDS: Mapping[Measure, int] = {
@@ -169,7 +169,7 @@ _NEEDS: Mapping[Measure, int] = {
 
 
 def _lists(template: Template) -> list[_List]:
-    """Lists of steps, with what must be over until all is done."""
+    """Return a template's lists of steps, each with the waits until the list is done."""
     collect, settle = template.collect, template.settle
     norm = LocalStep("norm", collect.holders, (), (), (COLLECTED, NORM), sharded=collect.sharded)
     return [
@@ -204,7 +204,7 @@ def _waits(waits: Sequence[Wait]) -> Integers:
 
 
 def _ends(lengths: Iterable[int]) -> Integers:
-    """Where rows of these lengths begin, and the last one ends."""
+    """Return where rows of these lengths begin, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(list(lengths)))).astype(np.int64)
 
 

@@ -1,8 +1,8 @@
-"""Which steps are stamped on what, in the order of the lowering. Compiled.
+"""Compiled: lists the stamps of each plan, in the order of the lowering.
 
-A *stamp* is a list of a template's steps on some slices of a message: first gradients are collected, in the order in
-which they become ready; then come norms, where the task clips or scales; then parameters are settled, in the order of
-their next use.
+A *stamp* applies a list of a template's steps to some slices of a message. First come the stamps that collect
+gradients, in the order in which gradients become ready; then norms, where the task clips or scales; then the stamps
+that settle parameters, in the order of their next use.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _ALL_WORKERS = 0
 
 
 def stamps_of(slices: Slices, templates: Templates, totals: Integers, num_holders: int) -> Stamps:
-    """The stamps of a batch; `totals` is for each strategy the list that adds up norms, empty where there are none."""
+    """Return the stamps of a batch; `totals` has each strategy's list that adds up norms, or is empty without norms."""
     count, num_slices = len(slices.strategies) - 1, len(slices.amounts)
     most_near = (num_slices + count) * (num_holders + 1) if len(totals) else 0
     found = Stamps(
-        # A slice is collected, has a norm, and is settled in a round and by itself.
+        # A slice has at most four stamps: it is collected, has a norm, and is settled in a round and by itself.
         table=np.empty((4 * num_slices + count, NUM_STAMP_COLUMNS), dtype=np.int64),
         first=np.zeros(count + 1, dtype=np.int64),
         first_operation=np.zeros(count + 1, dtype=np.int64),
@@ -65,7 +65,7 @@ def stamps_of(slices: Slices, templates: Templates, totals: Integers, num_holder
 
 
 class _Given(NamedTuple):
-    """Tables that say what is to be laid out."""
+    """The tables from which stamps are made."""
 
     strategies: Integers
     messages: Integers
@@ -76,7 +76,7 @@ class _Given(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The messages of a strategy that is laid out, and its slices."""
+    """The strategy whose stamps are being listed: its number, its messages (`first` to `last`) and its slices."""
 
     number: int
     first: int
@@ -90,7 +90,7 @@ _STAMPS, _OPERATIONS, _NEAR = range(3)
 
 @called
 def _lay(given: _Given, found: Stamps, num_holders: int) -> None:
-    # How many stamps and norms are listed so far, and where in the plan the next operation stands.
+    # The number of stamps and norms listed so far, and the position of the plan's next operation.
     at = np.zeros(3, np.int64)
     num_uses = 1 + max(given.slices[:, SLICE_USE].max(), given.slices[:, SLICE_READY].max())
     bucket, last = np.empty(num_uses + 1, np.int64), np.empty(num_holders + 1, np.int64)
@@ -119,7 +119,7 @@ def _put(
     norm: int,
     at: Integers,
 ) -> int:
-    """Stamp a list on slices, if it has steps; where the first of its operations stands."""
+    """Add a stamp of a list on slices, if the list has steps; return the position of its first operation."""
     position, row = int(at[_OPERATIONS]), at[_STAMPS]
     num_steps = lists[of_list + 1, FIRST_STEP] - lists[of_list, FIRST_STEP]
     if num_steps:
@@ -132,7 +132,7 @@ def _put(
 
 @inner
 def _messages(given: _Given, scope: _Scope) -> Integers:
-    """The message of each slice."""
+    """Return the message of each slice."""
     found = np.empty(scope.end - scope.begin, np.int64)
     for message in range(scope.first, scope.last):
         for one in range(given.messages[message, FIRST_SLICE], given.messages[message + 1, FIRST_SLICE]):
@@ -142,7 +142,7 @@ def _messages(given: _Given, scope: _Scope) -> Integers:
 
 @inner
 def _in_order(keys: Integers, bucket: Integers) -> Integers:
-    """Positions in the order of their keys, equal ones in their own."""
+    """Return the positions sorted by their keys; positions with equal keys keep their order."""
     order = np.empty(len(keys), np.int64)
     bucket[:] = 0
     for key in keys:
@@ -157,7 +157,7 @@ def _in_order(keys: Integers, bucket: Integers) -> Integers:
 
 @inner
 def _collect(given: _Given, found: Stamps, scope: _Scope, of_slice: Integers, bucket: Integers, at: Integers) -> None:
-    """All slices, in the order in which their last gradient becomes ready."""
+    """Add the stamps that collect all slices, in the order in which their last gradients become ready."""
     lists, table = given.lists, found.table
     for one in _in_order(given.slices[scope.begin : scope.end, SLICE_READY], bucket):
         message, place = of_slice[one], scope.begin + one
@@ -167,7 +167,7 @@ def _collect(given: _Given, found: Stamps, scope: _Scope, of_slice: Integers, bu
 
 @inner
 def _settle(given: _Given, found: Stamps, scope: _Scope, shared: int, own: int, bucket: Integers, at: Integers) -> None:
-    """Messages or slices, in the order of their next use."""
+    """Add the stamps that settle messages or slices, in the order of their next use."""
     lists, table, messages = given.lists, found.table, given.messages
     count, most = 0, scope.end - scope.begin
     of_round, begins, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
@@ -194,12 +194,12 @@ def _settle(given: _Given, found: Stamps, scope: _Scope, shared: int, own: int, 
                 table[before, ROUND_AT] = position
 
 
-# Norms, as `lowering` has them.
+# Norms, as in `lowering`.
 
 
 @inner
 def _norms(given: _Given, found: Stamps, scope: _Scope, last: Integers, at: Integers) -> tuple[int, int]:
-    """The operations that tell the norm of shared gradients, and each worker's own; -1: there are no such gradients."""
+    """Add norms; return the operations that finish the shared norm and workers' own norms (-1: no such gradients)."""
     lists, table = given.lists, found.table
     everywhere, speaker = True, _NONE
     for message in range(scope.first, scope.last):
@@ -226,7 +226,10 @@ def _norms(given: _Given, found: Stamps, scope: _Scope, last: Integers, at: Inte
 def _add_up(
     given: _Given, found: Stamps, scope: _Scope, own: int, shares: bool, last: Integers, at: Integers
 ) -> Integers:
-    """Squares of finished gradients on each rank one after the other; who has some, each with its `last` norm."""
+    """Add norms of finished gradients, one after the other on each rank, and return the groups that hold gradients.
+
+    `last` is filled with the position of each group's last norm.
+    """
     lists, table = given.lists, found.table
     last[:] = _NONE
     holders, count = np.empty(len(last), np.int64), 0

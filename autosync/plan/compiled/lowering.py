@@ -1,8 +1,8 @@
 """The compiled lowering: columns of strategies in, tables of plans out.
 
-It sets up a template for each pair of synchroniser and codec the first time it meets them. From then on kernels do
-everything: strategies are made canonical and sliced, templates are stamped, gates are closed. What comes out is what
-`tables_of(lower(strategy, model, cluster))` says.
+It sets up a template for each pair of synchroniser and codec when it first meets them. Compiled functions do the
+rest: they make strategies canonical, cut them into slices, write the operations of templates, and make the gates.
+The result equals `tables_of(lower(strategy, model, cluster))`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autosync.strategy.synchronisers.base import Synchroniser
 class Lowering:
     """Lowers legal strategies of one model on one cluster.
 
-    Templates, shapes and costs have numbers that never change; there are more of them whenever something is new.
+    The numbers of templates, shapes and costs never change; new ones are added as strategies need them.
     """
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
@@ -44,7 +44,7 @@ class Lowering:
         self._site = Site(model, cluster)
         self._known = KnownTemplates(self._site)
         self._template_of: dict[tuple[Synchroniser, Codec | None], int] = {}
-        # By the numbers of synchroniser and codec; -1 where they were not met together.
+        # Indexed by the numbers of synchroniser and codec; -1 where the two were not met together.
         self._templates: Integers = np.full((0, 0), -1, dtype=np.int64)
 
     @property
@@ -63,11 +63,11 @@ class Lowering:
         return self._known.costs
 
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
-        """Strategies as columns; KeyError where one names what the model does not have."""
+        """Return strategies as columns; raise KeyError if one names a variable or part that the model does not have."""
         return self.numbering.encode(strategies)
 
     def slices(self, columns: Columns) -> Slices:
-        """Strategies in their canonical form, cut into slices; KeyError where one names a node that is not there."""
+        """Return strategies in canonical form, cut into slices; raise KeyError if one names an unknown node."""
         of_message, num_workers = self._templates_of(columns), self._site.num_workers
         templates = self._known.columns()
         found = slices_of(columns, of_message, templates, self.variables, num_workers)
@@ -75,7 +75,7 @@ class Lowering:
         return found
 
     def lower(self, columns: Columns) -> Plans:
-        """The plans of strategies: some hundred at a time, for their tables take up to some hundred kilobytes each."""
+        """Lower strategies to plans. Pass a few hundred at a time: the tables of each may take hundreds of kilobytes."""
         slices = self.slices(columns)
         totals = self._totals(columns) if self._has_norms else np.zeros(0, dtype=np.int64)
         templates = self._known.columns()
@@ -98,7 +98,7 @@ class Lowering:
         )
 
     def _templates_of(self, columns: Columns) -> Integers:
-        """The template of each message."""
+        """Return the template of each message."""
         numbering = self.numbering
         shape = (len(numbering.synchronisers), len(numbering.codecs))
         if self._templates.shape != shape:
@@ -116,7 +116,7 @@ class Lowering:
         return found
 
     def _template(self, synchroniser: Synchroniser, codec: Codec | None) -> int:
-        """The template of a message as its canonical form has it: one worker sends nothing that could be encoded."""
+        """Return the template of a message in canonical form; one worker sends nothing, so its codec is dropped."""
         key = canonical_synchroniser(synchroniser, self._cluster), codec if self._site.num_workers > 1 else None
         number = self._template_of.get(key)
         if number is None:
@@ -124,7 +124,7 @@ class Lowering:
         return number
 
     def _totals(self, columns: Columns) -> Integers:
-        """Of each strategy the transfer that adds up norms: among all workers and its servers."""
+        """Return for each strategy the list of the transfer that adds up norms among all workers and its servers."""
         synchronisers = self.numbering.synchronisers
         servers = [synchroniser.served_by for synchroniser in synchronisers]
         if self._site.num_workers == 1:

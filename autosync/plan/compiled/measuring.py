@@ -1,4 +1,4 @@
-"""Slices in the measures of templates. Compiled; `measures` says the same of one piece."""
+"""Compiled: computes the size of slices in each measure; `measures` does the same for one piece."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _UNION_BYTES, _MOST_UNION_BYTES = MEASURES.index("union_bytes"), MEASURES.index(
 
 
 def measure(slices: Slices, templates: Templates, variables: Variables, num_workers: int) -> None:
-    """Write the amounts of slices, as far as their templates ask for them."""
+    """Write the amounts of slices in the measures that their templates need."""
     _measure(
         slices.messages,
         slices.slices,
@@ -137,5 +137,5 @@ def _add_rows(part: Integers, variable: Integers, touched: float, num_workers: i
 
 @inner
 def _whole(expected: float) -> int:
-    """As `rows.whole_rows` rounds."""
+    """Round as `rows.whole_rows` does."""
     return max(1, int(np.rint(expected))) if expected > 0.0 else 0

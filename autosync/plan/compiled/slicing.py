@@ -1,7 +1,7 @@
-"""Strategies made canonical and cut into slices. Compiled.
+"""Compiled: makes legal strategies canonical and cuts them into slices.
 
-The rules are those of `strategy.canonical` from the fifth on; the first four are about synchronisers alone, and were
-applied when templates were made. Legal strategies only.
+It applies the rules of `strategy.canonical` from the fifth on. The first four concern synchronisers alone and were
+applied when templates were made.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FORWARD = OVERLAPS.index("forward")
 def slices_of(
     columns: Columns, of_message: Integers, templates: Templates, variables: Variables, num_workers: int
 ) -> Slices:
-    """The slices of a batch, `of_message` being the template of each message as it is written; not yet measured."""
+    """Return the slices of a batch, not yet measured; `of_message` has each message's template, in written order."""
     table, variable = variables.table, columns.variable
     axis_size = variables.axis_size[variables.first_axis[variable] + columns.axis]
     elements = table[variable, NUM_ELEMENTS] // axis_size * (columns.end - columns.begin)
@@ -59,7 +59,7 @@ def slices_of(
         strategies=np.zeros((len(columns.overlap) + 1, 3), dtype=np.int64),
         messages=np.zeros((num_messages + 1, 5), dtype=np.int64),
         slices=np.zeros((num_slices + 1, 4), dtype=np.int64),
-        # A piece ends where a part or a slice does.
+        # A piece ends where a part or a slice ends.
         pieces=np.empty((num_parts + num_slices, 2), dtype=np.int64),
         parts=np.empty((num_parts, 5), dtype=np.int64),
         amounts=np.zeros((num_slices, NUM_MEASURES + 1), dtype=np.int64),
@@ -77,9 +77,9 @@ def slices_of(
 
 
 def _limits(columns: Columns, elements: Integers, variables: Integers, num_workers: int) -> tuple[Integers, int]:
-    """How many elements the slices of each message have, and how many slices there are in all.
+    """Return how many elements the slices of each message have, and the number of all slices.
 
-    One worker sends nothing that could be cut, and a slice not smaller than its message is none.
+    With one worker nothing is sent, so nothing is sliced. A slice size not smaller than the message has no effect.
     """
     if not len(columns.lane):
         return columns.lane, 0
@@ -94,7 +94,10 @@ def _limits(columns: Columns, elements: Integers, variables: Integers, num_worke
 def _order(
     variable: Integers, of_part: Integers, first_message: Integers, first_part: Integers, variables: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """Messages by their first part, and where their parts begin; parts in the order in which gradients become ready."""
+    """Sort parts by the order in which gradients become ready, and messages by their first part.
+
+    Returns the messages, where the parts of each begin, and the parts.
+    """
     messages, parts = np.empty(len(first_part) - 1, np.int64), np.empty(len(variable), np.int64)
     ends, begins = np.zeros(len(first_part), np.int64), np.empty(len(first_part), np.int64)
     in_order, of_message = np.empty(len(variable), np.int64), np.empty(len(variable), np.int64)
@@ -106,7 +109,7 @@ def _order(
             begins[message] = -1
             for part in range(first_part[message], first_part[message + 1]):
                 of_message[part] = message
-        # A variable's parts have one place after the other, by their numbers.
+        # The parts of a variable take consecutive places, in the order of their numbers.
         bucket[:] = 0
         for part in range(begin, end):
             bucket[variables[variable[part], READY] + 1] += 1
@@ -130,7 +133,7 @@ def _order(
 
 @called
 def _number(lane: Integers, priority: Integers, strategies: Integers, messages: Integers) -> None:
-    """Lanes by their first appearance, priorities by rank; with one lane there is nothing to give priority over."""
+    """Number lanes by first appearance and priorities by rank; with one lane all priorities are 0."""
     numbers = np.empty(1 + (lane.max() if len(lane) else 0), np.int64)
     levels = np.empty(len(lane) + 1, np.int64)
     for number in range(len(strategies) - 1):
@@ -155,7 +158,7 @@ def _number(lane: Integers, priority: Integers, strategies: Integers, messages: 
 
 @inner
 def _place(levels: Integers, count: int, level: int) -> int:
-    """How many of the first levels, which are in order, are below this one."""
+    """Return how many of the first `count` levels, which are sorted, are below this one."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -175,7 +178,7 @@ def _join(
     variables: Integers,
     parts: Integers,
 ) -> Integers:
-    """Write parts in their order, all of a variable as one where they may be; where those of each message begin."""
+    """Write parts in order, joining all parts of a variable where allowed; return where each message's parts begin."""
     ends, num_parts = np.zeros(len(first_part), np.int64), np.empty(len(variables), np.int64)
     place = 0
     for number in range(len(strategies) - 1):
@@ -188,10 +191,10 @@ def _join(
             while part < end:
                 variable = rows[part, VARIABLE]
                 count = num_parts[variable]
-                # One by one: for what may go wrong with whole rows much more would be compiled.
+                # Column by column: a whole row at once would compile much more code, for errors that cannot occur.
                 for column in range(rows.shape[1]):
                     parts[place, column] = rows[part, column]
-                # All of them are here if the last is: they stand side by side.
+                # If the variable's last part is in this message, all are: they stand side by side.
                 is_home = part + count <= end and rows[part + count - 1, VARIABLE] == variable
                 if is_home and (count == 1 or joins[message]):
                     parts[place, AXIS], parts[place, BEGIN], parts[place, END] = 0, 0, variables[variable, ROWS]
@@ -214,7 +217,7 @@ def _cut(
     slices: Integers,
     pieces: Integers,
 ) -> int:
-    """Cut messages into slices, and say how many pieces there are."""
+    """Cut messages into slices and return the number of pieces."""
     one, piece = -1, 0
     for message in range(len(limit)):
         left = 0
