@@ -174,8 +174,8 @@ class _Sizes:
             rows, touched = variable.shape[0], variable.touched_rows
             row_bytes = dense / rows
             if even_rows and touched:
-                # A rank sends at most the union of all ranks' rows. Where the table travels whole instead, its bytes are
-                # spread over these rows.
+                # A rank sends at most the union of all ranks' rows. Where the table travels whole instead, its bytes
+                # are spread over these rows.
                 row_bytes = min(row_bytes + INDEX_BYTES, dense / union_rows(rows, touched, num_ranks))
             return cls(dense=dense, rows=rows, touched=touched, row_bytes=row_bytes, even_rows=even_rows)
         if variable.kind == "linear" and variable.factor_rows is not None and model.accumulation_steps == 1:

@@ -1,7 +1,7 @@
-"""A plan for people: what happens to each message, stage by stage, who takes part and what it waits for.
+"""Describes a plan as text: the stages of each message, with the ranks that take part and what each stage waits for.
 
-A stage is named after its message and its place in it, `3.2`; the slices of a message go through the same stages and
-are drawn together. Then come the gates, and what a step moves over each node's interface.
+Stage `3.2` is the second stage of message 3 (messages count from 0). The slices of a message go through the same
+stages and are shown together. Then follow the gates, and the bytes that a step moves over each node's interface.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GATES = {"backward_returns": "backward returns", "step_returns": "step() return
 
 
 def describe_plan(plan: Plan, cluster: ClusterSpec, *, limit: int | None = 40) -> str:
-    """The plan as text, with at most about `limit` stages and gates."""
+    """Return the plan as text, with at most about `limit` stages and gates."""
     stages = _Stages(plan, cluster)
     blocks = [
         _summary(plan, stages),
@@ -33,14 +33,14 @@ def describe_plan(plan: Plan, cluster: ClusterSpec, *, limit: int | None = 40) -
 
 
 class _Stage(NamedTuple):
-    """The operations of one message that differ in nothing but the slice they work on."""
+    """The operations of one message that do the same, each on another slice."""
 
     name: str
     operations: tuple[Operation, ...]
 
 
 class _Stages:
-    """The stages of a plan and how things are called."""
+    """The stages of a plan, and the names of stages, variables and groups of ranks."""
 
     def __init__(self, plan: Plan, cluster: ClusterSpec) -> None:
         self.by_message: list[list[_Stage]] = [[] for _ in plan.messages]
@@ -62,7 +62,7 @@ class _Stages:
                 self.by_message[message].append(_Stage(f"{message}.{place}", tuple(operations)))
 
     def row(self, stage: _Stage) -> tuple[str, ...]:
-        """The cells of a stage."""
+        """Return the cells of a stage's row in the table."""
         first = stage.operations[0]
         who = self._people.of(first)
         when = "" if first.every == 1 else f"every {first.every} steps"
@@ -83,7 +83,7 @@ class _Stages:
         )
 
     def waits(self, edges: Iterable[Edge]) -> str:
-        """What edges wait for, in words."""
+        """Return in words what edges wait for."""
         grads: dict[str, None] = {}
         others: dict[str, None] = {}
         for edge in edges:
@@ -98,12 +98,12 @@ class _Stages:
         return "; ".join([*words, abbreviated(list(others), most=4)] if others else words)
 
     def variable(self, gate: Gate) -> str:
-        """The name of a gate's variable."""
+        """Return the name of a gate's variable."""
         return self._variables[gate.variable]
 
 
 def _manner(operation: Operation) -> object:
-    """What the operations of one stage have in common."""
+    """Return a key that is equal for all operations of one stage."""
     if isinstance(operation, Transfer):
         return operation.collective, operation.algorithm, operation.groups, operation.lane, operation.every
     return operation.kind, operation.cost, operation.groups, operation.every
@@ -123,7 +123,7 @@ def _size(stage: _Stage) -> str:
 
 
 class _People:
-    """Groups of ranks in words."""
+    """Describes groups of ranks in words."""
 
     def __init__(self, plan: Plan, cluster: ClusterSpec) -> None:
         self._workers = tuple(range(plan.num_workers))
@@ -136,7 +136,7 @@ class _People:
         ]
 
     def of(self, operation: Operation) -> str:
-        """Who takes part in an operation."""
+        """Return in words which ranks take part in an operation."""
         groups = operation.groups
         if is_rooted(operation) and len(groups) == 1:
             root, *others = groups[0]
@@ -152,7 +152,7 @@ class _People:
         return self._crowds(groups)
 
     def _crowd(self, ranks: Sequence[int], root: int) -> str:
-        """Some ranks (besides a root, who may be one of those that are meant)."""
+        """Return ranks in words. A phrase like "all other workers" leaves out `root` (-1: no root)."""
         members = {*ranks, root} - {-1}
         servers = members - set(self._workers) - {root}
         other = "other " if root in self._workers else ""
@@ -187,7 +187,7 @@ def _summary(plan: Plan, stages: _Stages) -> str:
 
 
 def _listing(plan: Plan, stages: _Stages, limit: int | None) -> str:
-    """Messages whole, as many as the limit allows, but one at least."""
+    """Return the stages of the first messages, as many whole messages as the limit allows, but at least one."""
     shown: list[list[_Stage]] = []
     for found in stages.by_message:
         num_rows = sum(map(len, shown)) + len(found)

@@ -1,13 +1,13 @@
-"""Transfers as rounds of moves between members.
+"""Expands transfers into rounds of moves between members.
 
 One pure function expands a collective into moves (round, source, destination, chunks, copy or add). The point-to-point
-executor, the reference and the byte tests use it; nothing is ever stored, for the moves depend on collective,
-algorithm and number of members alone. Moves of one round happen at once: all read before any writes. Members and
-chunks are positions in the group: member i owns chunk i. A collective that is not split (reduce and broadcast) has
-the one chunk 0.
+executor, the reference and the byte tests use it. Plans do not store moves, because moves depend only on the
+collective, the algorithm and the number of members. The moves of one round happen at once: all read before any writes.
+Members and chunks are positions in the group: member i owns chunk i. A collective that is not split (reduce and
+broadcast) has only chunk 0.
 
-`native` stands for what the backends do: a ring for the symmetric collectives, a binomial tree for the rooted ones.
-Sizes come in only in `chunk_bounds`.
+`native` stands for the backend's own algorithm: a ring for the symmetric collectives, a binomial tree for the rooted
+ones. Only `chunk_bounds` deals with sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autosync.plan.types import Algorithm, Collective
 
 
 class Move(NamedTuple):
-    """In a round, `source` sends chunks `first` to `last` (exclusive) to `destination`, which adds or overwrites."""
+    """In `round`, `source` sends the chunks from `first` up to `last` to `destination`, which adds or overwrites."""
 
     round: int
     source: int
@@ -31,19 +31,19 @@ class Move(NamedTuple):
 
 
 def chunk_bounds(num_elements: int, num_chunks: int) -> tuple[int, ...]:
-    """Where chunks begin and end: as even as can be, the longer ones first."""
+    """Return where chunks begin and the last one ends; lengths differ by at most 1, and longer chunks come first."""
     size, rest = divmod(num_elements, num_chunks)
     return tuple(index * size + min(index, rest) for index in range(num_chunks + 1))
 
 
 def num_chunks(collective: Collective, num_members: int) -> int:
-    """In how many chunks a collective's buffer is split."""
+    """Return the number of chunks that a collective's buffer is split into."""
     return 1 if collective in ("reduce", "broadcast") else num_members
 
 
 @functools.lru_cache(maxsize=4096)
 def expand(collective: Collective, algorithm: Algorithm, num_members: int) -> tuple[Move, ...]:
-    """The moves of a collective among n members, the root being member 0, in the order of their rounds."""
+    """Return the moves of a collective in the order of their rounds; member 0 is the root."""
     if num_members == 1:
         return ()
     moves = _EXPANSIONS.get((collective, algorithm))
@@ -58,7 +58,7 @@ def has_algorithm(collective: Collective, algorithm: Algorithm) -> bool:
 
 
 def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0) -> list[Move]:
-    """One phase after another; `every_chunk` makes unsplit moves carry that many chunks."""
+    """Return the moves of two phases in turn; `every_chunk`, if given, makes each move carry all of so many chunks."""
     moves = list(first)
     shift = 1 + max(move.round for move in moves)
     moves += [move._replace(round=move.round + shift) for move in second]
@@ -66,7 +66,7 @@ def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0
 
 
 def _ring_reduce_scatter(n: int) -> Iterator[Move]:
-    """Chunk c starts at member c+1 and, gathering sums, travels round the ring to its owner c."""
+    """Yield moves: chunk c starts at member c+1, travels round the ring to member c, and is summed on its way."""
     for step in range(n - 1):
         for member in range(n):
             chunk = (member - 1 - step) % n
@@ -74,7 +74,7 @@ def _ring_reduce_scatter(n: int) -> Iterator[Move]:
 
 
 def _ring_all_gather(n: int) -> Iterator[Move]:
-    """Each chunk starts at its owner and travels round the ring to all."""
+    """Yield moves: each chunk starts at its owner and travels round the ring to all members."""
     for step in range(n - 1):
         for member in range(n):
             chunk = (member - step) % n
@@ -82,21 +82,21 @@ def _ring_all_gather(n: int) -> Iterator[Move]:
 
 
 def _tree_reduce(n: int) -> Iterator[Move]:
-    """Binomial tree: in round r every odd multiple of 2^r sends its sum to the even one below it."""
+    """Yield a binomial tree: in round r each odd multiple of 2^r sends its sum to the even multiple below it."""
     for level, distance in enumerate(_powers_below(n)):
         for member in range(distance, n, 2 * distance):
             yield Move(level, member, member - distance, 0, 1, adds=True)
 
 
 def _tree_broadcast(n: int) -> Iterator[Move]:
-    """The tree of the reduction, walked the other way."""
+    """Yield the moves of the reduction's tree in reverse."""
     for level, distance in enumerate(reversed(_powers_below(n))):
         for member in range(distance, n, 2 * distance):
             yield Move(level, member - distance, member, 0, 1, adds=False)
 
 
 def _halving(n: int) -> Iterator[Move]:
-    """Recursive halving among a power of two: each sends the half that its partner keeps."""
+    """Yield recursive halving among a power of two: each member sends the half that its partner keeps."""
     _require_power_of_two(n)
     for level, distance in enumerate(reversed(_powers_below(n))):
         for member in range(n):
@@ -106,7 +106,7 @@ def _halving(n: int) -> Iterator[Move]:
 
 
 def _doubling(n: int) -> Iterator[Move]:
-    """Recursive doubling among a power of two: each sends all that it has."""
+    """Yield recursive doubling among a power of two: each member sends all the chunks that it has."""
     _require_power_of_two(n)
     for level, distance in enumerate(_powers_below(n)):
         for member in range(n):
@@ -135,9 +135,10 @@ def _tree_all_reduce(n: int) -> list[Move]:
 
 
 def _folded_all_reduce(n: int) -> list[Move]:
-    """Halving-doubling for any n: members beyond the largest power of two fold into a partner and hear the result last.
+    """Return halving-doubling for any n.
 
-    The core of p members works on p super-chunks, which cover the n chunks as evenly as whole chunks allow.
+    Each member beyond the largest power of two p first sends its buffer to a partner among the first p members, and
+    receives the result last. These p members work on p super-chunks, which cover the n chunks as evenly as possible.
     """
     core = 1 << (n.bit_length() - 1)
     bounds = chunk_bounds(n, core)

@@ -1,9 +1,9 @@
-"""How many bytes each member of a collective sends to which other, in closed form.
+"""Closed forms of how much each member of a collective sends to each other member.
 
-A `Flow` lists terms: from a source to a destination, `weight` times the elements of the chunks `first` to `last`.
-What several rounds carry over one edge is a term or two, so a ring among n has 2n terms where its expansion has
-n(n-1) moves; "all but one chunk" is the whole and, with weight -1, the chunk. The formulas here know nothing of
-`expansion`, so that a test can hold the two against each other.
+A `Flow` lists terms: from a source to a destination, `weight` times the elements of the chunks `first` to `last`. One
+or two terms sum up what all rounds carry between two members, so a ring among n members has 2n terms where its
+expansion has n(n-1) moves. "All but one chunk" is two terms: all chunks, and the one chunk with weight -1. The formulas
+are independent of `expansion`, so that a test can compare the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class Flow(NamedTuple):
-    """Terms as columns; members and chunks are positions in the group, `num_chunks` is 1 where nothing is split."""
+    """Terms as columns. Members and chunks are positions in the group; `num_chunks` is 1 if the buffer is not split."""
 
     source: Integers
     destination: Integers
@@ -31,12 +31,12 @@ class Flow(NamedTuple):
     num_chunks: int
 
     def num_elements(self, bounds: Integers) -> Integers:
-        """The elements of each term, where `bounds` says at which element each chunk begins and the last one ends."""
+        """Return the elements of each term; `bounds` says where each chunk begins and the last one ends."""
         elements: Integers = self.weight * (bounds[self.last] - bounds[self.first])
         return elements
 
     def then(self, other: Flow) -> Flow:
-        """Both, one after the other."""
+        """Return a flow with the terms of both."""
         return Flow(
             np.concatenate((self.source, other.source)),
             np.concatenate((self.destination, other.destination)),
@@ -49,7 +49,7 @@ class Flow(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def flow(collective: Collective, algorithm: Algorithm, num_members: int) -> Flow:
-    """What a collective sends among n members, the root being member 0."""
+    """Return the sends of a collective among its members, with member 0 as the root."""
     formula = _FORMULAS.get((collective, algorithm))
     if formula is None:
         raise ValueError(f"{collective} has no algorithm {algorithm}")
@@ -61,14 +61,14 @@ def flow(collective: Collective, algorithm: Algorithm, num_members: int) -> Flow
 def _terms(
     source: npt.ArrayLike, destination: npt.ArrayLike, first: npt.ArrayLike, last: npt.ArrayLike, *, num_chunks: int
 ) -> Flow:
-    """Terms of weight 1; a scalar stands for a column of it."""
+    """Make terms of weight 1; a scalar fills a whole column."""
     given = (np.asarray(column, dtype=np.int64) for column in (source, destination, first, last))
     sources, destinations, firsts, lasts = np.broadcast_arrays(*given)
     return Flow(sources, destinations, firsts, lasts, np.ones(len(sources), dtype=np.int64), num_chunks)
 
 
 def _ring(n: int, *, left_out: int) -> Flow:
-    """Each member sends its successor everything but one chunk: its own (`left_out` 0) or the successor's (1)."""
+    """Each member sends its successor all chunks but one: its own (`left_out` 0) or the successor's (`left_out` 1)."""
     member = np.arange(n)
     chunk = (member + left_out) % n
     everything = _terms(member, (member + 1) % n, 0, n, num_chunks=n)
@@ -77,7 +77,10 @@ def _ring(n: int, *, left_out: int) -> Flow:
 
 
 def _tree(n: int, *, up: bool, num_chunks: int = 1) -> Flow:
-    """Each member but the root is linked with the one that lacks its lowest bit, and everything passes once."""
+    """Each member but the root sends everything to its parent (`up`), or the parent sends it everything.
+
+    The parent is the member's number without its lowest bit.
+    """
     member = np.arange(1, n)
     parent = member & (member - 1)
     source, destination = (member, parent) if up else (parent, member)
@@ -97,7 +100,7 @@ def _star_gather(n: int) -> Flow:
 
 
 def _exchange(n: int, *, halving: bool) -> Flow:
-    """Over each power of two below n as distance, partners exchange a block as long: the receiver's or the sender's."""
+    """At each distance d (a power of two) partners exchange d chunks: the receiver's if `halving`, else their own."""
     distance = 1 << np.arange(n.bit_length() - 1)[:, None]
     member = np.broadcast_to(np.arange(n), (len(distance), n))
     partner = member ^ distance
@@ -112,12 +115,12 @@ def _power_of_two(n: int, *, halving: bool) -> Flow:
 
 
 def _folded(n: int) -> Flow:
-    """Halving and doubling among the largest power of two p; the others give all they have and are given the result."""
+    """The first p members (the largest power of two) halve and double; each other sends all and receives the result."""
     p = 1 << (n.bit_length() - 1)
     extra = np.arange(n - p)
     folds = _terms(p + extra, extra, 0, n, num_chunks=n).then(_terms(extra, p + extra, 0, n, num_chunks=n))
     core = _exchange(p, halving=True).then(_exchange(p, halving=False))
-    # Block k of the core is as many whole chunks as even as can be: chunks k·(n // p) + min(k, n % p) and on.
+    # Block k of the first p members begins at chunk k·(n // p) + min(k, n % p): whole chunks, as evenly as possible.
     start = np.arange(p + 1) * (n // p) + np.minimum(np.arange(p + 1), n % p)
     return folds.then(core._replace(first=start[core.first], last=start[core.last], num_chunks=n))
 

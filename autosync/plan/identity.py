@@ -1,14 +1,14 @@
-"""`plan_id`: the identity of a plan, whichever of several alike nodes it calls by which name.
+"""Computes `plan_id`, the identity of a plan, which stays the same when equal nodes of the cluster swap their names.
 
-Nodes that the cluster declares alike may be exchanged for one another, so plans that differ in nothing but such an
-exchange are one plan to whoever tries strategies. The hash is taken of the plan with its nodes renamed: those of each
-class take the class's places in the order in which roles tell them apart. Operation by operation, nodes that have
-another role than the others (the root of a server's star first, then members, then those that have no part) are
-sorted out; nodes that no operation tells apart keep their order, for nothing depends on it.
+Plans that differ only in a swap of nodes that the cluster declares equal need be tried only once. So the nodes are
+renamed before the plan is hashed: the nodes of each class of equal nodes are sorted by their roles in the plan and take
+the places of the class in this order. Operation by operation, nodes of a class are separated by role: roots come first,
+then other members, then nodes that take no part. Nodes with equal roles in all operations keep their order, because
+nothing depends on it.
 
-A real renaming is applied before hashing, so plans with equal ids are the same but for names. The places of members in
-a ring, a tree or an order of shards have no part in the identity: the order of the nodes in the file decides them,
-and no strategy can.
+The hashed plan is the plan with its nodes renamed, so plans with equal ids are the same but for names. The places of
+members in a ring, in a tree or in the order of shards are not part of the identity: the order of nodes in the cluster
+file decides them, and no strategy can change it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from autosync.specs.cluster import ClusterSpec, symmetry_classes
 
 ROOTED = ("reduce", "broadcast", "gather_v")
 
-# In a cell, nodes that no operation has told apart so far.
+# Each cell holds equal nodes that have had the same roles in all operations so far.
 _Cells = list[list[int]]
 
 _ROOT, _MEMBER, _ABSENT = range(3)
 
 
 def plan_id(plan: Plan, cluster: ClusterSpec) -> str:
-    """The hash of a plan that was lowered for this cluster, the same for all names of alike nodes."""
+    """Return the hash of a plan that was lowered for this cluster; swapping equal nodes does not change it."""
     table = _GroupTable(_names(plan, cluster))
     return jsonio.content_hash(
         [
@@ -60,7 +60,7 @@ def is_rooted(operation: Operation) -> bool:
 
 
 def _names(plan: Plan, cluster: ClusterSpec) -> list[int]:
-    """The new index of each rank: that of the same place on the node that its node is renamed to."""
+    """Return the new index of each rank: the index of the same place on the node that its node is renamed to."""
     cells = [list(positions) for positions in symmetry_classes(cluster)]
     is_told_apart = all(len(cell) == 1 for cell in cells)
     for groups, rooted in () if is_told_apart else _distinct_groups(plan):
@@ -73,15 +73,15 @@ def _names(plan: Plan, cluster: ClusterSpec) -> list[int]:
 
 
 def _distinct_groups(plan: Plan) -> Iterable[tuple[Groups, bool]]:
-    """Groups, and whether they are rooted, in the order in which operations first have them."""
-    # Most operations share their groups: a look at the object saves hashing all its ranks.
+    """Return the different groups in order of first appearance, each with whether it is rooted."""
+    # Most operations share their groups: comparing objects avoids hashing all their ranks.
     found = {(id(one.groups), is_rooted(one)): one.groups for one in plan.operations}
     found |= {(id(one.within), False): one.within for one in plan.operations if isinstance(one, Transfer)}
     return dict.fromkeys([(groups, rooted) for (_, rooted), groups in found.items()])
 
 
 def _refined(cells: _Cells, plan: Plan, groups: Groups, *, rooted: bool) -> _Cells:
-    """Split cells whose nodes have different roles in these groups."""
+    """Split the cells whose nodes have different roles in these groups."""
     roles: dict[int, list[tuple[int, int, int]]] = {}
     for group in groups:
         for position, index in enumerate(group):
@@ -101,7 +101,7 @@ def _refined(cells: _Cells, plan: Plan, groups: Groups, *, rooted: bool) -> _Cel
 
 
 class _GroupTable:
-    """Groups in their new names, each once, in the order in which they are asked for."""
+    """A table of groups with renamed ranks; each is listed once, in the order of first use."""
 
     def __init__(self, names: Sequence[int]) -> None:
         self.groups: list[tuple[bool, list[list[int]]]] = []
@@ -109,7 +109,10 @@ class _GroupTable:
         self._by_value: dict[tuple[Groups, bool], int] = {}
 
     def column(self, groups: Sequence[Groups], rooted: Sequence[bool] = ()) -> list[int]:
-        """The places in the table of many groups, most of which are the same objects; none is rooted unless told so."""
+        """Return the place of each of these groups in the table; `rooted` says which are rooted (default: none).
+
+        Most are the same objects, which makes this fast.
+        """
         by_object: dict[tuple[int, bool], int] = {}
         places: list[int] = []
         for one, is_rooted_one in zip(groups, rooted or [False] * len(groups), strict=True):
@@ -133,12 +136,12 @@ class _GroupTable:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Rows by the names of their columns: JSON of a few long lists takes a fraction of the time of many short ones."""
+    """Turn rows into columns by name: a few long lists are written as JSON much faster than many short ones."""
     return {name: list(map(itemgetter(place), rows)) for place, name in enumerate(names)}
 
 
 def _transfer_columns(transfers: Sequence[Transfer], table: _GroupTable) -> dict[str, list[Any]]:
-    """Transfers with their groups by their places in the table."""
+    """Return the columns of transfers, with places in the table instead of groups."""
     columns = _columns(transfers, Transfer._fields)
     columns["groups"] = table.column(columns["groups"], [one.collective in ROOTED for one in transfers])
     columns["within"] = table.column(columns["within"])
@@ -147,7 +150,10 @@ def _transfer_columns(transfers: Sequence[Transfer], table: _GroupTable) -> dict
 
 
 def _local_columns(locals_: Sequence[Local], table: _GroupTable) -> dict[str, list[Any]]:
-    """Local operations with their groups by their places in the table, their settings by those among all different."""
+    """Return the columns of local operations, with places in the table instead of groups.
+
+    Different settings are listed once, and operations refer to them by place.
+    """
     columns = _columns(locals_, Local._fields)
     columns["groups"] = table.column(columns["groups"])
     columns["after"] = _edge_columns(columns["after"])
@@ -157,9 +163,9 @@ def _local_columns(locals_: Sequence[Local], table: _GroupTable) -> dict[str, li
 
 
 def _edge_columns(waits: Sequence[tuple[Edge, ...]]) -> list[Any]:
-    """How many edges each has to wait for, then the columns of all of them.
+    """Return the number of edges of each wait, then the columns of all edges.
 
-    The edges of one wait are put in one order: that in which they are written may follow the order of ranks.
+    The edges of each wait are sorted, because the order in which they are written may depend on the order of ranks.
     """
     in_order = [edges if len(edges) < 2 else sorted(edges) for edges in waits]
     return [list(map(len, in_order)), _columns(list(itertools.chain.from_iterable(in_order)), Edge._fields)]

@@ -1,9 +1,9 @@
-"""The one lowering: strategy + model spec + cluster spec -> plan, pure, deterministic and free of torch.
+"""The lowering: strategy + model spec + cluster spec -> plan; a pure, deterministic function without torch.
 
-Nothing else interprets a strategy. The canonical form is what is lowered, so equal strategy ids mean equal plans. The
-order of the operations is the proof that a plan cannot deadlock: first whatever collects gradients, in the order in
-which they become ready; then the barrier; then whatever updates and returns parameters, in the order of their next use.
-Every operation comes after all it waits for, and each lane is a part of this order.
+Nothing else interprets a strategy. It lowers the strategy's canonical form, so equal strategy ids mean equal plans. The
+order of the operations proves that a plan cannot deadlock. First come the operations that collect gradients, in the
+order in which gradients become ready; then the barrier; then the operations that update and return parameters, in the
+order of their next use. Every operation comes after all operations that it waits for, and each lane follows this order.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ OWN_NORM = Region("norm", -1, 1, 2, "float64")
 
 
 def lower(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
-    """The plan of a legal strategy (see `legality.problems`)."""
+    """Return the plan of a legal strategy (see `legality.problems`)."""
     with _collector_paused():
         return _lower(canonical(strategy, model, cluster), model, cluster)
 
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Without Python's cyclic garbage collector: a plan has no cycles, and hundreds of thousands of tuples.
+    """Pause Python's cyclic garbage collector.
 
-    Each of its runs would look at all of them, which takes as long as the lowering itself.
+    A plan has no cycles, but hundreds of thousands of tuples. Scanning them takes the collector as long as the lowering
+    itself.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -78,7 +79,7 @@ Settled = list[tuple[Sequence[Slice], tuple[Edge, ...]]]
 
 
 def _templates(builder: Builder) -> list[Template]:
-    """Each message's template; messages with the same synchroniser and codec share theirs."""
+    """Return the template of each message; messages with the same synchroniser and codec share one."""
     known: dict[tuple[Synchroniser, Codec | None], Template] = {}
     found: list[Template] = []
     for message in builder.strategy.messages:
@@ -95,7 +96,7 @@ def _collect(
 ) -> list[list[Finished]]:
     """Collect all slices, in the order in which their last gradient becomes ready.
 
-    In a message the parts are in this order, so its slices are.
+    The parts of a message are in this order, so its slices are too.
     """
     finished: list[list[Finished]] = [[] for _ in templates]
     for piece in sorted(itertools.chain.from_iterable(slices), key=attrgetter("ready")):
@@ -106,10 +107,10 @@ def _collect(
 def _barriers(
     builder: Builder, slices: Sequence[Sequence[Slice]], finished: Sequence[Sequence[Finished]]
 ) -> list[tuple[Edge, ...]]:
-    """Where the task clips or scales: for each message the norm that its updates wait for, and are scaled by.
+    """Return for each message the edges to the norm that its updates wait for; none unless the task clips or scales.
 
-    Shared gradients have one norm among them. Periodic averaging has no finished gradients: each of its workers has a
-    norm of its own.
+    All shared gradients have one common norm. Under periodic averaging gradients are not shared: each worker has a norm
+    of its own.
     """
     messages = builder.strategy.messages
     if builder.model.clip_norm is None and not builder.model.loss_scaling:
@@ -125,10 +126,10 @@ def _barriers(
 
 
 def _shared_barrier(builder: Builder, shared: Sequence[tuple[Slice, Finished]]) -> tuple[Edge, ...]:
-    """The norm of all shared gradients.
+    """Add the norm of all shared gradients and return the edges to it.
 
-    Where all workers hold all gradients, each counts for itself. Else each counts what it alone holds and a share of
-    what all hold, and a scalar all-reduce makes the norm everybody's.
+    Where all workers hold all gradients, each computes the norm by itself. Otherwise each rank takes the gradients that
+    only it holds and a share of those that all workers hold, and an all-reduce of one number sums the norm for all.
     """
     norm = builder.region(SHARED_NORM)
     everywhere = all(_is_everywhere(builder, one) for _, one in shared)
@@ -157,10 +158,11 @@ def _shared_barrier(builder: Builder, shared: Sequence[tuple[Slice, Finished]]) 
 def _norm(
     builder: Builder, norm: int, gradients: Iterable[tuple[Slice, Finished]], *, shares: bool
 ) -> tuple[Edge, ...]:
-    """Add up the squares of finished gradients where they are; each worker a share of those that all hold, if told so.
+    """Add operations that sum the squares of finished gradients on the ranks that hold them; return the last edges.
 
-    On each rank one after the other, for they add to the same number, and in one order everywhere, so that all get the
-    same. All workers and a server may share a rank, two servers do not.
+    With `shares`, each worker sums only a share of the gradients that all workers hold. The operations of a rank run
+    one after the other, because they add to the same number, and in the same order on all ranks, so that the sums are
+    equal. A rank may belong to all workers and to one server, but never to two servers.
     """
     workers = builder.site.workers
     last: dict[Groups, Edge] = {}
@@ -193,7 +195,7 @@ def _settle(
     finished: Sequence[Sequence[Finished]],
     barriers: Sequence[tuple[Edge, ...]],
 ) -> Settled:
-    """Update everything and bring it home, in the order of the parameters' next use."""
+    """Update all parameters and send them to the workers, in the order of their next use."""
     rounds: list[tuple[Sequence[Slice], Sequence[Finished]]] = []
     for template, pieces, done in zip(templates, slices, finished, strict=True):
         if template.settle.by_slice:
@@ -208,7 +210,7 @@ def _settle(
 
 
 def _gates(builder: Builder, finished: Sequence[Sequence[Finished]], settled: Settled) -> tuple[Gate, ...]:
-    """What compute waits for: with forward overlap each variable's use, else the return of backward and of the step."""
+    """Return the gates: before each variable's use, or with backward overlap before backward and `step()` return."""
     if builder.strategy.overlap == "backward":
         ready = dict.fromkeys(
             edge

@@ -1,4 +1,4 @@
-"""How large a piece of a part is in each of the measures that templates know."""
+"""Computes the size of a piece of a part in each of the measures that templates use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from autosync.strategy.parts import Part
 
 
 def measured(measure: Measure, part: Part, num_elements: int, codec: Codec | None, num_workers: int) -> int:
-    """A piece of so many elements of a part; but for elements and what they are encoded to, it is the whole part."""
+    """Return the size of a piece of `num_elements` in a measure.
+
+    Only `elements` and `encoded_bytes` measure the piece; all other measures are those of the whole part.
+    """
     if measure == "elements":
         return num_elements
     if measure == "encoded_bytes":
@@ -23,13 +26,13 @@ def measured(measure: Measure, part: Part, num_elements: int, codec: Codec | Non
 
 
 def _touched(part: Part) -> tuple[int, int]:
-    """Rows that one rank touches: expected, and at most."""
+    """Return the rows that one rank touches: the expected and the largest number."""
     touched, most = part.touched_rows()
     return whole_rows(touched), most
 
 
 def _union(part: Part, num_workers: int) -> tuple[int, int]:
-    """Rows that any worker touches: expected, and at most."""
+    """Return the rows that the workers touch together: the expected and the largest number."""
     touched, most = part.touched_rows()
     num_rows = part.shape[0]
     return whole_rows(union_rows(num_rows, touched, num_workers)), min(num_rows, most * num_workers)

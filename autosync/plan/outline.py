@@ -1,7 +1,7 @@
-"""What a collective's moves come to, without listing them all.
+"""Summarises the moves of a collective without listing all of them.
 
-A ring among n has n(n-1) moves, a million on a thousand hosts, and each member does the same; so its outline is known
-without them. Whatever else there is has n log n moves at most, and they are counted.
+A ring among n members has n(n-1) moves, a million on a thousand hosts, but each member does the same, so formulas give
+its outline. All other algorithms have at most n log n moves, which are counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autosync.plan.types import Algorithm, Collective
 
 
 class Outline(NamedTuple):
-    """Rounds and moves; how many chunks one member adds up at most; and the members that receive something."""
+    """The number of rounds and moves, the most chunks that one member adds up, and the members that receive data."""
 
     num_rounds: int
     num_moves: int
@@ -23,7 +23,7 @@ class Outline(NamedTuple):
 
 
 def is_ring(collective: Collective, algorithm: Algorithm) -> bool:
-    """Whether every member sends a chunk to the next in every round."""
+    """Whether every member sends a chunk to the next member in every round."""
     return algorithm in {"ring", "native"} and collective in {
         "all_reduce",
         "reduce_scatter",
@@ -34,7 +34,7 @@ def is_ring(collective: Collective, algorithm: Algorithm) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def outline(collective: Collective, algorithm: Algorithm, num_members: int) -> Outline:
-    """The outline of `expand(collective, algorithm, num_members)`."""
+    """Return the outline of `expand(collective, algorithm, num_members)`."""
     if num_members == 1:
         return Outline(0, 0, 0, ())
     if is_ring(collective, algorithm):

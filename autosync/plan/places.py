@@ -1,4 +1,4 @@
-"""Where ranks are, and the links between them: each node's interface and inside, each rack's uplink."""
+"""The nodes and racks of ranks, and the links between ranks: nodes' interfaces, links within nodes, racks' uplinks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from autosync.specs.cluster import ClusterSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where ranks are. Links are numbered: nodes' out, nodes' in, within nodes, racks' out, racks' in."""
+    """The node of each rank and the rack of each node (-1: none).
+
+    Links are numbered in this order: out of nodes, into nodes, within nodes, out of racks, into racks.
+    """
 
     node_of_rank: Integers
     rack_of_node: Integers
@@ -25,7 +28,7 @@ class Places:
         return 3 * self.num_nodes + 2 * self.num_racks
 
     def links(self, source: Integers, destination: Integers) -> tuple[Integers, Integers]:
-        """The links between pairs of ranks, as pairs (position of the pair, link)."""
+        """Return the links that data passes between pairs of ranks, as two columns: position of the pair, and link."""
         start, end = self.node_of_rank[source], self.node_of_rank[destination]
         leaves = start != end
         start_rack, end_rack = self.rack_of_node[start], self.rack_of_node[end]
@@ -45,7 +48,7 @@ class Places:
 
 @functools.lru_cache(maxsize=64)
 def places_of(cluster: ClusterSpec) -> Places:
-    """The places of a cluster's ranks."""
+    """Return the places of a cluster's ranks."""
     rack_index = {rack.name: index for index, rack in enumerate(cluster.racks)}
     return Places(
         np.array([rank.node for rank in cluster.ranks]),

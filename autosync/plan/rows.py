@@ -1,10 +1,10 @@
-"""How many distinct rows of an embedding several ranks touch together."""
+"""Computes how many distinct rows of an embedding several ranks touch together."""
 
 from __future__ import annotations
 
 
 def union_rows(rows: float, touched: float, n: float) -> float:
-    """Expected rows in the union of n independent draws of `touched` out of `rows`: R(1 - (1 - t/R)^n)."""
+    """Return the expected union of n independent draws of `touched` out of `rows` rows: R(1 - (1 - t/R)^n)."""
     if rows <= 0:
         return 0.0
     share = min(1.0, touched / rows)
@@ -12,5 +12,5 @@ def union_rows(rows: float, touched: float, n: float) -> float:
 
 
 def whole_rows(expected: float) -> int:
-    """An expected number of rows as a plan counts them: whole, and not none where there may be one."""
+    """Round an expected number of rows to the whole number that plans use: at least 1 if any row is expected."""
     return max(1, round(expected)) if expected > 0 else 0

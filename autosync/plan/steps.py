@@ -1,12 +1,12 @@
-"""Templates as data: the steps that a synchroniser becomes, whatever it is that travels by it.
+"""Templates as data: the steps of a synchroniser, independent of the message that it synchronises.
 
-A template has two halves. `collect` turns the ranks' gradients of one slice into finished ones, wherever the optimizer
-needs them; it runs while backward does. `settle` updates the parameters and brings them to whoever lacks them, after
-`step()` was called and after the norm, where the task clips. Two executors read templates and nothing else knows what
-a synchroniser is: `builder` writes operations with their regions, `compiled` writes columns.
+A template has two halves. `collect` turns the ranks' gradients of one slice into finished gradients on the ranks that
+update; it runs during backward. `settle` updates the parameters and sends them to the ranks that need them, after
+`step()` was called and, where the task clips, after the norm. Only two modules read templates, and nothing else knows
+what a synchroniser does: `builder` writes operations with their regions, `compiled` writes columns.
 
-A step says what the operation will be but for sizes, places and positions. Its size is an `Amount` of what it works on,
-its regions are kinds, and what it waits for is told within the template.
+A step describes an operation without its size, its regions' places and its position. Its size is an `Amount`, relative
+to the slices that it works on; its regions are named by kind; its waits refer to other steps of the template.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ Measure = Literal[
     "union_bytes",
     "most_union_bytes",
 ]
-"""What can be measured of slices (see `measures`).
+"""The measures of slices (computed in `measures`).
 
-`elements`, and `encoded_bytes` of them under the template's codec · `left_elements`, `right_elements` of PowerSGD's
-factors of rank 1 · `factor_elements` of sufficient factors, `rebuilt_elements` that one rank's factors make up ·
-`touched_elements`, `touched_bytes` of the rows that one rank touches, `union_elements`, `union_bytes` of those that any
-rank does: expected, and with `most` what bounds it.
+`elements` the number of elements · `encoded_bytes` their bytes under the template's codec · `left_elements`,
+`right_elements` the sizes of PowerSGD's factors of rank 1 · `factor_elements` the size of sufficient factors ·
+`rebuilt_elements` the multiplications that rebuild a gradient from one rank's factors · `touched_elements`,
+`touched_bytes` the expected size of the rows that one rank touches · `union_elements`, `union_bytes` that of the rows
+that any worker touches · `most_touched_bytes`, `most_union_bytes` the largest possible sizes.
 """
 
 WaitKind = Literal["step", "gradients", "collected", "norm", "step_called", "updated"]
 
 
 class Amount(NamedTuple):
-    """`factor` times a measure of the slices that a step works on."""
+    """A size: `factor` times a measure of the slices that a step works on."""
 
     measure: Measure = "elements"
     factor: int = 1
@@ -57,10 +58,11 @@ ELEMENTS = Amount()
 
 
 class Wait(NamedTuple):
-    """What a step waits for.
+    """Something that a step waits for.
 
-    A `step` of the same list (by position), its slice's `gradients`, what the round's slices are `collected` by, the
-    `norm`, the call of `step()`, or for what is done once a round to be done (`updated`). `lag` counts iterations back.
+    `on` is one of: a `step` of the same list (by position), the slice's `gradients`, the operations that `collected`
+    the round's slices, the `norm`, the call of `step()` (`step_called`), or the end of the steps that are done once a
+    round (`updated`). `lag` counts iterations back.
     """
 
     on: WaitKind
@@ -79,7 +81,7 @@ Kinds: TypeAlias = tuple[RegionKind, ...]
 
 
 class Kept(NamedTuple):
-    """A region for each piece: in the part's dtype unless told otherwise, as long as the piece or as an amount says."""
+    """A region for each piece, in the part's dtype or in `dtype`, as long as the piece or as `amount` says."""
 
     kind: RegionKind
     dtype: str = ""
@@ -87,7 +89,10 @@ class Kept(NamedTuple):
 
 
 class TransferStep(NamedTuple):
-    """Of a transfer. `item_bytes` 0: those of the message's own elements; `most` None: as much as `amount`."""
+    """A step that becomes a transfer.
+
+    `item_bytes` 0 means the item size of the message; `most` None means that `amount` is also the largest amount.
+    """
 
     collective: Collective
     algorithm: Algorithm
@@ -103,7 +108,7 @@ class TransferStep(NamedTuple):
 
 
 class LocalStep(NamedTuple):
-    """Of work within ranks."""
+    """A step that becomes a local operation."""
 
     kind: LocalKind
     groups: Groups
@@ -122,10 +127,10 @@ Step: TypeAlias = TransferStep | LocalStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collect:
-    """How a slice's gradient is finished.
+    """The half of a template that finishes a slice's gradient.
 
-    `kept` are its regions in the order in which they are made, `grads` the one that holds the finished gradient: on
-    `holders`, each having its shard where `sharded`, as soon as `finished` is over.
+    `kept` lists its regions in the order in which they are made. `grads` is the region that holds the finished
+    gradient, on the ranks `holders` (each only its shard if `sharded`), as soon as the waits `finished` are met.
     """
 
     kept: tuple[Kept, ...]
@@ -138,10 +143,11 @@ class Collect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
-    """How parameters are updated and brought home: a whole message at once, or `by_slice` each as soon as it can be.
+    """The half of a template that updates parameters and sends them to all workers.
 
-    `once` is done once a round, on all its slices, the update first; then `each` is done for each of them. Who uses the
-    parameters waits for `done`, and for `each_done` of every slice.
+    A round is a whole message or, if `by_slice`, one slice. The steps `once` run once a round, on all its slices, the
+    update first; then the steps `each` run for each slice. The use of the parameters waits for `done`, and for
+    `each_done` of every slice.
     """
 
     kept: tuple[Kept, ...]
@@ -154,7 +160,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """How messages with one synchroniser and one codec are lowered."""
+    """The steps into which every message with one synchroniser and one codec is lowered."""
 
     codec: Codec | None
     collect: Collect
@@ -162,30 +168,30 @@ class Template:
 
 
 class Draft:
-    """Steps as they are written down, one after the other."""
+    """A list of steps under construction."""
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
 
     def add(self, step: Step) -> Wait:
-        """Write a step down; how others wait for it."""
+        """Add a step and return a wait for it."""
         self._steps.append(step)
         return Wait("step", len(self._steps) - 1)
 
     def next(self, ahead: int = 0, *, lag: int) -> Wait:
-        """How to wait for a step that is not written yet, in an earlier iteration."""
+        """Return a wait for a step not yet added, in an earlier iteration; `ahead` 0 is the step that is added next."""
         return Wait("step", len(self._steps) + ahead, lag)
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What was written."""
+        """The steps added so far."""
         return tuple(self._steps)
 
 
 class Site:
-    """What templates are set up for: the groups of a cluster's ranks, and what a model's update is called by.
+    """What templates know of a cluster and a model: the groups of ranks, and the name of the update's cost.
 
-    `shared_nodes` are the nodes with several workers.
+    `shared_nodes` are the groups of workers on nodes with several workers.
     """
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
@@ -197,17 +203,17 @@ class Site:
         self._cluster = cluster
 
     def leader(self, server: str) -> int:
-        """The rank through which a node serves."""
+        """Return the rank through which a node serves."""
         return self._cluster.leader(self._cluster.node_index(server))
 
     def star(self, server: str, *, through_proxies: bool) -> Groups:
-        """The server, then everybody who speaks to it: all workers, or the first of each node."""
+        """Return the server and the ranks that exchange data with it (all workers, or one of each node) as a group."""
         root = self.leader(server)
         speakers = [group[0] for group in self.nodes] if through_proxies else self.workers[0]
         return ((root, *[rank for rank in speakers if rank != root]),)
 
     def everyone(self, servers: Iterable[str]) -> Groups:
-        """The workers and these servers."""
+        """Return one group of all workers and these servers."""
         return (tuple(sorted({*self.workers[0], *map(self.leader, servers)})),)
 
 
@@ -221,13 +227,13 @@ def update(
     sharded: bool = False,
     more: Waits = (),
 ) -> LocalStep:
-    """The optimizer on what is held there, on the parameters or a copy of them."""
+    """Return a step that runs the optimizer on the gradients that each rank holds; it changes the region `updated`."""
     waits = (COLLECTED, NORM, STEP_CALLED, *more)
     return LocalStep("update", groups, (grads,), (updated,), waits, amount, cost=site.update_cost, sharded=sharded)
 
 
 def update_everywhere(site: Site, *, grads: RegionKind = "grad", amount: Amount = ELEMENTS) -> Settle:
-    """Every worker updates its own copy, with nothing more to send."""
+    """Return the half of a template in which every worker updates its own copy, and nothing more is sent."""
     draft = Draft()
     done = draft.add(update(site, site.workers, grads, "param", amount=amount))
     return Settle(kept=(Kept("param"),), once=draft.steps, done=(done,))

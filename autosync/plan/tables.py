@@ -1,9 +1,10 @@
-"""A plan as columns of numbers: what simulators and other compiled code read.
+"""A plan as columns of numbers, for simulators and other compiled code.
 
-A plan is tuples, for people and for the runtime; a thousand plans a second are columns. `tables_of` makes the columns
-of a plan. Names are positions here: of a collective, an algorithm, a kind of local work or of gate in the tuples of
-names below; of a cost and of a shape in the tables' own. What a transfer's or a local operation's column has no meaning
-for is -1. Regions are left out: they say where numbers lie, not what it costs to move them.
+The tuples of a plan suit people and the runtime; columns suit code that handles a thousand plans a second. `tables_of`
+makes the columns of a plan. Names become positions: collectives, algorithms, kinds of local work and kinds of gates in
+the tuples of names below, costs and shapes in the tables' own lists. A column that has no meaning for a transfer or for
+a local operation is -1. Regions are left out: they say where numbers lie, which does not change the cost of moving
+them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
 
 
 class Shape(NamedTuple):
-    """Who takes part in an operation and how, whatever its size. Local work has no collective."""
+    """The ranks that take part in an operation, and the collective and algorithm (None for local work)."""
 
     collective: Collective | None
     algorithm: Algorithm | None
@@ -47,7 +48,7 @@ class Shape(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """What rows of another table wait for: row i for the edges `first[i]` to `first[i + 1]`."""
+    """The edges that the rows of another table wait for: row i waits for the edges `first[i]` to `first[i + 1]`."""
 
     first: Integers
     event: Integers
@@ -56,10 +57,10 @@ class Edges(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """A row an operation, in the plan's order; the columns are the fields of `Transfer` and `Local`.
+    """The operations of a plan, one in each row, in the plan's order; columns are the fields of `Transfer` and `Local`.
 
-    `kind` is the collective of a transfer and the kind of local work, `cost` what local work is priced by, `shape` a
-    position in `Tables.shapes`.
+    `kind` is the collective of a transfer or the kind of local work. `cost` is a position in `Tables.costs`, `shape`
+    a position in `Tables.shapes`.
     """
 
     is_transfer: npt.NDArray[np.bool_]
@@ -78,7 +79,7 @@ class Operations(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """A row a gate, in the plan's order."""
+    """The gates of a plan, one in each row, in the plan's order."""
 
     kind: Integers
     variable: Integers
@@ -99,7 +100,7 @@ class Tables:
 
 
 def tables_of(plan: Plan) -> Tables:
-    """The columns of a plan."""
+    """Return the columns of a plan."""
     costs: dict[str, int] = {}
     shapes: dict[Shape, int] = {}
     rows: list[tuple[int, ...]] = []
@@ -129,7 +130,7 @@ def tables_of(plan: Plan) -> Tables:
 
 
 def shape_of(operation: Operation) -> Shape:
-    """Who takes part in an operation, and how."""
+    """Return the shape of an operation: the ranks that take part, and how."""
     if isinstance(operation, Transfer):
         return Shape(operation.collective, operation.algorithm, operation.groups, operation.within)
     return Shape(None, None, operation.groups)

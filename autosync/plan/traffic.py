@@ -1,9 +1,9 @@
-"""Bytes on every link: what transfers and whole plans send over each node's interface, within nodes and between racks.
+"""Computes the bytes that transfers and plans send over every link: nodes' interfaces, within nodes, racks' uplinks.
 
-Sizes come in by the closed forms of `flows`, never by expanding rounds. n chunks of E elements are q = E // n long,
-the first r = E mod n of them one longer; so what a transfer puts on a link is q times the chunks that pass it, plus
-the long ones among them. Both are worked out once for each arrangement of members on nodes. `expanded_traffic` says the
-same by summing over the moves of `expansion`: a test holds the two equal.
+It uses the closed forms of `flows` and never expands rounds. When E elements are split into n chunks, each has
+q = E // n elements and the first r = E mod n of them one more. So the elements on a link are q times the chunks that
+pass it, plus the number of longer chunks among them. Both numbers are computed once for each arrangement of members on
+nodes. `expanded_traffic` computes the same by summing over the moves of `expansion`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from autosync.specs.cluster import ClusterSpec
 
 Vector = npt.NDArray[np.float64]
 Contributions = Mapping[int, int]
-"""How many elements each rank really contributed to a transfer whose size is known at run time only."""
+"""The elements that each rank contributed, by rank, for a transfer whose size is known only at run time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
-    """Bytes by node and by rack, in the order of the cluster's. Whole numbers but where they are amortised.
+    """Bytes by node and by rack, in the order of the cluster spec; whole numbers unless amortised.
 
-    `node_out` and `node_in` pass the node's interface, `node_within` stays inside, `rack_out` and `rack_in` pass a
-    rack's uplink.
+    `node_out` and `node_in` pass the node's interface, `node_within` stays within the node, `rack_out` and `rack_in`
+    pass the rack's uplink.
     """
 
     node_out: Vector
@@ -43,14 +43,14 @@ class Traffic:
 
     @property
     def links(self) -> Vector:
-        """All of them in one row."""
+        """The bytes of all links in one array."""
         return np.concatenate((self.node_out, self.node_in, self.node_within, self.rack_out, self.rack_in))
 
 
 def transfer_traffic(
     transfer: Transfer, cluster: ClusterSpec, *, contributions: Contributions | None = None
 ) -> Traffic:
-    """What one occurrence of a transfer puts on each link: as planned, or with what ranks really contributed."""
+    """Return the bytes of one run of a transfer on each link: as planned, or with the given contributions."""
     return _sum(cluster, [(transfer, 1.0, contributions)])
 
 
@@ -61,9 +61,9 @@ def plan_traffic(
     iteration: int | None = None,
     contributions: Mapping[int, Contributions] | None = None,
 ) -> Traffic:
-    """What one occurrence of every transfer puts on each link; only of those that take place in `iteration`, if given.
+    """Return the bytes on each link if every transfer runs once, or only the transfers that take place in `iteration`.
 
-    `contributions` are by the transfer's position in the plan's operations.
+    `contributions` are given by the transfer's position in the plan's operations.
     """
     known = contributions or {}
     return _sum(
@@ -77,14 +77,17 @@ def plan_traffic(
 
 
 def amortised_traffic(plan: Plan, cluster: ClusterSpec) -> Traffic:
-    """What a step puts on each link in the long run: a transfer of every k-th step counts for a k-th."""
+    """Return the mean bytes of a step on each link: a transfer that runs every k steps counts as 1/k."""
     transfers = (operation for operation in plan.operations if isinstance(operation, Transfer))
     return _sum(cluster, ((transfer, 1.0 / transfer.every, None) for transfer in transfers))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Arrangement:
-    """Groups of one length on their places, each of which moves chunk `outer_index` of `outer_count` of the buffer."""
+    """Groups of equal length with the links that they use.
+
+    Each group moves chunk `outer_index` of the `outer_count` chunks of the whole buffer.
+    """
 
     flow: Flow
     outer_count: int
@@ -96,14 +99,14 @@ class _Arrangement:
     long_chunks: dict[int, Vector] = field(default_factory=dict)
 
     def divide(self, transfer: Transfer) -> tuple[int, int]:
-        """The length of a chunk, and how many are one longer."""
+        """Return the length of a chunk, and the number of chunks that are one element longer."""
         size = _chunk(transfer.num_elements, self.outer_count, self.outer_index)
         if transfer.collective in ("gather_v", "all_gather_v"):
             return size, 0
         return divmod(size, self.flow.num_chunks)
 
     def num_long(self, rest: int) -> Vector:
-        """On each link, how many of the chunks that pass are among the first `rest`."""
+        """Return for each link how many of the chunks that pass it are among the first `rest`."""
         found = self.long_chunks.get(rest)
         if found is None:
             bounds = np.minimum(np.arange(self.flow.num_chunks + 1), rest)
@@ -111,7 +114,7 @@ class _Arrangement:
         return found
 
     def on_links(self, bounds: Integers) -> Vector:
-        """Elements on each link, the chunks beginning at `bounds`."""
+        """Return the elements on each link, for chunks that begin at `bounds`."""
         return _count(self.flow.num_elements(bounds), self.pairs, self.links, self.num_links)
 
 
@@ -122,13 +125,13 @@ def _traffic(places: Places, link_bytes: Vector) -> Traffic:
 
 
 def _count(amounts: Integers, pairs: Integers, links: Integers, num_links: int) -> Vector:
-    """Sums by link; one amount a term, and as many times the terms as there are groups."""
+    """Sum amounts by link. There is one amount for each term; pairs repeat the terms for each group."""
     weights = amounts[pairs % max(1, len(amounts))].astype(np.float64)
     return np.bincount(links, weights=weights, minlength=num_links).astype(np.float64)
 
 
 def _chunk(num_elements: int, count: int, index: int) -> int:
-    """The length of chunk `index` of `count`."""
+    """Return the length of chunk `index` of `count`."""
     size, rest = divmod(num_elements, count)
     return size + (index < rest)
 
@@ -159,7 +162,10 @@ def _arrange(terms: Flow, groups: Sequence[tuple[int, ...]], count: int, index: 
 
 
 def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contributions | None]]) -> Traffic:
-    """The traffic of transfers, each with a weight, that are in use until this returns."""
+    """Return the sum of the traffic of transfers, each with a weight.
+
+    The caller must keep the transfers alive until this returns, because their groups are known by `id`.
+    """
     places = places_of(cluster)
     total = np.zeros(places.num_links)
     lengths: dict[_Arrangement, float] = defaultdict(float)
@@ -169,7 +175,7 @@ def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contri
         if contributions is not None:
             total += weight * _contributed(transfer, contributions, places)
             continue
-        # Groups are shared by the operations of a plan: hashing a thousand ranks for each of them would take longest.
+        # The operations of a plan share their groups; hashing the ranks of each operation would take most of the time.
         key = (transfer.collective, transfer.algorithm, id(transfer.groups), id(transfer.within))
         found = known.get(key)
         if found is None:
@@ -189,7 +195,7 @@ def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contri
 
 
 def _contributed(transfer: Transfer, contributions: Contributions, places: Places) -> Vector:
-    """The traffic of a transfer with the sizes it had at run time: each member's, or the root's if only that sends."""
+    """Return the bytes on each link of a transfer with the sizes that members (or a sole sender) had at run time."""
     assert not transfer.within, "what is split has a size that is known"
     total = np.zeros(places.num_links)
     for group in transfer.groups:
@@ -211,7 +217,7 @@ def _contributed_sizes(collective: Collective, contributions: Contributions, gro
 def expanded_traffic(
     transfer: Transfer, cluster: ClusterSpec, *, contributions: Contributions | None = None
 ) -> Traffic:
-    """The same as `transfer_traffic`, by summing over the moves of every group."""
+    """Return the same as `transfer_traffic`, by summing over the moves of every group."""
     places = places_of(cluster)
     link_bytes = np.zeros(places.num_links)
     for group in transfer.groups:
@@ -225,7 +231,7 @@ def expanded_traffic(
 
 
 def _bounds(transfer: Transfer, group: tuple[int, ...], contributions: Contributions | None) -> Sequence[int]:
-    """Where the chunks that moves speak of begin, in one group's buffer."""
+    """Return where the chunks of one group's buffer begin and the last one ends."""
     if contributions is not None:
         sizes = _contributed_sizes(transfer.collective, contributions, group)
         return [sum(sizes[:end]) for end in range(len(sizes) + 1)]

@@ -1,29 +1,29 @@
 """The plan: a strategy lowered to a graph of operations for one model on one cluster.
 
-What the runtime executes, the simulators simulate and the reference interprets. There are two kinds of operation: a
-`Transfer` moves bytes between ranks, a `Local` works within one. Both name the regions they touch and the edges
-they wait for. How to read a plan:
+The runtime executes a plan, the simulators predict its step time and the reference interprets it. There are two kinds
+of operation: a `Transfer` moves bytes between ranks, a `Local` works within one rank. Both name the regions that they
+touch and the edges that they wait for. How to read a plan:
 
 - **Regions** are contiguous ranges of a part's elements (row-major). A rank that takes part in an operation on a
   region has a buffer for it. `param`, `master` and `anchor` last over iterations; all others belong to one
   iteration.
 - **Groups.** An operation happens once in each of its `groups` of ranks, independently. In a rooted transfer
   (reduce, broadcast, gather_v) the first member is the root.
-- **Shards.** n members share a buffer of E elements in n chunks by `expansion.chunk_bounds(E, n)`, the i-th member
-  owning the i-th. `reduce_scatter` leaves each member its chunk, `all_gather` starts from there, a `Local` with
-  `sharded` works on its chunk alone, and a transfer with `within` moves, as its whole buffer, the chunk that its
-  members own in the groups of `within`.
-- **Edges** are local: a rank waits for what *it* takes part in. An edge to an operation in which the rank has no
-  part, or to the gradient of a rank that computes none, holds nothing up. `lag` counts iterations back; before the
-  first there is nothing to wait for. A server's step is called when the first worker's is.
-- **Lanes** are the strategy's, numbered from 0, and each has a queue for each stage of a template, so that stages of
+- **Shards.** n members share a buffer of E elements in n chunks by `expansion.chunk_bounds(E, n)`; the i-th member
+  owns the i-th chunk. After `reduce_scatter` each member holds its chunk, and `all_gather` starts from there. A `Local`
+  with `sharded` works only on the rank's chunk. The buffer of a transfer with `within` is not the whole region, but the
+  chunk that its members own in the groups of `within`.
+- **Edges** are local: a rank waits only for operations that it takes part in. An edge to an operation without the rank,
+  or to a gradient that the rank does not compute, holds nothing up. `lag` counts iterations back; an edge to an
+  iteration before the first holds nothing up. A server counts as calling `step()` when the first worker does.
+- **Lanes** are the strategy's, numbered from 0. Each has a queue for each stage of a template, so that stages of
   different messages overlap. A transfer's `lane` is the number of its queue: `lane + stage * num_lanes`. On every
-  rank the transfers of a queue run in the order of `operations`. Queues go on independently, `priority` (0 first)
-  decides between them. `operations` is one order for all queues and in it everything comes after what it waits for,
-  so no plan deadlocks.
-- **Gates** are what compute waits for: a variable's first use in the forward pass, the return of backward, the
-  return of `step()`.
-- **every** k: the operation takes place in the iterations k-1, 2k-1, … alone.
+  rank the transfers of a queue run in the order of `operations`. Queues are independent of each other; `priority`
+  (0 first) decides between them. `operations` is one order for all queues in which every operation comes after those
+  that it waits for, so no plan deadlocks.
+- **Gates** hold compute up: before a variable's first use in the forward pass, before backward returns, or before
+  `step()` returns.
+- **every** k: the operation takes place only in the iterations k-1, 2k-1, ….
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...]
 RegionKind: TypeAlias = Literal[
     "grad", "param", "rows", "new_rows", "factors", "encoded", "left", "right", "incoming", "master", "anchor", "norm"
 ]
-"""What a region's buffer holds.
+"""The kinds of regions, by the content of their buffers.
 
 `grad` the gradient, local until a transfer has summed it · `param` the parameter · `rows` touched rows of a gradient ·
 `new_rows` rows of the updated parameter · `factors` the two factors of a gradient · `encoded` a codec's output ·
-`left`, `right` PowerSGD's factors · `master` a stale server's copy of the parameter · `incoming` its parameter on
-the way to the workers · `anchor` the parameter at the last periodic average · `norm` the sums of squares of
-gradients: element 0 of those that are shared, element 1 of a worker's own under periodic averaging.
+`left`, `right` PowerSGD's factors · `master` a stale server's copy of the parameter · `incoming` the server's parameter
+on the way to the workers · `anchor` the parameter at the last periodic average · `norm` the sums of squares of
+gradients: element 0 for shared gradients, element 1 for a worker's own gradients under periodic averaging.
 """
 
 Collective: TypeAlias = Literal[
@@ -72,14 +72,15 @@ LocalKind: TypeAlias = Literal[
     "write_rows",
     "outer",
 ]
-"""What a local operation does with its inputs.
+"""The kinds of local operations.
 
-`average` divides by the number of workers · `encode`, `decode` run a codec (decode averages too; `project` is
+`average` divides by the number of workers · `encode`, `decode` run a codec (decode also averages; `project` is
 PowerSGD's middle step) · `merge_rows` adds up and averages rows with the same index · `rebuild` multiplies factors,
-adds up and averages · `norm` adds its gradients' squares to the norm · `update` is the optimizer, on gradients
-clipped by the norm that it waits for, if any · `copy` copies regions · `take` copies what arrived some iterations
-ago (the lag of its edges), if that far back there was one · `read_rows`, `write_rows` take rows out of the
-parameter and put them in, with a lag as `take` does · `outer` is the outer optimizer of periodic averaging.
+adds up the products and averages them · `norm` adds the squares of its gradients to the norm · `update` runs the
+optimizer on gradients, clipped by the norm that it waits for, if any · `copy` copies regions · `take` copies data that
+arrived some iterations ago (the lag of its edges), if there was such an iteration · `read_rows` takes rows out of the
+parameter, `write_rows` puts rows into it, with a lag as in `take` · `outer` runs the outer optimizer of periodic
+averaging.
 """
 
 Event: TypeAlias = Literal["operation", "grad_ready", "step_called"]
@@ -87,7 +88,7 @@ GateKind: TypeAlias = Literal["before_use", "backward_returns", "step_returns"]
 
 
 class Region(NamedTuple):
-    """Elements `start` to `stop` of a part (by its position in `Plan.parts`; -1: of no part)."""
+    """The elements `start` to `stop` of a part; `part` is a position in `Plan.parts`, or -1 for a region of no part."""
 
     kind: RegionKind
     part: int
@@ -101,7 +102,7 @@ class Region(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Something to wait for: an operation or a variable's gradient (by position), or the step's call."""
+    """Something to wait for: an operation or a variable's gradient (at position `target`), or the call of `step()`."""
 
     event: Event
     target: int = -1
@@ -109,11 +110,11 @@ class Edge(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Bytes between ranks.
+    """An operation that moves bytes between ranks.
 
-    `num_elements` of `item_bytes` each make the buffer: all regions, one behind the other. For gather_v and
-    all_gather_v they are one member's contribution; where that is known at run time only (rows), they are what is
-    expected and `max_elements` bounds it.
+    The buffer is all regions, one behind the other: `num_elements` elements of `item_bytes` bytes each. For gather_v
+    and all_gather_v, `num_elements` is one member's contribution. Where sizes are known only at run time (rows), it is
+    the expected number, and `max_elements` is an upper bound.
     """
 
     collective: Collective
@@ -136,10 +137,10 @@ class Transfer(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Work within ranks.
+    """An operation within ranks.
 
-    `cost` names what simulators price it by, `num_elements` is the whole, of which a shard is a share. `settings`
-    are those of the codec or of the outer optimizer.
+    `cost` names the cost by which simulators predict its time. `num_elements` counts the elements of the whole, even if
+    each rank works only on its shard. `settings` are those of the codec or of the outer optimizer.
     """
 
     kind: LocalKind
@@ -156,7 +157,10 @@ class Local(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """What compute waits for. `variable` is a position in the model; -1 where the gate is not about one."""
+    """A point at which compute waits for operations.
+
+    `variable` is a position in the model, or -1 for a gate that belongs to no variable.
+    """
 
     kind: GateKind
     variable: int
@@ -168,11 +172,10 @@ Operation: TypeAlias = Transfer | Local
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A graph of operations with the facts it was made from.
+    """A graph of operations with the facts that it was made from.
 
-    `messages` are the canonical strategy's messages in words (the parts they hold), for people and traces.
-    `num_lanes` is how many lanes that strategy has, whether or not each sends something. Neither is part of a
-    plan's identity.
+    `messages` has the names of the parts in each message of the canonical strategy, for people and traces. `num_lanes`
+    counts the lanes of that strategy, including lanes without transfers. Neither is part of a plan's identity.
     """
 
     model: str
@@ -195,21 +198,21 @@ class Plan:
         return tuple(sorted({one.lane for one in self.operations if isinstance(one, Transfer)}))
 
     def lane_of(self, transfer: Transfer) -> int:
-        """The lane of the strategy that a transfer is in."""
+        """Return the strategy's lane that a transfer is in."""
         return transfer.lane % self.num_lanes
 
     def queue_in_words(self, queue: int) -> str:
-        """`lane 2`, and where lanes have several queues the stage that this one is for: `lane 2, stage 0`."""
+        """Return a queue's name, such as `lane 2`, or `lane 2, stage 0` if lanes have a queue for each stage."""
         stages = {one // self.num_lanes for one in self.queues}
         stage, lane = divmod(queue, self.num_lanes)
-        # The engine may do all operations in one queue, whose number no transfer has.
+        # The engine may run all operations in one queue, with a number that no transfer has.
         if len(stages) < 2 or stage not in stages:
             return f"lane {lane}"
         return f"lane {lane}, stage {sorted(stages).index(stage)}"
 
     @property
     def needed_servers(self) -> tuple[int, ...]:
-        """The ranks that only serve and must be there: all of them, or none where there is no work for any."""
+        """The ranks of servers that must be started: all servers if any has work, else none."""
         servers = {rank.index for rank in self.ranks if rank.role == "server"}
         is_needed = any(not servers.isdisjoint(group) for operation in self.operations for group in operation.groups)
         return tuple(sorted(servers)) if is_needed else ()

@@ -1,4 +1,4 @@
-"""Wires: what of a slice travels, plain or encoded, and how a finished gradient is made of what arrived."""
+"""Wires: the form in which a slice travels (plain or encoded), and the steps that encode and decode it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ VALUE_BYTES = 4
 
 
 class Wire(NamedTuple):
-    """What travels: regions of a kind, how much of it, in items of how many bytes (0: the message's own); and when.
+    """The data that a transfer sends: regions of `kind`, of size `amount`, as soon as `waits` are met.
 
-    `kept` are the regions that it needs.
+    `item_bytes` is the size of an item (0: that of the message's elements). `kept` lists the regions that are needed.
     """
 
     kept: tuple[Kept, ...]
@@ -41,7 +41,7 @@ class Wire(NamedTuple):
 
 
 def encoded_bytes(codec: Codec, num_elements: int) -> int:
-    """Bytes of so many encoded elements, where a codec works on vectors."""
+    """Return the bytes of `num_elements` encoded elements; raise ValueError for PowerSGD, which encodes matrices."""
     match codec:
         case Cast():
             return num_elements * ITEM_BYTES[codec.dtype]
@@ -55,17 +55,17 @@ def encoded_bytes(codec: Codec, num_elements: int) -> int:
 
 
 def num_kept(codec: TopK, num_elements: int) -> int:
-    """How many of so many elements top-k keeps: at least one."""
+    """Return how many of `num_elements` elements top-k keeps: at least one."""
     return max(1, math.ceil(codec.ratio * num_elements))
 
 
 def is_summable(codec: Codec | None) -> bool:
-    """Whether what travels can be summed on the way."""
+    """Whether encoded gradients can be summed on their way."""
     return codec is None or isinstance(codec, Cast)
 
 
 def wire_of(site: Site, draft: Draft, codec: Codec | None, *, is_stale: bool = False) -> Wire:
-    """The gradient itself, its cast to numbers of half the size, or what a codec makes of it."""
+    """Return the wire of a gradient, and add the step that encodes it, if a codec is given."""
     if codec is None:
         return Wire((Kept("grad"),), "grad", ELEMENTS, 0, (GRADIENTS,))
     encoded = _encode(site, draft, codec, "encoded", is_stale=is_stale)
@@ -76,7 +76,7 @@ def wire_of(site: Site, draft: Draft, codec: Codec | None, *, is_stale: bool = F
 
 
 def decode(site: Site, codec: Codec | None, groups: Groups, waits: Waits, *, sharded: bool = False) -> LocalStep:
-    """The averaged gradient out of what arrived on those ranks."""
+    """Return the step that makes the averaged gradient from the data that arrived on these ranks."""
     if codec is None:
         return LocalStep("average", groups, ("grad",), ("grad",), waits, sharded=sharded)
     num_contributions = 1 if isinstance(codec, Cast) else site.num_workers
@@ -94,9 +94,10 @@ def decode(site: Site, codec: Codec | None, groups: Groups, waits: Waits, *, sha
 
 
 def power_sgd(site: Site, draft: Draft, codec: PowerSGD, algorithm: Algorithm) -> tuple[tuple[Kept, ...], Wait]:
-    """The left factor (gradient times the last right one), summed; the right one, summed; their product.
+    """Add the steps of PowerSGD: compute and sum the left factor, compute and sum the right factor, multiply both.
 
-    The right factor is the gradient's transpose times the left one made orthogonal.
+    The left factor is the gradient times the last right factor. The right factor is the transposed gradient times the
+    left factor, whose columns were first made orthonormal.
     """
     work = Amount("elements", codec.rank)
     sides: Kinds = ("left", "right")
@@ -123,7 +124,8 @@ def power_sgd(site: Site, draft: Draft, codec: PowerSGD, algorithm: Algorithm) -
 
 
 def _encode(site: Site, draft: Draft, codec: Codec, output: RegionKind, *, is_stale: bool = False) -> Wait:
-    # What error feedback holds back goes from step to step. Elsewhere the parameter's way home keeps steps apart.
+    # Error feedback carries a residual from step to step, so steps must be in order. Without staleness they already
+    # are: the next gradient needs the parameter of this step.
     before = (draft.next(lag=1),) if codec.error_feedback and is_stale else ()
     return draft.add(
         LocalStep(

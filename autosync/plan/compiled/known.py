@@ -93,7 +93,7 @@ class KnownTemplates:
         return len(self._templates) - 1
 
     def total(self, servers: frozenset[str]) -> int:
-        """Return the number of the list that adds up norms of workers and these servers, counted after all templates."""
+        """Return the number of the list that adds up norms of workers and servers; these lists follow the templates."""
         if servers not in self._totals:
             self._totals[servers] = len(self._totals)
             self._columns = None

@@ -75,7 +75,7 @@ class Lowering:
         return found
 
     def lower(self, columns: Columns) -> Plans:
-        """Lower strategies to plans. Pass a few hundred at a time: the tables of each may take hundreds of kilobytes."""
+        """Lower strategies to plans. Pass a few hundred at a time: each plan may take hundreds of kilobytes."""
         slices = self.slices(columns)
         totals = self._totals(columns) if self._has_norms else np.zeros(0, dtype=np.int64)
         templates = self._known.columns()

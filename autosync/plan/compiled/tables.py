@@ -1,4 +1,4 @@
-"""One plan of a batch, as the tables that `plan.tables` makes of a plan."""
+"""Takes one plan out of a compiled batch, in the form of `plan.tables`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autosync.specs.cluster import ClusterSpec
 def tables_at(
     plans: Plans, number: int, cluster: ClusterSpec, *, shapes: Sequence[Shape], costs: Sequence[str]
 ) -> Tables:
-    """The tables of a plan, with the shapes and costs that it has; `shapes` and `costs` are those of the lowering."""
+    """Return the tables of a plan with only the shapes and costs that it uses, out of all those of the lowering."""
     operations = operations_at(plans, number)
     shape, used_shapes = numbered(operations.shape, len(shapes))
     cost, used_costs = numbered(operations.cost, len(costs))
@@ -31,7 +31,7 @@ def tables_at(
 
 
 def operations_at(plans: Plans, number: int) -> Operations:
-    """The operations of a plan, with shapes and costs by the lowering's numbers; nothing is copied."""
+    """Return views of the operations of a plan; shapes and costs keep the lowering's numbers."""
     begin, end = int(plans.first_operation[number]), int(plans.first_operation[number + 1])
     rows = slice(begin, end)
     edges = slice(int(plans.first_edge[number]), int(plans.first_edge[number + 1]))
@@ -40,7 +40,7 @@ def operations_at(plans: Plans, number: int) -> Operations:
 
 
 def gates_at(plans: Plans, number: int) -> Gates:
-    """The gates of a plan; nothing is copied."""
+    """Return views of the gates of a plan."""
     begin, end = int(plans.first_gate[number]), int(plans.first_gate[number + 1])
     edges = slice(int(plans.first_gate_edge[number]), int(plans.first_gate_edge[number + 1]))
     after = _edges_at(plans.gates.after, slice(begin + number, end + number + 1), edges)
@@ -53,7 +53,10 @@ def _edges_at(edges: Edges, rows: slice, columns: slice) -> Edges:
 
 @called
 def numbered(column: Integers, count: int) -> tuple[Integers, Integers]:
-    """Numbers below `count` numbered anew by first appearance, and what they were; -1 stays."""
+    """Renumber a column by first appearance and return the old number of each new one; -1 stays -1.
+
+    The old numbers are below `count`.
+    """
     place, found, seen = np.full(count, -1), np.empty(count, np.int64), 0
     numbers = np.empty(len(column), np.int64)
     for row, one in enumerate(column):

@@ -1,4 +1,4 @@
-"""Stamps written out as operations with their edges. Compiled."""
+"""Compiled: writes stamps out as operations with their edges."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _NONE = -1
 
 
 class _Given(NamedTuple):
-    """Tables that say what is to be written; `variable` is that of each piece."""
+    """The tables from which operations are written; `variable` has the variable of each piece."""
 
     stamps: Integers
     first: Integers
@@ -80,7 +80,7 @@ class _Given(NamedTuple):
 
 
 def operations_of(slices: Slices, templates: Templates, stamps: Stamps) -> tuple[Operations, Integers]:
-    """The operations of a batch of plans, and where the edges of each plan begin."""
+    """Return the operations of a batch of plans, and where the edges of each plan begin."""
     count, num_operations = len(stamps.first) - 1, int(stamps.first_operation[-1])
     given = _Given(
         stamps=stamps.table,
@@ -108,13 +108,13 @@ def operations_of(slices: Slices, templates: Templates, stamps: Stamps) -> tuple
     return Operations._make([is_transfer == 1, *others, sharded == 1, Edges(first, *edges)]), first_edge
 
 
-# Numba counts references whenever a table is taken out of a tuple or given to a function, and makes an object of every
-# row. So each loop takes its tables out once, goes by positions, and calls nothing.
+# Numba counts references whenever a table is taken out of a tuple or passed to a function, and makes an object of every
+# row. So each loop takes its tables out of the tuple once, works with positions, and calls no function.
 
 
 @called
 def _write(given: _Given, table: Integers) -> None:
-    """All of operations but their edges."""
+    """Write all columns of operations except their edges."""
     stamps, messages, lists, steps, amounts = given.stamps, given.messages, given.lists, given.steps, given.amounts
     at = 0
     for number in range(len(given.first) - 1):
@@ -144,7 +144,7 @@ def _write(given: _Given, table: Integers) -> None:
 
 @called
 def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:  # noqa: C901, PLR0912 - see above
-    """Write edges where there is room for them; else only where they begin."""
+    """Write the edges of operations; where `edges` has no room, write only where each operation's edges begin."""
     stamps, lists, steps, waits, done = given.stamps, given.lists, given.steps, given.waits, given.done
     first_stamp, slices, variables, collected = given.first, given.slices, given.variable, given.collected
     near, messages, num_lists = given.near, given.messages, len(given.templates) * NUM_LISTS
@@ -166,7 +166,7 @@ def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers
                             edges[2, at] = waits[wait, WAIT_LAG]
                         at += 1
                     elif on == _ON_NORM:
-                        # An update waits for the norm, if there is one; a norm for those before it.
+                        # An update waits for its norm, if any; a norm waits for the norms listed before it.
                         norm, is_norm = stamps[stamp, NORM_AT], of_list >= num_lists or of_list % NUM_LISTS >= NORM
                         for other in range(norm, stamps[stamp, ROUND_AT] if is_norm else norm + 1):
                             if is_norm or norm != _NONE:
@@ -175,7 +175,7 @@ def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers
                                     edges[2, at] = 0
                                 at += 1
                     elif on == _ON_GRADIENTS or done[place, WAIT] == _ON_GRADIENTS:
-                        # Each once: pieces of a variable follow one another.
+                        # One edge for each variable, whose pieces follow one another.
                         before = _NONE
                         for piece in range(
                             slices[stamps[stamp, FROM], FIRST_PIECE], slices[stamps[stamp, TO], FIRST_PIECE]
@@ -186,7 +186,7 @@ def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers
                                     edges[0, at], edges[1, at], edges[2, at] = _GRAD_READY, before, 0
                                 at += 1
                     else:
-                        # What slices were collected by, or what is done once for their round.
+                        # Wait for the operations that collect the slices, or for those done once in their round.
                         for one in range(stamps[stamp, FROM], stamps[stamp, TO]):
                             position = collected[one] if on == _ON_COLLECTED else stamps[stamp, ROUND_AT]
                             for other in range(place, last_place):

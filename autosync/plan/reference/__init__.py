@@ -1,7 +1,7 @@
-"""The reference: what a plan means, as numpy in one process, operations in any random legal order.
+"""The reference: interprets a plan with numpy in one process, in a random legal order of its operations.
 
-It proves in milliseconds that a strategy is exact, that it cannot deadlock, and which bytes cross which link.
-Runtime and simulators are held against it.
+It shows in milliseconds whether a strategy is exact, whether it can deadlock, and how many bytes cross each link.
+Tests compare the runtime and the simulators with it.
 """
 
 from autosync.plan.reference.interpreter import Outcome, interpret

@@ -1,4 +1,4 @@
-"""Codecs as the reference has them: what one region becomes on the wire, and what it is read as."""
+"""The codecs of the reference: encode a region for the wire, and decode it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autosync.strategy.codecs import Cast, Codec, Int8, Sign, TopK
 
 
 def encode(codec: Codec, values: Array) -> Any:
-    """The content of the wire for one region."""
+    """Return what is sent for the values of one region."""
     match codec:
         case Cast(dtype="float16"):
             return values.astype(np.float16).astype(np.float64)
@@ -29,7 +29,7 @@ def encode(codec: Codec, values: Array) -> Any:
 
 
 def decode(codec: Codec, content: Any, num_elements: int) -> Array:
-    """The values that the content of the wire stands for."""
+    """Return the values that the content of a wire stands for."""
     match codec:
         case Cast():
             return np.asarray(content, dtype=np.float64)
@@ -48,7 +48,7 @@ def decode(codec: Codec, content: Any, num_elements: int) -> Array:
 
 
 def orthogonal(matrix: Array) -> Array:
-    """Orthonormal columns that span those of the matrix."""
+    """Return orthonormal columns that span the columns of the matrix."""
     return np.asarray(np.linalg.qr(matrix)[0], dtype=np.float64)
 
 

@@ -1,4 +1,4 @@
-"""The ranks' own training: uses of parameters, gradients in ready order, the call of `step()`."""
+"""The ranks' compute in the reference: using parameters, making gradients, and calling `step()`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from autosync.specs.model import Variable
 from autosync.strategy.parts import Part
 
 P_ANY_ORDER = 0.5
-"""How often a rank uses variables and makes gradients out of the model's order; results must not depend on it."""
+"""The probability that, in a step, a rank uses variables and makes gradients in a random order.
+
+Results must not depend on this order.
+"""
 
 
 class Compute:
-    """Every worker's compute as a sequence of moments, each behind its gate."""
+    """Every worker's compute, as a sequence of moments; a moment with a gate waits for it."""
 
     def __init__(
         self,
@@ -59,15 +62,15 @@ class Compute:
         return self._step[rank] >= self._num_steps
 
     def step_of(self, rank: int) -> int:
-        """The step a rank is in (for a server and a finished worker: one past the last)."""
+        """Return the step that a rank is in (one past the last for a server and for a finished worker)."""
         return self._step[rank]
 
     def describe(self, rank: int) -> str:
-        """Where a rank is, for errors."""
+        """Return in words where a rank is, for errors."""
         return f"rank {rank}: step {self._step[rank]}, before {self._next[rank]}"
 
     def advance(self, rank: int, num_moments: int) -> bool:
-        """Go through up to so many moments; whether any was possible."""
+        """Go through at most `num_moments` moments of a rank; return whether it could go through any."""
         moved = False
         for _ in range(num_moments):
             if self.is_done(rank) or not self._gate_is_open(rank):
@@ -77,7 +80,7 @@ class Compute:
         return moved
 
     def parameters(self) -> list[dict[str, Array]]:
-        """Every worker's parameters as they are now."""
+        """Return every worker's current parameters."""
         return [
             {variable.name: self._value(variable, rank.index) for variable in self._variables}
             for rank in self._plan.ranks
@@ -116,9 +119,9 @@ class Compute:
         self._next[rank] = next(self._moments[rank])
 
     def _look(self, rank: int) -> None:
-        """Between backward and `step()` users look at parameters, and without forward overlap at gradients.
+        """Look at parameters, and with backward overlap at gradients, as a user may between backward and `step()`.
 
-        A parameter that changed while the step was running was changed too early, and is worth nothing.
+        A parameter that changed since its use was changed too early. It becomes NaN, so that the result is wrong.
         """
         if self._plan.overlap == "backward":
             self._worker.show_gradients(rank, self._step[rank])
@@ -166,7 +169,7 @@ def _cut(part: Part, value: Array) -> Array:
 
 
 def _rows_of(part: Part, gradient: Gradient) -> tuple[np.ndarray, Array]:
-    """The part's touched rows: their positions within the part, and their values."""
+    """Return the part's touched rows: their positions within the part, and their values."""
     assert gradient.rows is not None, "embeddings have rows"
     rows = gradient.rows
     if part.axis == 0:
@@ -176,7 +179,7 @@ def _rows_of(part: Part, gradient: Gradient) -> tuple[np.ndarray, Array]:
 
 
 def _factors_of(part: Part, gradient: Gradient) -> tuple[Array, Array]:
-    """The factors of the part's gradient."""
+    """Return the factors of the part's gradient."""
     assert gradient.factors is not None, "linear variables have factors"
     outputs, inputs = gradient.factors
     if part.axis == 0:

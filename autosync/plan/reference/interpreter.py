@@ -1,11 +1,11 @@
-"""The interpreter: all ranks' compute, lanes and local work, advanced in any random legal order.
+"""The interpreter: runs the compute, the lanes and the local work of all ranks in a random legal order.
 
-Each rank goes through its steps: it uses variables (waiting at their gates), makes gradients, returns from
-backward, calls and returns from `step()`; uses and gradients in the model's order or in any other, for no result
-may depend on it. A transfer takes place in a group once it heads its lane on every member and every member's edges
-are met; a local as soon as its rank's edges are met. Passes over all that could go on, in random order and each at
-a pace of its own, go on until all is done; a pass in which nothing can move is a deadlock, reported with what each
-rank waits for.
+Each rank goes through its steps: it uses variables (waiting at their gates), makes gradients, returns from backward,
+calls `step()` and returns from it. Uses and gradients come in the model's order or in a random one; no result may
+depend on it. A transfer takes place in a group as soon as it is first in its lane on every member and every member's
+edges are met; a local operation as soon as its rank's edges are met. The interpreter makes passes over all agents that
+have work left, in random order and each at its own pace, until all work is done. A pass in which no agent can go on is
+a deadlock; the error says what each rank waits for.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from autosync.plan.reference.workload import Array, Workload
 from autosync.plan.types import Local, Plan, Transfer
 
 PACES = (0.0, 0.3, 1.0, 1.0, 1.0, 1.0)
-"""How often something that may go on does; at pace 0 only where nothing else can, so all else can be steps ahead."""
+"""The probabilities with which an agent is tried in a pass.
+
+An agent with pace 0 goes on only when no other can, so the others may be several steps ahead of it.
+"""
 
 Agent: TypeAlias = tuple[Literal["compute", "local", "lane"], int, int]
-"""A rank's compute (0), one of its local operations by position, or one of its lanes."""
+"""The kind, the rank, and a number: 0 for compute, a local operation's position, or a lane's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it, when all transfers of the last step are done.
+    """The result of a run, after all transfers of the last step.
 
-    `parameters` are each worker's, `sent` is every transfer that took place, `residuals` is what error feedback
+    `parameters` has each worker's parameters, `sent` every transfer that took place, and `residuals` what error feedback
     holds back, by rank and region.
     """
 
@@ -67,7 +70,7 @@ class _Run:
         self._locals: dict[tuple[int, int], list[int]] = {}
         self._begun = [0] * len(plan.ranks)
         self._paces: dict[Agent, float] = {}
-        # Who could not go on, and how much had happened on the rank by then: until more has, it is not tried again.
+        # Agents that could not go on, with their rank's `news` at that time. They are tried again once it grows.
         self._tried: dict[Agent, int] = {}
 
     def run(self) -> Outcome:
@@ -102,7 +105,7 @@ class _Run:
         return computed and not any(self._locals.values()) and not any(self._lanes.values())
 
     def _begin_steps(self) -> None:
-        """Hand a rank the operations of the steps it has come to; a server, which computes nothing, has come to all."""
+        """Queue the operations of all steps that ranks have reached; servers compute nothing and are past all steps."""
         for rank in self._plan.ranks:
             while self._begun[rank.index] < min(self._num_steps, self._compute.step_of(rank.index) + 1):
                 self._begin(rank.index, self._begun[rank.index])
@@ -133,7 +136,7 @@ class _Run:
         return moved
 
     def _work(self, rank: int, index: int) -> bool:
-        """A local operation, in whichever of the steps it may take place."""
+        """Do a local operation in one of the steps in which it is pending and allowed; return whether there was one."""
         operation = self._plan.operations[index]
         assert isinstance(operation, Local), "transfers wait in lanes"
         pending = self._locals[rank, index]
@@ -164,7 +167,7 @@ class _Run:
         return True
 
     def _stuck(self) -> str:
-        """What each rank waits for, for the error."""
+        """Return in words what each rank waits for, for the error."""
         lines = [f"  {self._compute.describe(rank.index)}" for rank in self._plan.ranks]
         for (rank_index, lane), queue in sorted(self._lanes.items()):
             if queue:

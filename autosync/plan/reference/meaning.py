@@ -1,11 +1,11 @@
-"""What a strategy means, without any plan: every worker's copy of every part, as the representation's words say it.
+"""Computes what a strategy means directly, without a plan: every worker's copy of every part after some steps.
 
-Written from the strategy alone, so that plans have something to be held against that no lowering has touched. It
-speaks of the classes exact and stale; what a codec does to a gradient is not simulated here.
+Tests compare plans with this meaning, which does not depend on the lowering. It covers the classes exact and stale;
+the effect of codecs on gradients is not simulated.
 
-A part is either shared (all workers take the averaged gradient, at a stale server some updates late) or each
+A part is either shared (all workers apply the averaged gradient; under a stale server some updates late) or each
 worker's own (periodic averaging). Where the task clips, shared gradients are clipped by their common norm, and each
-worker clips its own by theirs.
+worker clips its own gradients by the norm of these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autosync.strategy.synchronisers.base import Synchroniser
 
 
 def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_steps: int) -> list[dict[str, Array]]:
-    """Each worker's parameters as it would use them in the step after the last."""
+    """Return each worker's parameters as the worker would use them in the step after the last."""
     model = workload.model
     synchronisers = {name: message.synchroniser for message in strategy.messages for name in message.parts}
     copies = [{v.name: workload.initial(v) for v in model.variables} for _ in range(num_workers)]
@@ -55,7 +55,7 @@ def meaning(strategy: Strategy, workload: Workload, *, num_workers: int, num_ste
 
 
 class _Shared:
-    """A part that all workers hold alike. `versions` are its values after each update, the newest last."""
+    """A part that is equal on all workers. `versions` has its values after each update, the newest last."""
 
     def __init__(self, part: Part, synchroniser: Synchroniser, initial: Array, optimizer: ReferenceOptimizer) -> None:
         self.part = part
@@ -78,7 +78,7 @@ class _Shared:
 
 
 class _Own:
-    """A part of which each worker trains a copy, until they meet."""
+    """A part of which each worker trains its own copy; `meet` averages the copies every few steps."""
 
     def __init__(
         self, part: Part, synchroniser: Synchroniser, initial: Array, optimizer: ReferenceOptimizer, num_workers: int
@@ -132,7 +132,7 @@ def _coefficient(gradients: Sequence[Array], clip_norm: float | None) -> float:
 
 
 def _window(part: Part, values: dict[str, Array]) -> Array:
-    """The part's elements of a variable: a view."""
+    """Return a view of the part's elements in its variable."""
     value = values[part.variable.name]
     if not value.shape:
         return value

@@ -1,4 +1,4 @@
-"""What transfers do: the moves of their expansion, round by round, with every byte counted."""
+"""Carries out transfers: the moves of their expansion, round by round, with every byte counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ CONTENT_KINDS = ("rows", "new_rows", "factors")
 
 
 class Sent(NamedTuple):
-    """One transfer as it took place in one group: bytes from rank to rank, what each member brought to a gather."""
+    """One transfer as it took place in one group.
+
+    `contributions` has the bytes that each member brought to a gather, `links` the bytes from rank to rank.
+    """
 
     operation: int
     step: int
@@ -34,7 +37,7 @@ class Mover:
         self.sent: list[Sent] = []
 
     def move(self, operation: int, group: tuple[int, ...], step: int) -> None:
-        """One transfer in one of its groups."""
+        """Do a transfer in one of its groups."""
         transfer = self._plan.operations[operation]
         assert isinstance(transfer, Transfer), "locals are not moved"
         if self._has_contents(transfer):
@@ -73,7 +76,7 @@ class Mover:
         return slice(bounds[outer.index(rank)], bounds[outer.index(rank) + 1])
 
     def _round(self, moves: list[Move], buffers: list[Array], bounds: tuple[int, ...]) -> None:
-        """All of a round read before any of it writes."""
+        """Do the moves of a round; all of them read before any writes."""
         carried = [buffers[m.source][bounds[m.first] : bounds[m.last]].copy() for m in moves]
         for move, values in zip(moves, carried, strict=True):
             target = buffers[move.destination][bounds[move.first] : bounds[move.last]]
@@ -83,7 +86,7 @@ class Mover:
                 target[...] = values
 
     def _poison(self, transfer: Transfer, buffers: list[Array], bounds: tuple[int, ...]) -> None:
-        """What a member is left with by the way of an algorithm is nothing to build on."""
+        """Set the elements that a collective leaves undefined to NaN, so that no plan can depend on them."""
         if transfer.collective == "reduce":
             for values in buffers[1:]:
                 values[...] = np.nan
@@ -95,7 +98,7 @@ class Mover:
     def _move_contents(
         self, transfer: Transfer, group: tuple[int, ...], step: int
     ) -> tuple[dict[tuple[int, int], int], tuple[int, ...]]:
-        """Contents of contributions: gathered from all members, or broadcast from the root."""
+        """Gather contributions from all members, or broadcast the root's; return the bytes by link and by member."""
         links: dict[tuple[int, int], int] = {}
         sizes = tuple(self._contribution(transfer, group, rank, step) for rank in group)
         for move in expand(transfer.collective, transfer.algorithm, len(group)):
@@ -113,11 +116,11 @@ class Mover:
         return links, sizes
 
     def _contributes(self, transfer: Transfer, rank: int) -> bool:
-        """Whether a rank brings something: not a server that only collects."""
+        """Whether a rank brings data to a transfer; a server that only collects does not."""
         return transfer.collective == "broadcast" or self._plan.ranks[rank].role == "worker"
 
     def _contribution(self, transfer: Transfer, group: tuple[int, ...], rank: int, step: int) -> int:
-        """Bytes that a rank brings: nothing, where it only collects or receives."""
+        """Return the bytes that a rank brings: 0 if it only collects or receives."""
         region = self._plan.regions[transfer.regions[0]]
         if not self._contributes(transfer, rank) or (transfer.collective == "broadcast" and rank != group[0]):
             return 0

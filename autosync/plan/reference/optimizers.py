@@ -1,8 +1,8 @@
-"""Optimizers for the reference: plain SGD, momentum and Adam by element, and one that is not elementwise.
+"""The optimizers of the reference: SGD, momentum and Adam, which are elementwise, and one that is not.
 
-Which one stands for a model's optimizer follows from its facts: the number of state slots, whether it is
-elementwise, and whether it takes sparse gradients and keeps state (then it is lazy and leaves alone what has no
-gradient, as SparseAdam does).
+A model's optimizer is represented by the one with the same properties: the number of state slots, and whether it is
+elementwise. An optimizer that takes sparse gradients and keeps state is lazy: like SparseAdam, it does not change
+elements without a gradient.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from autosync.specs.model import OptimizerSpec
 LEARNING_RATE = 0.05
 
 State: TypeAlias = tuple[Array, Array]
-"""Two slots a parameter, zero at first."""
+"""The two state slots of a parameter, zero at first."""
 
 Rule: TypeAlias = Callable[[Array, Array, State, int], Array]
-"""(parameter, gradient, state, step from 1) -> change of the parameter; updates the state in place."""
+"""(parameter, gradient, state, step counted from 1) -> change of the parameter; updates the state in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOptimizer:
-    """A rule and how it is applied."""
+    """An update rule and how it is applied. If `lazy`, only elements with a gradient other than 0 are updated."""
 
     rule: Rule
     elementwise: bool
@@ -45,7 +45,7 @@ class ReferenceOptimizer:
 
 
 def reference_optimizer(spec: OptimizerSpec) -> ReferenceOptimizer:
-    """The optimizer that stands for a model's."""
+    """Return the reference optimizer that represents a model's optimizer."""
     if not spec.elementwise:
         return ReferenceOptimizer(_normalised, elementwise=False, lazy=False)
     rule = (_sgd, _momentum, _adam)[min(spec.state_slots, 2)]

@@ -1,4 +1,4 @@
-"""Who has done what: the state that edges and gates are checked against."""
+"""Records what each rank has done; edges and gates are checked against it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autosync.plan.types import Edge, Plan
 
 
 class Progress:
-    """What each rank has come to, and whether edges are met there. `news` counts what happened on each rank."""
+    """What each rank has done so far, which decides whether edges are met. `news` counts the events on each rank."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -22,11 +22,11 @@ class Progress:
         ]
 
     def operations_of(self, rank: int) -> Sequence[int]:
-        """The operations that a rank takes part in, in order."""
+        """Return the operations that a rank takes part in, in order."""
         return self._operations_of[rank]
 
     def group_of(self, operation: int, rank: int) -> tuple[int, ...]:
-        """The group in which a rank takes part in an operation."""
+        """Return the group in which a rank takes part in an operation."""
         return self._groups[operation][rank]
 
     def happens(self, operation: int, step: int) -> bool:
@@ -47,7 +47,7 @@ class Progress:
             self.news[other] += 1
 
     def is_called(self, rank: int, step: int) -> bool:
-        """Whether a rank's `step()` was called in a step; a server's is called when the first worker's is."""
+        """Whether a rank has called `step()` in a step; a server counts as calling it when the first worker does."""
         is_server = self._plan.ranks[rank].role == "server"
         return self._steps_called[0 if is_server else rank] > step
 

@@ -1,4 +1,7 @@
-"""What a plan must come to: the same training in one process, with all workers' gradients averaged, no plan at all."""
+"""Trains the same workload in one process without a plan, averaging all workers' gradients.
+
+Exact plans must give the same parameters.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from autosync.plan.reference.workload import Array, Workload
 def single_process(
     workload: Workload, *, num_workers: int, num_steps: int, delays: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """The parameters as they would be used after some steps; a delayed one as it was so many updates ago."""
+    """Return the parameters that the step after the last would use.
+
+    `delays` gives by variable how many updates late its parameters are used.
+    """
     delays = delays or {}
     model = workload.model
     optimizer = reference_optimizer(model.optimizer)

@@ -1,4 +1,4 @@
-"""The buffers of all ranks: dense ones by part, contents of the wire by region; lasting ones and those of one step."""
+"""The buffers of all ranks: dense ones by part, and contents of wires by region; lasting ones, and those of a step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Key: TypeAlias = tuple[str, int, int, int]
 
 
 class TooEarlyError(OperationError):
-    """A plan let a rank read what was not there yet. (Numbers that are not there are NaN; other contents cannot be.)"""
+    """Raised when a plan lets a rank read a content that has not arrived yet. (Missing numbers read as NaN instead.)"""
 
 
 class Store:
-    """Every rank's buffers. What was never written reads as NaN (a server's gradient and the norm as zero)."""
+    """Every rank's buffers. Elements never written read as NaN (but zero in the norm and in buffers of servers)."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -32,7 +32,7 @@ class Store:
         self._sizes = [part.num_elements for part in plan.parts]
 
     def dense(self, region: Region, rank: int, step: int) -> Array:
-        """The rank's elements of a region: a view, to be read and written."""
+        """Return a view of the rank's elements of a region, to read and to write."""
         key = (region.kind, region.part, rank, -1 if region.kind in LASTING else step)
         if region.kind in ("left", "right"):
             key = (region.kind, region.part, rank, step)
@@ -49,14 +49,14 @@ class Store:
         return np.full(size, np.nan if contributes else 0.0)
 
     def content(self, region: int, rank: int, step: int) -> Any:
-        """What the rank has of a region whose content is no array."""
+        """Return the rank's content of a region that is no array; raise TooEarlyError if it has not been written."""
         found = self._content.get((region, rank, step))
         if found is None or isinstance(found, list):
             raise TooEarlyError(f"rank {rank} reads {self._plan.regions[region]} of step {step} before it is there")
         return found
 
     def contents(self, region: int, rank: int, step: int) -> list[Any]:
-        """What a gather brought to the rank, in the order of the group's members."""
+        """Return the contents that a gather brought to the rank, in the order of the group's members."""
         found = self._content.get((region, rank, step))
         if not isinstance(found, list):
             raise TooEarlyError(f"rank {rank} reads all of {self._plan.regions[region]} of step {step} too early")
@@ -66,7 +66,7 @@ class Store:
         self._content[region, rank, step] = value
 
     def joined(self, regions: Sequence[int], rank: int, step: int) -> Array:
-        """The rank's elements of several regions, one behind the other: a copy."""
+        """Return a copy of the rank's elements of several regions, one behind the other."""
         return np.concatenate([self.dense(self._plan.regions[index], rank, step) for index in regions])
 
     def spread(self, regions: Sequence[int], rank: int, step: int, values: Array) -> None:
@@ -79,7 +79,7 @@ class Store:
 
 
 def content_bytes(plan: Plan, region: Region, content: Any) -> int:
-    """Bytes of one contribution on the wire."""
+    """Return the bytes that one contribution takes on the wire."""
     part = plan.parts[region.part]
     if region.kind in ("rows", "new_rows"):
         return len(content[0]) * part.row_bytes

@@ -1,4 +1,4 @@
-"""What local operations do, on one rank in one step."""
+"""Carries out local operations on one rank in one step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 
 class Worker:
-    """Does local operations; keeps what outlives a step: optimizer states, residuals, velocities, right factors."""
+    """Does local operations, and keeps optimizer states, residuals, velocities and right factors over steps."""
 
     def __init__(self, plan: Plan, store: Store, progress: Progress, optimizer: ReferenceOptimizer) -> None:
         self._plan = plan
@@ -62,7 +62,7 @@ class Worker:
         self._work[operation.kind](operation, rank, step)
 
     def show_gradients(self, rank: int, step: int) -> None:
-        """Note the gradients that a worker's own updates will use: users have seen them, so they must not change."""
+        """Note the gradients that the worker's own updates will use; users have seen them, so they must not change."""
         for operation in self._updates:
             if self._plan.regions[operation.inputs[0]].kind == "rows":
                 self._shown[operation.message, rank, step] = self._store.content(operation.inputs[0], rank, step)
@@ -70,7 +70,7 @@ class Worker:
                 self._shown[operation.message, rank, step] = self._store.joined(operation.inputs, rank, step)
 
     def _mine(self, operation: Local, rank: int, num_elements: int) -> slice:
-        """The elements that the rank works on: all, or its shard."""
+        """Return the elements that the rank works on: all, or its shard."""
         if not operation.sharded:
             return slice(0, num_elements)
         group = next(group for group in operation.groups if rank in group)
@@ -104,7 +104,7 @@ class Worker:
             content = encode(codec, values)
             residual[...] = values - decode(codec, content, len(values))
             if isinstance(codec, TopK) and codec.momentum:
-                # Where it was sent, the velocity has done its work.
+                # The velocity is cleared where it was sent.
                 self._velocities[rank, source][content[0]] = 0
             if isinstance(codec, Cast):
                 self._store.dense(self._plan.regions[target], rank, step)[...] = content
@@ -185,7 +185,7 @@ class Worker:
         self._store.dense(self._plan.regions[operation.outputs[0]], rank, step)[...] += np.sum(mine**2)
 
     def _coefficient(self, operation: Local, rank: int, step: int) -> float:
-        """What clipping multiplies gradients by: it follows from the norm that the update waits for."""
+        """Return the factor of clipping, from the norm that the update waits for."""
         norm = self._norm_of(operation)
         if norm is None or self._plan.clip_norm is None:
             return 1.0
@@ -220,7 +220,7 @@ class Worker:
             position += size
 
     def _gradient(self, operation: Local, rank: int, step: int) -> Array:
-        """The clipped gradient; NaN where users saw another, or hyperparameters are not known yet."""
+        """Return the clipped gradient; NaN if users saw another one, or if `step()` has not been called yet."""
         gradient = self._store.joined(operation.inputs, rank, step)
         shown = self._shown.get((operation.message, rank, step))
         if not self._progress.is_called(rank, step) or not (shown is None or np.array_equal(shown, gradient)):
@@ -228,7 +228,7 @@ class Worker:
         return gradient * self._coefficient(operation, rank, step)
 
     def _joined_by_part(self, regions: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Regions with their sizes; those that continue one another as one: an optimizer may need whole variables."""
+        """Return regions with their sizes, joining adjacent regions, because an optimizer may need whole variables."""
         joined: list[tuple[int, int]] = []
         for index in regions:
             region = self._plan.regions[index]
@@ -293,17 +293,17 @@ class Worker:
 
 
 def _taken_from(operation: Local, step: int) -> int:
-    """The step in which what an operation takes was sent."""
+    """Return the step in which the data that an operation takes was sent."""
     return step - max((edge.lag for edge in operation.after if edge.event == "operation"), default=0)
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:
-    """torch's clip_grad_norm_."""
+    """Return the factor by which torch's `clip_grad_norm_` multiplies gradients."""
     return min(1.0, clip_norm / (float(np.sqrt(sum_of_squares)) + 1e-6))
 
 
 def outer_step(param: Array, anchor: Array, momentum: Array, settings: OuterOptimizer) -> None:
-    """Nesterov's step on the change since the anchor; parameter, anchor and momentum in place."""
+    """Apply Nesterov's step to the change since the anchor; changes parameter, anchor and momentum in place."""
     change = anchor - param
     momentum[...] = settings.momentum * momentum + change
     param[...] = anchor - settings.learning_rate * (change + settings.momentum * momentum)

@@ -1,7 +1,7 @@
-"""A workload for the reference: gradients that depend on rank, step and the parameters in use.
+"""A workload for the reference: gradients that depend on the rank, the step and the parameters in use.
 
-They depend on the parameters, so that a value used too early or too late changes the result; rows and factors are
-random, so that no two ranks send the same. Everything is drawn from a seed and can be drawn again in any order.
+They depend on the parameters so that a value used too early or too late changes the result. Rows and factors are
+random so that no two ranks send the same. Everything is drawn from a seed and can be drawn again in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """One rank's gradient of one variable: dense, and an embedding's rows or a linear variable's factors."""
+    """One rank's gradient of one variable: dense, plus an embedding's rows or a linear variable's factors."""
 
     dense: Array
     rows: npt.NDArray[np.int64] | None = None
@@ -28,17 +28,17 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Seeded initial parameters and gradients of a model."""
+    """The initial parameters and the gradients of a model, drawn from a seed."""
 
     model: ModelSpec
     seed: int = 0
 
     def initial(self, variable: Variable) -> Array:
-        """The parameter before the first step, the same on all ranks."""
+        """Return the parameter before the first step, the same on all ranks."""
         return self._rng(variable, -1, -1).standard_normal(variable.shape)
 
     def gradient(self, variable: Variable, rank: int, step: int, value: Array) -> Gradient:
-        """The rank's gradient in a step, given the parameter that its forward pass used."""
+        """Return the rank's gradient in a step, given the parameter that its forward pass used."""
         rng = self._rng(variable, rank, step)
         if variable.kind == "embedding":
             return _embedding_gradient(variable, rng, value)

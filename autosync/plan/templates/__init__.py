@@ -1,4 +1,4 @@
-"""Templates: what each synchroniser becomes in a plan, one file for each kind.
+"""Templates: the steps of each synchroniser in a plan, one file for each kind.
 
 A synchroniser names the function that makes its template. The function is imported when the first message of its kind
 is lowered.
@@ -19,7 +19,7 @@ TemplateFunction: TypeAlias = Callable[[Site, Any, Codec | None], Template]
 
 
 def template_of(site: Site, synchroniser: Synchroniser, codec: Codec | None) -> Template:
-    """The template of a canonical synchroniser with a codec."""
+    """Return the template of a canonical synchroniser with a codec."""
     return _template_function(synchroniser.template)(site, synchroniser, codec)
 
 

@@ -1,4 +1,4 @@
-"""All-reduce in a plan: sum everywhere, average, update every copy."""
+"""The template of all-reduce: every worker sums all gradients, averages them and updates its own copy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from autosync.strategy.synchronisers.all_reduce import AllReduce
 
 
 def all_reduce_template(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Template:
-    """Sum everywhere, average; every worker updates its own copy."""
+    """Return the template: every worker sums all gradients, averages them and updates its own copy."""
     return Template(codec=codec, collect=_collect(site, synchroniser, codec), settle=update_everywhere(site))
 
 
 def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collect:
-    """The sum of all gradients on every worker, and its average."""
+    """Return the half that makes the average of all gradients on every worker."""
     draft, topology, workers = Draft(), synchroniser.topology, site.workers
     if site.num_workers == 1:
         return Collect(kept=(Kept("grad"),), steps=(), finished=(GRADIENTS,), grads="grad", holders=workers)
@@ -34,9 +34,9 @@ def _collect(site: Site, synchroniser: AllReduce, codec: Codec | None) -> Collec
 
 
 def _hierarchical(site: Site, draft: Draft, topology: Algorithm, wire: Wire) -> Waits:
-    """Within nodes, between them, within them again.
+    """Add the transfers of a hierarchical all-reduce: within nodes, between nodes, and within nodes again.
 
-    Equal nodes share the work, unequal ones meet through one rank each.
+    If all nodes have equally many ranks, these share the work; otherwise one rank of each node sums between nodes.
     """
     inner, ready = site.shared_nodes, wire.waits
     within = TransferStep("reduce", "tree", inner, 0, (wire.kind,), ready, wire.amount, item_bytes=wire.item_bytes)

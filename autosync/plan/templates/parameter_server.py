@@ -1,8 +1,8 @@
-"""Parameter servers in a plan: dense, stale, and sparse.
+"""The templates of parameter servers: dense, stale and sparse.
 
-The server's node takes part through its first rank. Dense gradients are reduced there over a star (through one rank of
-each node with a local proxy), rows are gathered. A stale server goes on with a copy of its own, the `master`; workers
-take what it sent some iterations ago.
+The server's node takes part through its first rank. Dense gradients are summed there over a star; with local proxies
+one rank of each node sends for all of them. Rows are gathered there. A stale server trains a copy of its own, the
+`master`, and workers use the parameters that it sent some iterations ago.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class _Server:
         self.site = site
         self.root = site.leader(synchroniser.server)
         self.at_root: Groups = ((self.root,),)
-        # Rows are not summed on the way: everybody speaks to the server.
+        # Rows are not summed on the way, so every worker sends its own rows to the server.
         has_proxies = synchroniser.local_proxy and not synchroniser.sparse
         self.star = site.star(synchroniser.server, through_proxies=has_proxies)
         self._proxies = site.shared_nodes if has_proxies else ()
 
     def reduce(self, draft: Draft, wire: Wire) -> Waits:
-        """The sum at the server."""
+        """Add the transfers that sum gradients at the server."""
         done: Waits = ()
         step = TransferStep("reduce", "star", self._proxies, 0, (wire.kind,), wire.waits, wire.amount)
         step = step._replace(item_bytes=wire.item_bytes)
@@ -53,7 +53,7 @@ class _Server:
         return done
 
     def broadcast(self, draft: Draft, kind: RegionKind, waits: Waits, *, item_bytes: int = 0) -> Waits:
-        """What the server has, to all."""
+        """Add the transfers that send a region of the server to all workers."""
         done: Waits = ()
         step = TransferStep("broadcast", "star", self.star, 2, (kind,), waits, item_bytes=item_bytes)
         if len(self.star[0]) > 1:
@@ -64,13 +64,16 @@ class _Server:
 
 
 def parameter_server_template(site: Site, synchroniser: ParameterServer, codec: Codec | None) -> Template:
-    """The template of dense gradients or of rows."""
+    """Return the template for dense gradients, or for rows if the server is sparse."""
     of_server = _sparse_template if synchroniser.sparse else _dense_template
     return of_server(site, synchroniser, codec)
 
 
 def _dense_template(site: Site, synchroniser: ParameterServer, codec: Codec | None) -> Template:
-    """Sum at the server; update there and broadcast the parameter, or broadcast the gradient and update everywhere."""
+    """Return the template for dense gradients: sum at the server, update, broadcast.
+
+    The server updates and broadcasts the parameter, or it broadcasts the gradient and every worker updates.
+    """
     server = _Server(site, synchroniser)
     collect = _collect(server, synchroniser, codec)
     if synchroniser.update == "worker":
@@ -100,7 +103,7 @@ def _collect(server: _Server, synchroniser: ParameterServer, codec: Codec | None
         sent = (draft.add(step._replace(item_bytes=wire.item_bytes)),)
     holders, finished = server.at_root, Waits()
     if synchroniser.update == "worker" and isinstance(codec, Cast):
-        # The sum goes home as it travelled.
+        # The sum is broadcast in the codec's dtype, and workers decode it.
         holders = site.workers
         arrived = server.broadcast(draft, wire.kind, sent, item_bytes=wire.item_bytes)
         finished = (draft.add(decode(site, codec, holders, (*sent, *arrived))),)
@@ -114,7 +117,7 @@ def _collect(server: _Server, synchroniser: ParameterServer, codec: Codec | None
 
 
 def _settle_stale(server: _Server, staleness: int) -> Settle:
-    """The server goes on with a copy of its own; workers take the parameter that is `staleness` steps old."""
+    """Return the half in which the server updates its own copy, and workers take the one of `staleness` steps ago."""
     draft, site = Draft(), server.site
     published_before = draft.next(1, lag=1)
     updated = draft.add(update(site, server.at_root, "grad", "master", more=(published_before,)))
@@ -132,9 +135,10 @@ _UNION = Amount("union_elements")
 
 
 def _sparse_template(site: Site, synchroniser: ParameterServer, codec: Codec | None) -> Template:
-    """Touched rows to the server; back come the rows that anybody touched: new parameters, or the merged gradient.
+    """Return the template for rows: workers send the rows that they touch, and the server broadcasts all touched rows.
 
-    Whole parts are updated at once.
+    It broadcasts rows of the new parameter, or rows of the merged gradient if workers update. Each part is updated at
+    once, not in slices.
     """
     server = _Server(site, synchroniser)
     collect = _collect_rows(server, update_at_server=synchroniser.update == "server")
@@ -179,7 +183,7 @@ def _collect_rows(server: _Server, *, update_at_server: bool) -> Collect:
 
 
 def _settle_stale_rows(server: _Server, staleness: int) -> Settle:
-    """As with dense gradients: the server updates its copy, workers write the rows that it sent steps ago."""
+    """Return the half in which the server updates its copy, and workers write the rows sent `staleness` steps ago."""
     draft, site = Draft(), server.site
     read_before = draft.next(1, lag=1)
     updated = draft.add(update(site, server.at_root, "rows", "master", amount=_UNION, more=(read_before,)))
@@ -192,11 +196,11 @@ def _settle_stale_rows(server: _Server, staleness: int) -> Settle:
 
 
 def _read_rows(server: _Server, source: RegionKind, updated: Wait) -> LocalStep:
-    """The rows that were updated."""
+    """Return the step that reads the updated rows at the server."""
     return LocalStep("read_rows", server.at_root, ("rows", source), ("new_rows",), (updated,), _UNION)
 
 
 def _send_rows(server: _Server, kind: RegionKind, waits: Waits) -> TransferStep:
-    """Rows that any rank touched, to all."""
+    """Return the step that broadcasts the rows that any rank touched to all workers."""
     step = TransferStep("broadcast", "star", server.star, 2, (kind,), waits, Amount("union_bytes"))
     return step._replace(most=Amount("most_union_bytes"), item_bytes=1)

@@ -1,4 +1,4 @@
-"""Periodic averaging in a plan: own updates, and every few steps the average of the parameters."""
+"""The template of periodic averaging: workers update their own copies and average them every few steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autosync.strategy.synchronisers.periodic import Periodic
 
 
 def periodic_template(site: Site, synchroniser: Periodic, codec: Codec | None) -> Template:
-    """Each worker's own update; every k steps the average of the parameters, and the outer optimizer's step on it."""
+    """Return the template: workers update their own copies; every k steps they average them and run the outer step."""
     holders = tuple((rank,) for rank in site.workers[0])
     collect = Collect(kept=(Kept("grad"),), steps=(), finished=(GRADIENTS,), grads="grad", holders=holders)
     draft = Draft()

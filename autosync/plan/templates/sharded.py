@@ -1,4 +1,4 @@
-"""Sharded updates in a plan: reduce-scatter, update of shards, all-gather."""
+"""The template of sharded updates: reduce-scatter gradients, update shards, all-gather parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autosync.strategy.synchronisers.sharded import Sharded
 
 
 def sharded_template(site: Site, synchroniser: Sharded, codec: Codec | None) -> Template:
-    """Reduce-scatter, update of each rank's shard, all-gather of parameters."""
+    """Return the template: reduce-scatter gradients, let each rank update its shard, all-gather parameters."""
     draft, topology, workers = Draft(), synchroniser.topology, site.workers
     wire = wire_of(site, draft, codec)
     transfer = TransferStep("reduce_scatter", topology, workers, 0, (wire.kind,), wire.waits, wire.amount)

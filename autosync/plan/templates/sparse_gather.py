@@ -1,4 +1,4 @@
-"""Sparse gather in a plan: rows to all, merged and applied by each worker."""
+"""The template of sparse gather: every worker receives all rows, merges them and updates its own copy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 
 def sparse_gather_template(site: Site, synchroniser: SparseGather, codec: Codec | None) -> Template:
-    """Every rank's touched rows to every rank; each merges them and updates its own copy."""
+    """Return the template: every rank sends its touched rows to all, merges those of all, and updates its own copy."""
     settle = update_everywhere(site, grads="rows", amount=Amount("union_elements"))
     return Template(codec=codec, collect=_collect(site, synchroniser), settle=settle)
 
 
 def _collect(site: Site, synchroniser: SparseGather) -> Collect:
-    """The rows that any rank touched, merged on every worker."""
+    """Return the half that gathers the rows that any rank touched and merges them on every worker."""
     draft, workers = Draft(), site.workers
     gathered = draft.add(
         TransferStep(

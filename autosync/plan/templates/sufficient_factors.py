@@ -1,4 +1,4 @@
-"""Sufficient factors in a plan: factors to all, gradients rebuilt and applied by each worker."""
+"""The template of sufficient factors: every worker receives all factors, rebuilds the gradient and updates its copy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
 
 
 def sufficient_factors_template(site: Site, synchroniser: SufficientFactors, codec: Codec | None) -> Template:
-    """Every rank's two factors to every rank; each multiplies them, adds up, and updates its own copy."""
+    """Return the template: every rank sends its two factors to all, rebuilds the gradient, and updates its own copy."""
     return Template(codec=codec, collect=_collect(site, synchroniser), settle=update_everywhere(site))
 
 
 def _collect(site: Site, synchroniser: SufficientFactors) -> Collect:
-    """The average of the gradients that all factors make up, on every worker."""
+    """Return the half that gathers all factors and rebuilds the averaged gradient on every worker."""
     draft, workers, topology = Draft(), site.workers, synchroniser.topology
     amount, work = Amount("factor_elements"), Amount("rebuilt_elements", site.num_workers)
     gathered = draft.add(TransferStep("all_gather_v", topology, workers, 0, ("factors",), (GRADIENTS,), amount))
