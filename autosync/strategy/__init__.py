@@ -1,1 +1,1 @@
-"""The representation of a strategy: build, check, write, compare it, and sample from the space of all."""
+"""The representation of strategies: builds, checks, writes and compares them, and samples from their space."""

@@ -1,4 +1,4 @@
-"""What each communication backend can do, in one table: legality depends on the backend here and nowhere else."""
+"""The table of what each communication backend can do; all rules of legality about backends read it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """`own_rounds`: we may run a topology as point-to-point rounds of our own (needs tags, for rounds of several
-    transfers mix). `overtakes`: a transfer that started later may go first. `serves_without_device`: a node without a
-    device can take part.
+    """The abilities of a communication backend.
+
+    `own_rounds`: our engine can run a topology as its own point-to-point rounds (this needs tags, because the rounds of
+    several transfers mix). `overtakes`: a later transfer can overtake an earlier one. `serves_without_device`: nodes
+    without a device can take part.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The bundle: what a tuning run hands over. A strategy with the model and the cluster that it was made for.
+"""The bundle: a strategy with the model and the cluster that it was made for, as a tuning run writes it.
 
-A strategy alone does not say which model its variables are of, nor how large the nodes' links were. A bundle does, so
-that whoever runs it can refuse a model or a cluster that is not the one, and name the difference.
+A strategy alone says neither which model its variables belong to nor how fast the nodes' links were. A bundle does, so
+that a program that runs it can refuse another model or cluster and name the difference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BundleEntry:
-    """The fields of a bundle file; strategy, cluster and model are whole files within it, headers included."""
+    """The fields of a bundle file; strategy, cluster and model are whole files within it, with their headers."""
 
     __pydantic_config__ = STRICT
 
@@ -50,7 +50,7 @@ class _BundleEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A strategy, what it was made for, and the identities it had there."""
+    """A strategy, the model and cluster that it was made for, and its strategy id and plan id for these."""
 
     strategy: Strategy
     model: ModelSpec
@@ -59,14 +59,14 @@ class Bundle:
     plan_id: str
 
     def check(self, model: ModelSpec, cluster: ClusterSpec) -> None:
-        """Refuse a model or a cluster other than the bundle's, naming each difference that plans depend on."""
+        """Raise DoesNotApplyError if the model or cluster differs from the bundle's in facts that plans depend on."""
         found = [*_model_differences(self.model, model), *_cluster_differences(self.cluster, cluster)]
         if found:
             raise DoesNotApplyError(first_problems(found))
 
 
 def load_bundle(path: Path | str) -> Bundle:
-    """The bundle of a file. A strategy that was changed by hand is refused: the identities would not be its own."""
+    """Load a bundle from a file; raise DocumentError if its strategy was changed by hand, as its ids would be wrong."""
     document = documents.read_document(path)
     entry = documents.parse(document, kind=BUNDLE_KIND, version=BUNDLE_VERSION, into=_BundleEntry)
     parts = {key: part_of(document, key) for key in ("strategy", "cluster", "model")}
@@ -87,16 +87,16 @@ def load_bundle(path: Path | str) -> Bundle:
 
 
 def dump_bundle(bundle: Bundle) -> dict[str, Any]:
-    """The fields of a bundle file."""
+    """Return the fields of a bundle file."""
     return {**_head(bundle), "model": dump_model(bundle.model)}
 
 
 def save_bundle(path: Path | str, bundle: Bundle) -> None:
-    """Write a bundle as YAML, or as JSON where the file's name ends so."""
+    """Write a bundle as YAML, or as JSON if the file's name ends in `.json`."""
     if Path(path).suffix.lower() == ".json":
         documents.write(path, dump_bundle(bundle))
         return
-    # A model has hundreds of variables: its own form has one line for each.
+    # A model has hundreds of variables; the format of model files has one line for each.
     model = "".join(f"  {line}\n" for line in format_model(bundle.model).splitlines())
     jsonio.write_text(Path(path), f"{documents.format_yaml(_head(bundle))}model:\n{model}")
 
@@ -124,7 +124,7 @@ def _collected(parse: Callable[[Document], T], document: Document, problems: lis
 
 
 def _model_differences(recorded: ModelSpec, given: ModelSpec) -> Iterator[Problem]:
-    """What of a model's fingerprint differs."""
+    """Yield the differences between two models that change the fingerprint."""
     if recorded.fingerprint() == given.fingerprint():
         return
     for field in ("optimizer", "accumulation_steps", "clip_norm", "loss_scaling"):
@@ -140,7 +140,7 @@ def _model_differences(recorded: ModelSpec, given: ModelSpec) -> Iterator[Proble
 
 
 def _cluster_differences(recorded: ClusterSpec, given: ClusterSpec) -> Iterator[Problem]:
-    """What of a cluster's fingerprint differs."""
+    """Yield the differences between two clusters that change the fingerprint."""
     if recorded.fingerprint() == given.fingerprint():
         return
     yield from _difference("the cluster's backend", recorded.backend, given.backend)
@@ -178,7 +178,7 @@ def _missing_and_extra(what: str, theirs: Mapping[str, object], ours: Mapping[st
 
 
 def _difference(what: str, recorded: object, given: object) -> Iterator[Problem]:
-    """Nothing where the two are equal; of what has fields only those that differ."""
+    """Yield the differences between two values: field by field if they have fields, none if they are equal."""
     if recorded == given:
         return
     theirs, ours = _fields(recorded), _fields(given)

@@ -1,18 +1,18 @@
-"""Rewrite rules: many ways to write a strategy, one canonical form, and `strategy_id`, its hash.
+"""Rewrites strategies that mean the same to one canonical form, and hashes it to the `strategy_id`.
 
 The lowering lowers the canonical form, so strategies with equal ids have equal plans. The rules, in order:
 
-1.  averaging every step without an outer optimizer is an all-reduce of gradients (that is what `every: 1` means)
-2.  with one worker every synchroniser but periodic averaging (whose outer optimizer steps there too) is a plain
-    all-reduce that moves nothing
-3.  halving-doubling between two is a ring
-4.  hierarchical over a flat cluster (one rank a node, or one node) is not hierarchical; a local proxy is none
-    where each node has one rank, or where all workers are on the server's own node
-5.  a cut into one part, or into parts that lie side by side in the same message (no codec but a cast), is no cut
-6.  a slice not smaller than its message is no slice
-7.  lanes are numbered by first appearance; priorities by rank; with one lane there is nothing to give priority over
-8.  parts in the order in which gradients become ready, messages by their first part; partitions by name
-9.  the name is no part of it
+1.  periodic averaging every step without an outer optimizer becomes an all-reduce of gradients (`every: 1` means this)
+2.  with one worker every synchroniser becomes a plain all-reduce, which moves nothing; periodic averaging stays,
+    because its outer optimizer also steps with one worker
+3.  halving-doubling between two ranks becomes a ring
+4.  hierarchical is dropped on a flat cluster (one rank on each node, or one node); a local proxy is dropped where
+    each node has one rank, or where all workers are on the server's own node
+5.  a cut is dropped if it makes one part, or if all its parts travel in the same message (with no codec or a cast)
+6.  a slice size that is not smaller than the message is dropped
+7.  lanes are numbered by first appearance and priorities by rank; with one lane all priorities become 0
+8.  parts are sorted by the order in which gradients become ready, messages by their first part, partitions by name
+9.  the name is dropped
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from autosync.strategy.synchronisers.base import Synchroniser
 
 
 def strategy_id(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> str:
-    """The identity of a strategy for a model on a cluster."""
+    """Return the identity of a strategy for a model on a cluster."""
     return jsonio.content_hash(to_plain(canonical(strategy, model, cluster)))
 
 
 def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
-    """The canonical form of a legal strategy."""
+    """Return the canonical form of a legal strategy."""
     forms = {message.synchroniser: message.synchroniser for message in strategy.messages}
     forms = {synchroniser: canonical_synchroniser(synchroniser, cluster) for synchroniser in forms}
     has_wire = cluster.num_workers > 1
@@ -57,7 +57,7 @@ def canonical(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Str
 
 
 class _Parts:
-    """What the rules ask of parts, found when it is asked for: searches make canonical forms by the thousand."""
+    """The order and size of parts, computed only when asked for, because searches make thousands of canonical forms."""
 
     def __init__(self, partitions: Mapping[str, Partition], model: ModelSpec) -> None:
         self._partitions = partitions
@@ -83,9 +83,9 @@ def _canonical_message(message: Message, synchroniser: Synchroniser, *, has_wire
 
 
 def canonical_synchroniser(synchroniser: Synchroniser, cluster: ClusterSpec) -> Synchroniser:
-    """The synchroniser that does the same on this cluster and is written first (rules 1 to 4).
+    """Return the canonical form of a synchroniser on this cluster (rules 1 to 4).
 
-    Each kind says its own form; that of one worker holds for all.
+    Each kind defines its own canonical form; the rule for one worker holds for all kinds.
     """
     form = synchroniser.canonical(cluster)
     return PLAIN if cluster.num_workers == 1 and not form.trains_apart else form
@@ -94,7 +94,7 @@ def canonical_synchroniser(synchroniser: Synchroniser, cluster: ClusterSpec) -> 
 def _without_idle_cuts(
     partitions: Mapping[str, Partition], messages: list[Message]
 ) -> tuple[dict[str, Partition], list[Message]]:
-    """Undo cuts that change nothing: one part, or all parts of a variable in one message that may join them."""
+    """Undo cuts that change nothing: into one part, or into parts that all travel in one message that can join them."""
     message_of = {name: position for position, message in enumerate(messages) for name in message.parts}
     kept: dict[str, Partition] = {}
     joined: set[str] = set()
@@ -113,7 +113,7 @@ def _joins(message: Message) -> bool:
 
 
 def joins_parts(synchroniser: Synchroniser, codec: Codec | None) -> bool:
-    """Whether parts of a variable that travel together by these are as good as one (rule 5)."""
+    """Whether parts of a variable in one message with this synchroniser and codec can be joined (rule 5)."""
     codec_is_by_number = codec is None or isinstance(codec, Cast)
     return codec_is_by_number and not synchroniser.travels_alone
 

@@ -12,7 +12,7 @@ from autosync.documents import STRICT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """Numbers of half the size on the wire."""
+    """Casts gradients to a smaller type on the wire."""
 
     __pydantic_config__ = STRICT
 
@@ -23,7 +23,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8:
-    """One byte a number, and one scale for each `block` numbers."""
+    """Sends one byte for each number, and one scale for each `block` numbers."""
 
     __pydantic_config__ = STRICT
 
@@ -38,11 +38,11 @@ class Int8:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK:
-    """The share `ratio` of the numbers that are largest in magnitude, each with its position.
+    """Sends the numbers that are largest in magnitude, a share `ratio` of all, each with its position.
 
-    With `momentum` each worker sends from a velocity of its own (`momentum` times the last one, plus the gradient)
-    instead of the gradient, and what was sent is cleared from the velocity: the momentum correction and the factor
-    masking of Deep Gradient Compression. It takes the place of the optimizer's momentum.
+    With `momentum` each worker sends the largest numbers of its velocity (`momentum` times the last velocity, plus the
+    gradient) instead of the gradient, and clears the numbers that it sent. This is the momentum correction and factor
+    masking of Deep Gradient Compression. It replaces the optimizer's momentum.
     """
 
     __pydantic_config__ = STRICT
@@ -63,7 +63,7 @@ class TopK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSGD:
-    """A product of two thin matrices of rank `rank`, found by one power iteration a step."""
+    """Sends a gradient as the product of two thin matrices of rank `rank`, with one power iteration in each step."""
 
     __pydantic_config__ = STRICT
 
@@ -78,7 +78,7 @@ class PowerSGD:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """One bit a number and one scale: the mean magnitude."""
+    """Sends one bit for each number, and the mean magnitude as the scale of all."""
 
     __pydantic_config__ = STRICT
 

@@ -1,12 +1,12 @@
-"""Strategies as columns of numbers: what compiled code reads, and what thousands of strategies a second are made of.
+"""Strategies as columns of numbers, for compiled code that handles thousands of strategies a second.
 
-A batch of strategies for one model is a few flat arrays. A row of one table has rows of the next: strategy i has the
-messages `first_message[i]` to `first_message[i + 1]`, message j the parts `first_part[j]` to `first_part[j + 1]`. Each
-number says one thing, so changing a strategy is changing numbers: another lane, another codec, a part moved to another
-message. Names are numbers: variables by their position in the model, synchronisers and codecs by their position in a
-`Numbering`. Where a variable is cut is said by its parts.
+A batch of strategies for one model is a few flat arrays. Strategy i has the messages `first_message[i]` to
+`first_message[i + 1]`, and message j the parts `first_part[j]` to `first_part[j + 1]`. Each number says one thing, so
+changing a strategy means changing numbers: another lane, another codec, or a part moved to another message. Numbers
+stand for names: a variable's position in the model, a synchroniser's or codec's position in a `Numbering`. The parts of
+a variable say where it is cut.
 
-Everything that a strategy says is there, but for its name, which no plan depends on.
+The columns hold the whole strategy except its name, on which no plan depends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 WHOLE = -1
-"""The number of a part that is a whole variable."""
+"""The number of a part that is an uncut variable."""
 
 NO_SLICES = -1
 
@@ -37,10 +37,10 @@ class Columns(NamedTuple):
     """A batch of strategies.
 
     - by strategy: `overlap`, a position in `OVERLAPS`;
-    - by message, in the order in which they are written: what `Message` says, `slice_bytes` being `NO_SLICES` where it
-      is not sliced;
-    - by part, in the order in which the message has them: the variable, the part's number among those it is cut into
-      (`WHOLE` where it is not cut), and where it lies along which axis.
+    - by message, in the order in which they are written: the fields of `Message`, with `slice_bytes` `NO_SLICES` for a
+      message that is not sliced;
+    - by part, in the message's order: the variable, the part's number among the variable's parts (`WHOLE` if it is not
+      cut), and the axis with the part's begin and end along it.
     """
 
     overlap: Integers
@@ -65,9 +65,9 @@ _Row = tuple[int, int, int, int, int]
 
 
 class Numbering:
-    """The numbers of a model's variables, and of all synchronisers and codecs that were met. Numbers never change.
+    """The numbers of a model's variables, and of all synchronisers and codecs met so far.
 
-    Codec 0 is none.
+    The numbers never change. Codec 0 stands for no codec.
     """
 
     def __init__(self, model: ModelSpec) -> None:
@@ -90,16 +90,16 @@ class Numbering:
         return tuple(self._codecs)
 
     def synchroniser(self, synchroniser: Synchroniser) -> int:
-        """The number of a synchroniser."""
+        """Return the number of a synchroniser; a new one gets the next number."""
         return self._synchronisers.setdefault(synchroniser, len(self._synchronisers))
 
     def codec(self, codec: Codec | None) -> int:
-        """The number of a codec."""
+        """Return the number of a codec; a new one gets the next number."""
         return self._codecs.setdefault(codec, len(self._codecs))
 
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
-        """Legal strategies as columns; KeyError where one names what the model does not have."""
-        # Numbers one behind the other: as tuples they would be as many objects for the garbage collector to look at.
+        """Return legal strategies as columns; raise KeyError if one names an unknown variable or part."""
+        # Flat lists of numbers: tuples would be many objects that the garbage collector scans.
         messages: list[int] = []
         places: list[int] = []
         num_parts: list[int] = []
@@ -108,7 +108,7 @@ class Numbering:
             place_of = self._with_cuts(strategy.partitions, rows) if strategy.partitions else self._place_of
             numbers: dict[int, int] = {}
             for message in strategy.messages:
-                # Messages mostly share a few objects: hashing these again and again is what would take long.
+                # Messages mostly share a few synchronisers; hashing these each time would take long.
                 synchroniser = message.synchroniser
                 number = numbers.get(id(synchroniser))
                 if number is None:
@@ -125,7 +125,7 @@ class Numbering:
         return Columns._make([of_strategies, first_message, *of_messages, _ends(num_parts), *_columns(parts)])
 
     def _with_cuts(self, partitions: Mapping[str, Partition], rows: list[int]) -> dict[str, int]:
-        """Where the rows of parts are, by their names; those of parts that variables are cut into are added."""
+        """Return where the rows of all parts are, by name; adds rows for the parts that variables are cut into."""
         places = dict(self._place_of)
         for name, partition in partitions.items():
             variable, begin, axis = places.pop(name), 0, partition.axis
@@ -136,7 +136,7 @@ class Numbering:
         return places
 
     def decode(self, columns: Columns) -> list[Strategy]:
-        """The strategies of columns, without names."""
+        """Return the strategies of columns, without names."""
         synchronisers, codecs = self.synchronisers, self.codecs
         parts = [getattr(columns, name).tolist() for name in _PART_COLUMNS]
         rows: list[_Row] = list(zip(*parts, strict=True))
@@ -183,7 +183,7 @@ class Numbering:
 
 
 def _ends(lengths: Sequence[int]) -> Integers:
-    """Where rows of these lengths begin, and the last one ends."""
+    """Return where rows of these lengths begin, and where the last one ends."""
     found = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=found[1:])
     return found

@@ -1,7 +1,6 @@
-"""A strategy in words and as a table, for people; its totals as plain values, for programs.
+"""Describes a strategy in words and tables for people, and as plain totals for programs.
 
-Sizes are those of the dense gradients, so they are known only where the model is. What crosses which link is the
-plan's business.
+Sizes are those of dense gradients and need the model. `plan.describe` shows the bytes on each link.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MAX_ROWS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a synchroniser, or a server, has to do: bytes are None where the model is not known."""
+    """The messages, variables, parts and bytes of a synchroniser or server; bytes are None if no model was given."""
 
     num_messages: int
     num_variables: int
@@ -43,7 +42,7 @@ class Summary:
 
 
 def summarise(strategy: Strategy, model: ModelSpec | None = None) -> Summary:
-    """The totals of a strategy; with bytes if the model, for which it must be legal, is given."""
+    """Return the totals of a strategy; with bytes if a model is given, for which the strategy must be legal."""
     sizes = _sizes(strategy, model)
     kinds: dict[str, list[Message]] = {}
     servers: dict[str, list[Message]] = {}
@@ -64,7 +63,7 @@ def summarise(strategy: Strategy, model: ModelSpec | None = None) -> Summary:
 
 
 def describe(strategy: Strategy, model: ModelSpec | None = None, *, full: bool = False) -> str:
-    """A strategy for people: in a sentence, by synchroniser, by server, and message by message (all if `full`)."""
+    """Describe a strategy in a sentence and in tables by synchroniser, server and message (all messages if `full`)."""
     summary = summarise(strategy, model)
     blocks = [
         f"{strategy.name or 'strategy'}: {in_words(strategy, model)}",
@@ -77,7 +76,7 @@ def describe(strategy: Strategy, model: ModelSpec | None = None, *, full: bool =
 
 
 def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
-    """Who is synchronised how, in a sentence; the largest of several groups comes last, as the rest."""
+    """Return a sentence on how variables are synchronised; the largest group comes last, as "the rest"."""
     groups: dict[str, list[Message]] = {}
     for message in strategy.messages:
         groups.setdefault(_manner(message), []).append(message)
@@ -96,12 +95,12 @@ def in_words(strategy: Strategy, model: ModelSpec | None = None) -> str:
 
 
 def _manner(message: Message) -> str:
-    """Messages of one manner are told of together: all that differs among them is place, size and order."""
+    """Return a key that is equal for messages that differ only in place, size and order; one clause describes them."""
     return f"{message.synchroniser.title} {message.codec.kind if message.codec else ''}"
 
 
 def _who(variables: Sequence[str], model: ModelSpec | None) -> tuple[str, bool]:
-    """Some variables in a noun phrase, and whether it is a plural."""
+    """Return a noun phrase for variables, and whether it is a plural."""
     if len(variables) == 1:
         return variables[0], False
     return told_as_layers(variables, model), True
@@ -125,7 +124,7 @@ def _schedule(strategy: Strategy, summary: Summary) -> str:
 
 
 def schedule_in_words(strategy: Strategy) -> str:
-    """How transfers are scheduled."""
+    """Return words on how transfers are scheduled."""
     until = "until backward returns" if strategy.overlap == "backward" else "until the next use of each parameter"
     facts = [f"transfers may last {until}", count(strategy.num_lanes, "lane")]
     priorities = {message.priority for message in strategy.messages}
@@ -187,7 +186,7 @@ def _variables(messages: Sequence[Message]) -> list[str]:
 
 
 def _cut(messages: Sequence[Message]) -> dict[str, int]:
-    """The number of parts of each variable in these messages."""
+    """Return the number of parts of each variable in these messages."""
     found: dict[str, int] = {}
     for message in messages:
         for name in message.parts:
@@ -201,5 +200,5 @@ def _bytes(messages: Sequence[Message], sizes: dict[str, int] | None) -> int | N
 
 
 def _sizes(strategy: Strategy, model: ModelSpec | None) -> dict[str, int] | None:
-    """Bytes of each part."""
+    """Return the bytes of each part, or None without a model."""
     return None if model is None else {name: part.num_bytes for name, part in all_parts(strategy, model).items()}

@@ -1,9 +1,9 @@
-"""Two strategies compared, aspect by aspect.
+"""Compares two strategies, aspect by aspect.
 
-The order of messages and of their parts has no meaning, so the files themselves cannot be compared. Each strategy is
-spread out into one value for each part and aspect. A variable whose cut differs has no parts in common: the values of
-all its parts are compared as one. Merging is compared by groups: messages of the one strategy and messages of the other
-that have parts in common belong together. Equal changes are told once, for all parts that they hold for.
+The order of messages and of their parts has no meaning, so comparing the files does not help. Each strategy becomes one
+value for each part and aspect. If a variable is cut differently, the two strategies share none of its parts, so the
+values of all its parts are compared together. Merging is compared by groups of connected messages: those of one
+strategy and those of the other that share parts. Equal changes are shown once, with all their parts.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ MAX_PRIORITY_LINES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One aspect that differs, with its plain value in each strategy, and the parts (or variables) it differs for.
+    """An aspect that differs, with its plain value in each strategy, and the parts or variables for which it differs.
 
-    An aspect that a part cannot have (a server, under all_reduce) is None. The aspect `messages` has lists of parts.
+    The value is None if a part cannot have the aspect (such as a server under all_reduce). The values of the aspect
+    `messages` are lists of parts.
     """
 
     aspect: str
@@ -48,7 +49,7 @@ class Difference:
 
 
 def diff(a: Strategy, b: Strategy) -> list[Difference]:
-    """What differs between two strategies; nothing where they are equal but for name and order."""
+    """Return the differences between two strategies; names and the order of writing do not count."""
     found: dict[str, Difference] = {}
     for place, aspect, before, after in _differences(a, b):
         key = repr((aspect, before, after))
@@ -58,7 +59,7 @@ def diff(a: Strategy, b: Strategy) -> list[Difference]:
 
 
 def format_diff(differences: Sequence[Difference]) -> str:
-    """Differences as lines for people; where most priorities differ, they are told in one line."""
+    """Return differences as lines of text; many differences in priority become one line."""
     priorities = [difference for difference in differences if difference.aspect == "priority"]
     if len(priorities) > MAX_PRIORITY_LINES:
         places = [place for difference in priorities for place in difference.places]
@@ -89,14 +90,14 @@ def _differences(a: Strategy, b: Strategy) -> Iterator[tuple[str, str, Any, Any]
 
 def _changed(place: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
     for aspect in dict.fromkeys([*before, *after]):
-        # What only one of two synchronisers has is no difference while it is at its default.
+        # A field that only one of the two synchronisers has is no difference while it is at its default.
         default = _defaults().get(aspect)
         if before.get(aspect, default) != after.get(aspect, default):
             yield place, aspect, before.get(aspect), after.get(aspect)
 
 
 def _by_variable(strategy: Strategy) -> dict[str, dict[str, dict[str, Any]]]:
-    """The aspects of each part, by variable and part."""
+    """Return the aspects of each part, by variable and part."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for message in strategy.messages:
         aspects = _aspects(message)
@@ -119,7 +120,7 @@ def _aspects(message: Message) -> dict[str, Any]:
 
 
 def _together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The aspects of several parts as one: the common value, or a list of all."""
+    """Return the aspects of several parts together: for each the common value, or a list of all values."""
     found: dict[str, Any] = {}
     for aspect in dict.fromkeys(aspect for aspects in parts.values() for aspect in aspects):
         values = {repr(aspects.get(aspect)): aspects.get(aspect) for aspects in parts.values()}
@@ -128,7 +129,7 @@ def _together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _regrouped(a: Strategy, b: Strategy) -> Iterator[Difference]:
-    """Parts of both strategies whose messages differ, the messages that share them drawn together."""
+    """Yield a difference for each group of connected parts that the strategies divide into messages differently."""
     before, after = _groups(a), _groups(b)
     shared = before.keys() & after.keys()
     done: set[str] = set()
@@ -143,14 +144,14 @@ def _regrouped(a: Strategy, b: Strategy) -> Iterator[Difference]:
 
 
 def _groups(strategy: Strategy) -> dict[str, tuple[str, ...]]:
-    """The parts of each part's message."""
+    """Return for each part all parts of its message."""
     return {name: message.parts for message in strategy.messages for name in message.parts}
 
 
 def _connected(
     start: str, before: Mapping[str, tuple[str, ...]], after: Mapping[str, tuple[str, ...]], shared: AbstractSet[str]
 ) -> list[str]:
-    """The shared parts that are reached from one by going from message to message."""
+    """Return the shared parts that are connected with `start`, from message to message of either strategy."""
     found = {start: None}
     waiting = [start]
     while waiting:
@@ -162,7 +163,7 @@ def _connected(
 
 
 def _messages_of(places: Sequence[str], groups: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
-    """The messages of some parts, of these parts alone, in one order for equal groupings."""
+    """Return the messages of these parts, with only these parts in them, sorted so that equal groupings are equal."""
     wanted = set(places)
     return [list(names) for names in sorted({tuple(sorted(wanted.intersection(groups[place]))) for place in places})]
 
@@ -201,7 +202,7 @@ _WORDINGS: Mapping[str, Callable[[Any], str]] = {"partition": _worded_cut, "slic
 
 @functools.cache
 def _defaults() -> Mapping[str, Any]:
-    """The defaults of all synchronisers' fields, by name."""
+    """Return the defaults of all synchronisers' fields, by name."""
     return {
         field.name: field.default
         for kind in synchroniser_kinds().values()

@@ -1,7 +1,7 @@
-"""Strategy files: YAML (or JSON) into a `Strategy` and back.
+"""Reads strategy files (YAML or JSON) into a `Strategy` and writes them.
 
-Wherever a strategy file is read, a bundle does as well: its strategy is taken. Reading checks the form; whether the
-strategy is legal can only be said for a model on a cluster (`load_strategy_for`), and is then said with the line.
+Wherever a strategy file is read, a bundle works too: its strategy is taken. Reading checks only the form. Whether the
+strategy is legal depends on the model and the cluster; `load_strategy_for` checks it and names the lines of problems.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUNDLE_VERSION = 1
 
 
 def load_strategy(path: Path | str) -> tuple[Strategy, Document]:
-    """The strategy of a file, right in form, and the document that knows its lines."""
+    """Load a strategy from a file, checking its form; also return the document, which knows the lines."""
     document = documents.read_document(path)
     if is_bundle(document):
         documents.check_schema(document, kind=BUNDLE_KIND, version=BUNDLE_VERSION)
@@ -35,14 +35,14 @@ def load_strategy(path: Path | str) -> tuple[Strategy, Document]:
 
 
 def load_strategy_for(path: Path | str, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
-    """The strategy of a file, legal for the model on the cluster; each rule that it breaks is told with its line."""
+    """Load a strategy from a file; raise an error with each broken rule and its line if it is not legal here."""
     strategy, document = load_strategy(path)
     check_legal(strategy, document, model, cluster)
     return strategy
 
 
 def check_legal(strategy: Strategy, document: Document, model: ModelSpec, cluster: ClusterSpec) -> None:
-    """Refuse a strategy from a file that is not legal for the model on the cluster."""
+    """Raise DoesNotApplyError if a strategy from a file is not legal for the model on the cluster."""
     found = legality.problems(strategy, model, cluster)
     if found:
         problems = sorted(map(document.locate, found), key=lambda problem: problem.line)
@@ -50,7 +50,7 @@ def check_legal(strategy: Strategy, document: Document, model: ModelSpec, cluste
 
 
 def parse_strategy(document: Document) -> Strategy:
-    """The strategy that a document holds, right in form."""
+    """Return the strategy of a document, checking its form."""
     strategy = documents.parse(document, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=Strategy)
     problems = [document.locate(problem) for problem in _form_problems(strategy)]
     if problems:
@@ -59,28 +59,28 @@ def parse_strategy(document: Document) -> Strategy:
 
 
 def dump_strategy(strategy: Strategy) -> dict[str, Any]:
-    """The fields of a file that reads back as the same strategy."""
+    """Return the fields of a strategy file; reading them gives the same strategy."""
     return documents.dump(strategy, kind=SCHEMA_KIND, version=SCHEMA_VERSION)
 
 
 def save_strategy(path: Path | str, strategy: Strategy) -> None:
-    """Write a strategy as YAML, or as JSON where the file's name ends so."""
+    """Write a strategy as YAML, or as JSON if the file's name ends in `.json`."""
     documents.write(path, dump_strategy(strategy))
 
 
 def looks_like_file(name: str) -> bool:
-    """Whether a name can only be meant as a file's; the name of a preset is the alternative."""
+    """Whether a name must be a file's name; otherwise it may be the name of a preset."""
     return "/" in name or Path(name).suffix.lower() in (".yaml", ".yml", ".json")
 
 
 def is_bundle(document: Document) -> bool:
-    """Whether a document says that it is a bundle, of whatever version."""
+    """Whether a document says that it is a bundle, in any version."""
     value = document.value
     return isinstance(value, dict) and str(value.get("schema")).partition("/")[0] == f"autosync.{BUNDLE_KIND}"
 
 
 def part_of(document: Document, key: str) -> Document:
-    """The document under one key, as if it were a file of its own; the lines are those of the whole file."""
+    """Return the document under one key as if it were a file; its lines are still those of the whole file."""
     if key not in document.value:
         raise DocumentError([document.locate(Problem(what="is missing", rule=f"{key} is required", path=(key,)))])
     return dataclasses.replace(
@@ -92,7 +92,10 @@ def part_of(document: Document, key: str) -> Document:
 
 
 def _form_problems(strategy: Strategy) -> Iterator[Problem]:
-    """Names that no part can have. (The dataclass does not look: the search builds it thousands of times a second.)"""
+    """Yield a problem for each name that no part can have.
+
+    (The dataclass does not check names, because searches build it thousands of times a second.)
+    """
     for position, message in enumerate(strategy.messages):
         for index, name in enumerate(message.parts):
             try:

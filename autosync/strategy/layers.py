@@ -1,4 +1,4 @@
-"""Variables as people speak of them: fully connected layers, embeddings, and what is left."""
+"""Names variables as people do: as fully connected layers, embeddings, and other variables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def told_as_layers(variables: Sequence[str], model: ModelSpec | None) -> str:
-    """Several variables in a noun phrase: `the three fully connected layers (fc1, fc2, fc3) and 2 variables (a, b)`.
+    """Return a noun phrase such as `the three fully connected layers (fc1, fc2, fc3) and 2 variables (a, b)`.
 
-    A layer is all of one module: where its bias goes with its weight only the layer is spoken of.
+    A layer stands for all variables of one module: a bias among the variables is not named beside its layer.
     """
     if model is None:
         return _plain(variables)
@@ -35,7 +35,7 @@ def told_as_layers(variables: Sequence[str], model: ModelSpec | None) -> str:
 
 
 def _layers(kind: str, names: Sequence[str], model: ModelSpec) -> tuple[str, list[str]]:
-    """The layers of a kind whose main variable is among the names, in words, and the names of none of them."""
+    """Return words for the layers of a kind whose main variable is among the names, and the names in no such layer."""
     mains = [name for name in names if model.variable(name).kind == kind]
     if not mains:
         return "", list(names)
@@ -55,7 +55,7 @@ def _module(name: str) -> str:
 
 
 def _short(name: str, modules: set[str]) -> str:
-    """A layer by its module, where it has one of its own."""
+    """Return the name of a layer's module if it has one, else the variable's name."""
     module = _module(name)
     return module if module and module in modules else name
 

@@ -1,8 +1,9 @@
-"""Which strategies are legal for a model on a cluster, and which rule an illegal one breaks.
+"""Checks whether a strategy is legal for a model on a cluster, and finds the rules that it breaks.
 
-`problems` finds all mistakes at once and names each place in the strategy (`messages[2].synchroniser.server`), so that
-a file's line can be told. The rules come in three groups: the cut of the variables, the distribution of parts over
-messages, and what a message's synchroniser and codec need of its parts, of the optimizer and of the backend.
+`problems` finds all mistakes at once and names the place of each in the strategy (`messages[2].synchroniser.server`),
+so that errors can name the line of a file. There are three groups of rules: on the cut of variables, on the
+distribution of parts over messages, and on what a message's synchroniser and codec need of its parts, the optimizer and
+the backend.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from autosync.strategy.synchronisers.rules import Finding, MessageFacts
 
 MAX_PARTS = 4096
 MAX_SLICES = 65_536
-"""As many slices as a model's bytes may be cut into: a plan has operations for each of them."""
+"""The most slices into which a model's bytes may be cut, because a plan has operations for each slice."""
 
 TOGETHER = "updates all of them together"
 UNTRIED = "was not tried for that (profile the model again)"
@@ -29,14 +30,14 @@ SUMMABLE_ONLY = "only a codec whose results can be summed: cast"
 
 
 def check(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> None:
-    """Refuse a strategy that is not legal, with every rule it breaks."""
+    """Raise DoesNotApplyError with every rule that a strategy breaks, if it is not legal."""
     found = problems(strategy, model, cluster)
     if found:
         raise DoesNotApplyError(found)
 
 
 def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list[Problem]:
-    """Every rule that a strategy breaks for this model on this cluster; none if it is legal."""
+    """Return every rule that a strategy breaks for this model on this cluster; none if it is legal."""
     cut = list(_partition_problems(strategy, model))
     if cut:
         return cut
@@ -51,14 +52,14 @@ def problems(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list
 
 
 def smallest_slice_bytes(model: ModelSpec) -> int:
-    """The smallest slices that a message of the model may be cut into, whatever travels in it."""
+    """Return the smallest slice size that any message of the model may have."""
     return -(-model.num_bytes // MAX_SLICES)
 
 
 def message_problems(
     message: Message, parts: Sequence[Part], model: ModelSpec, cluster: ClusterSpec, path: Path = ()
 ) -> list[Problem]:
-    """Every rule that one message of these parts breaks by itself."""
+    """Return every rule that one message with these parts breaks by itself."""
     return list(_Rules(model, cluster).problems(message, parts, path))
 
 
@@ -125,7 +126,7 @@ def _unknown(what: str, name: str, known: Sequence[str], path: Path) -> Problem:
 
 
 class _Rules:
-    """The rules of single messages, with all that they ask of model, cluster and backend looked up once."""
+    """The rules for single messages; facts of the model, the cluster and the backend are looked up once."""
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         self.model = model
@@ -135,7 +136,7 @@ class _Rules:
         self.nodes = {node.name: node for node in cluster.nodes}
 
     def problems(self, message: Message, parts: Sequence[Part], path: Path) -> Iterator[Problem]:
-        """Every rule this message breaks."""
+        """Yield every rule that this message breaks."""
         groups = (
             self._form(parts),
             self._synchroniser(message, parts),

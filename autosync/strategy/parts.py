@@ -1,4 +1,4 @@
-"""Parts: how a variable is cut, and where each part lies, how large it is and what it is made of."""
+"""Parts of variables: how a variable is cut, and the place and size of each part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autosync.documents import STRICT
 from autosync.specs.model import ITEM_BYTES, Variable
 
 INDEX_BYTES = 8
-"""Of a row that travels alone: which one it is."""
+"""The bytes of the index that travels with a row."""
 
 
 _PART = re.compile(r"(?P<variable>[^\[\]]+)(\[(?P<index>0|[1-9][0-9]*)\])?")
@@ -35,7 +35,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PartName:
-    """A part of a variable: `fc.weight[2]`, or the whole of it: `fc.weight`."""
+    """The name of a part of a variable, such as `fc.weight[2]`, or of the whole variable, `fc.weight`."""
 
     variable: str
     index: int = 0
@@ -47,7 +47,7 @@ class PartName:
     @staticmethod
     @functools.lru_cache(maxsize=65536)
     def parse(text: str) -> PartName:
-        """Read `VARIABLE` or `VARIABLE[INDEX]`; searches read the same few over and over."""
+        """Parse `VARIABLE` or `VARIABLE[INDEX]`; results are cached, as searches parse the same few names often."""
         match = _PART.fullmatch(text) if len(text) <= 4096 else None
         if match is None:
             raise ValueError(f"{text!r} names no part (VARIABLE or VARIABLE[INDEX])")
@@ -57,7 +57,7 @@ class PartName:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`begin` to `end` of a variable along `axis`; a variable that is not partitioned is one part."""
+    """A part of a variable: its elements from `begin` to `end` along `axis`; an uncut variable is one part."""
 
     name: PartName
     variable: Variable
@@ -80,11 +80,11 @@ class Part:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Parts are laid out and counted in the order in which their gradients become ready."""
+        """A key that sorts parts by the order in which gradients become ready, then by their number."""
         return (self.variable.ready, self.name.index)
 
     def touched_rows(self) -> tuple[float, int]:
-        """Rows of an embedding's part that one rank touches in a step: expected (its share), and at most."""
+        """Return the rows of an embedding's part that a rank touches in a step: the expected and the largest number."""
         variable = self.variable
         assert variable.touched_rows is not None, "embeddings only"
         assert variable.max_touched_rows is not None, "embeddings only"
@@ -95,25 +95,25 @@ class Part:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of an embedding's part with its index."""
+        """The bytes of one row of an embedding's part with its index."""
         return INDEX_BYTES + self.shape[1] * ITEM_BYTES[self.variable.dtype]
 
     @property
     def smaller_side(self) -> int:
-        """The smaller side of the matrix that PowerSGD makes of a part: its first axis against all others."""
+        """The smaller side of the matrix that PowerSGD makes of a part: the first axis by the product of all others."""
         shape = self.shape
         rows = shape[0] if shape else 1
         return min(rows, math.prod(shape) // rows)
 
     @property
     def factor_bytes(self) -> int:
-        """Bytes of the two factors of one rank's gradient of a linear variable's part."""
+        """The bytes of the two factors of one rank's gradient, for a part of a linear variable."""
         assert self.variable.factor_rows is not None, "linear variables only"
         return self.variable.factor_rows * sum(self.shape) * ITEM_BYTES[self.variable.dtype]
 
 
 def parts_of(variable: Variable, partition: Partition | None) -> tuple[Part, ...]:
-    """The parts of one variable."""
+    """Return the parts of one variable."""
     if partition is None:
         rows = variable.shape[0] if variable.shape else 1
         return (Part(PartName(variable.name), variable, 0, 0, rows),)

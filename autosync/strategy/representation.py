@@ -1,10 +1,10 @@
 """The strategy: a complete answer to how a model's gradients are synchronised on a cluster.
 
-Two things make a strategy. `partitions` cut variables into parts along an axis. `messages` say what travels together:
-each part is in exactly one message, and a message has one value for every other aspect (synchroniser with its topology
-and placement, codec, priority, slice size, lane). So parts that travel as one cannot disagree, by construction. How far
-transfers may overlap compute holds for the whole step. The order in which messages and parts are written has no
-meaning; order is what `priority` and `lane` say.
+A strategy has two main fields. `partitions` cut variables into parts along an axis. `messages` say which parts travel
+together: each part is in exactly one message, and a message has one value for every other aspect (synchroniser with its
+topology and placement, codec, priority, slice size, lane). So parts of one message cannot have different settings. How
+far transfers may overlap compute is set for the whole step. The order in which messages and parts are written has no
+meaning; `priority` and `lane` set the order of transfers.
 
 Classes: `exact` keeps the mathematics of single-process training up to rounding, `lossy` has a codec that changes
 gradients, `stale` uses parameters that miss updates (staleness above 0, or averaging less often than every step).
@@ -37,10 +37,10 @@ StrategyClass = Literal["exact", "lossy", "stale"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Parts that travel as one, and how.
+    """Parts that travel together, and the settings of their transfers.
 
-    `priority` decides among lanes that have something to send: 0 goes first. Within a `lane` messages go in a fixed
-    order, that in which their gradients become ready. `slice_bytes` cuts a long message so that others can overtake.
+    `priority` decides between lanes that have transfers ready: 0 goes first. Within a `lane` messages go in the order
+    in which their gradients become ready. `slice_bytes` cuts a long message into slices, so that others can overtake.
     """
 
     __pydantic_config__ = STRICT
@@ -67,8 +67,8 @@ class Message:
 class Strategy:
     """How every variable is synchronised and how transfers are scheduled.
 
-    `overlap` says how long a transfer may take its time: until backward returns, or on into the next forward pass up to
-    each parameter's next use.
+    `overlap` says how long a transfer may last: until backward returns, or into the next forward pass, until each
+    parameter's next use.
     """
 
     __pydantic_config__ = STRICT
@@ -84,7 +84,7 @@ class Strategy:
 
     @property
     def classes(self) -> frozenset[StrategyClass]:
-        """`lossy` and `stale` where they hold; `exact` where neither does."""
+        """The classes of the strategy: `lossy`, `stale` or both, or else `exact`."""
         found: set[StrategyClass] = set()
         for message in self.messages:
             if message.codec is not None:
@@ -95,7 +95,7 @@ class Strategy:
 
     @property
     def num_lanes(self) -> int:
-        """How many lanes its messages are dealt to. Whatever counts the lanes of a strategy or its plan asks this."""
+        """The number of lanes that messages use. All code that counts a strategy's or a plan's lanes reads this."""
         return len({message.lane for message in self.messages})
 
     @property
@@ -104,7 +104,7 @@ class Strategy:
 
 
 def all_parts(strategy: Strategy, model: ModelSpec) -> Mapping[str, Part]:
-    """Every part of every variable under a strategy, by its name."""
+    """Return every part of every variable under a strategy, by name."""
     found: dict[str, Part] = {}
     for variable in model.variables:
         for part in parts_of(variable, strategy.partitions.get(variable.name)):

@@ -1,4 +1,4 @@
-"""Words and tables in which strategies are shown to people."""
+"""Formats words and tables that show strategies to people."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>0|[1-9][0-9]*)")
 
 
 def count(number: int, what: str) -> str:
-    """`1 message`, `3 messages`, `2 classes`."""
+    """Return a number with its noun: `1 message`, `3 messages`, `2 classes`."""
     if number == 1:
         return f"1 {what}"
     return f"{number} {what}es" if what.endswith("s") else f"{number} {what}s"
 
 
 def abbreviated(names: Sequence[str], *, most: int = 3) -> str:
-    """`a, b, c and 4 more`; a single name more is named as well."""
+    """Return a list such as `a, b, c and 4 more`; one name above `most` is still listed."""
     if len(names) <= most + 1:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 def runs(names: Sequence[str]) -> str:
-    """Names that count up, drawn together: `node-0..2, big`."""
+    """Return a list of names in which names with consecutive numbers are joined: `node-0..2, big`."""
     found: list[tuple[str, int | None, int | None]] = []
     for name in names:
         match = _NUMBERED.fullmatch(name)
@@ -45,19 +45,19 @@ def _run(stem: str, first: int | None, last: int | None) -> str:
 
 
 def natural(name: str) -> list[Any]:
-    """A key that sorts node-10 after node-9."""
+    """Return a sort key that puts node-10 after node-9."""
     stem = name.rstrip("0123456789")
     return [stem, int(name[len(stem) :] or -1)]
 
 
 def spread(numbers: Sequence[int]) -> str:
-    """`4`, or `2 to 7`."""
+    """Return the range of numbers: `4`, or `2 to 7`."""
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
 
 
 def settings(value: Any) -> str:
-    """A synchroniser or codec in one phrase: its kind, then what is not at its default: `all_reduce topology=ring`."""
+    """Return a synchroniser or codec in one phrase, its kind and non-default fields: `all_reduce topology=ring`."""
     plain = to_plain(value)
     return " ".join([plain.pop("kind"), *_assignments(plain)])
 
@@ -75,7 +75,7 @@ def _assignments(plain: dict[str, Any]) -> list[str]:
 
 
 def format_table(rows: Sequence[Sequence[str]], *, header: Sequence[str], right: Sequence[str] = ()) -> str:
-    """Columns of plain text under a header, those named in `right` flushed right; empty columns are left out."""
+    """Format rows as plain text columns under a header, without empty columns; those in `right` are flush right."""
     columns = [(name, [row[index] for row in rows]) for index, name in enumerate(header)]
     lines = [""] * (len(rows) + 1)
     for name, cells in columns:

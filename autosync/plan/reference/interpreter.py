@@ -29,7 +29,7 @@ from autosync.plan.types import Local, Plan, Transfer
 PACES = (0.0, 0.3, 1.0, 1.0, 1.0, 1.0)
 """The probabilities with which an agent is tried in a pass.
 
-An agent with pace 0 goes on only when no other can, so the others may be several steps ahead of it.
+An agent with pace 0 goes on only when no other agent can, so others may be several steps ahead.
 """
 
 Agent: TypeAlias = tuple[Literal["compute", "local", "lane"], int, int]
@@ -40,8 +40,8 @@ Agent: TypeAlias = tuple[Literal["compute", "local", "lane"], int, int]
 class Outcome:
     """The result of a run, after all transfers of the last step.
 
-    `parameters` has each worker's parameters, `sent` every transfer that took place, and `residuals` what error feedback
-    holds back, by rank and region.
+    `parameters` has each worker's parameters, `sent` every transfer that took place, and `residuals` what error
+    feedback holds back, by rank and region.
     """
 
     parameters: Sequence[dict[str, Array]]
@@ -70,7 +70,7 @@ class _Run:
         self._locals: dict[tuple[int, int], list[int]] = {}
         self._begun = [0] * len(plan.ranks)
         self._paces: dict[Agent, float] = {}
-        # Agents that could not go on, with their rank's `news` at that time. They are tried again once it grows.
+        # The agents that could not go on, with the `news` of their rank then. They are tried again when it grows.
         self._tried: dict[Agent, int] = {}
 
     def run(self) -> Outcome:

@@ -1,1 +1,1 @@
-"""Strategies as settings of stock engines: what a user can have without our runtime."""
+"""Writes strategies as settings of stock engines, for users who do not use our runtime."""

@@ -1,12 +1,13 @@
-"""Which strategies stock DDP can express, by which settings, and what buckets any settings make.
+"""Finds the settings with which stock DDP does what a strategy says, and the buckets that settings make.
 
-**What DDP does.** One all-reduce a bucket by the backend's own algorithm, launched in one order while backward runs
-and done when it returns. After its first step DDP fills buckets in the order in which gradients became ready, each
-dtype by itself, and closes the k-th of a dtype when it reaches the k-th cap. So a strategy can be expressed where each
-message is a run of whole gradients in that order, and one list of caps closes all of them: a cap may lie anywhere above
-the size without the last gradient up to the whole size, and of that range the roundest number is taken.
+**What DDP does.** DDP runs one all-reduce for each bucket, with the backend's own algorithm, launches them in one order
+while backward runs, and finishes them before backward returns. After its first step DDP fills buckets in the order in
+which gradients became ready, for each dtype separately, and closes the k-th bucket of a dtype when it reaches the k-th
+cap. So DDP can express a strategy if each message is a run of whole gradients in that order, and if one list of caps
+closes all of them. A cap may be any size that is larger than the bucket without its last gradient and not larger than
+the bucket; the roundest number of this range is taken.
 
-Everything else is refused with its reason. A codec on all gradients is one of torch's communication hooks or nothing.
+All other strategies are refused with a reason. A codec must be one of torch's communication hooks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RULE = "what stock DDP does: one all-reduce of whole gradients a bucket, in the 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The caps that close a bucket where it ends: above `low`, up to `high` bytes (the last bucket takes any)."""
+    """The caps that close a bucket at its last gradient: above `low`, up to `high` bytes (None: any)."""
 
     low: int
     high: int | None
@@ -52,9 +53,10 @@ class _Range:
 def settings_for(
     strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, *, gradient_as_bucket_view: bool = True
 ) -> DdpSettings:
-    """The settings by which stock DDP does what a legal strategy says; refused with all reasons if there are none.
+    """Return the settings with which stock DDP does what a legal strategy says.
 
-    Gradients are views into their buckets unless told otherwise, as under our engine: that saves their copy.
+    Raises DoesNotApplyError with the reasons if there are no such settings. By default gradients are views into their
+    buckets, as in our engine, which saves a copy.
     """
     form, model, frozen = _without_idle(canonical(strategy, model, cluster), model)
     reasons = list(_reasons(form, model, cluster))
@@ -74,15 +76,15 @@ def settings_for(
 
 
 def why_not_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> list[str]:
-    """What in a legal strategy stock DDP cannot express; nothing if it can express it all."""
+    """Return the reasons why stock DDP cannot express a legal strategy; none if it can."""
     form, model, _ = _without_idle(canonical(strategy, model, cluster), model)
     return list(_reasons(form, model, cluster))
 
 
 def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec, tuple[str, ...]]:
-    """A strategy and a model without what got no gradient in the profiled steps, and the names of that.
+    """Return a strategy and a model without the variables that got no gradient in the profiled steps, and their names.
 
-    DDP waits for every parameter that can be trained, so these are frozen first.
+    DDP waits for the gradient of every trainable parameter, so these must be frozen first.
     """
     idle = {variable.name for variable in model.variables if variable.idle}
     unused = tuple(parameter.name for parameter in model.untrained if parameter.reason == "unused")
@@ -113,7 +115,7 @@ def _without_idle(form: Strategy, model: ModelSpec) -> tuple[Strategy, ModelSpec
 
 
 def buckets_under(settings: DdpSettings, model: ModelSpec, cluster: ClusterSpec) -> list[list[Variable]]:
-    """The buckets that DDP has once it has rebuilt them, in the order in which they close; sparse gradients alone."""
+    """Return DDP's buckets after it has rebuilt them, in the order in which they close; a sparse gradient is alone."""
     rebuilds = settings.static_graph or not settings.find_unused_parameters
     variables = in_ready_order(model.variables) if rebuilds else list(model.variables)
     variables = [variable for variable in variables if variable.name not in settings.frozen]
@@ -146,7 +148,7 @@ def _reasons(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Iterator
 
 
 def _message_reasons(message: Message, model: ModelSpec, cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
-    """A variable of a message, and what DDP does not do with it."""
+    """Yield variables of a message, each with what DDP cannot do with it."""
     synchroniser = message.synchroniser
     names = [PartName.parse(name) for name in message.parts]
     first = names[0].variable
@@ -176,7 +178,7 @@ def _hook(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Hook:
 
 
 def _apart(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpec) -> str:
-    """What tears a message apart in the order in which gradients become ready, in words; empty if nothing does."""
+    """Return why a message is no run of gradients in the order in which they become ready; empty if all are runs."""
     home = {name: position for position, message in enumerate(messages) for name in message.parts}
     open_of: dict[str, Variable] = {}
     closed: dict[int, tuple[Variable, Variable]] = {}
@@ -195,7 +197,7 @@ def _apart(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpec) 
 
 
 def _by_dtype(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpec) -> list[list[list[Variable]]]:
-    """For each dtype its buckets, each in the order in which gradients come."""
+    """Return the buckets of each dtype, each in the order in which gradients become ready."""
     known = variables_by_name(model)
     found: dict[str, list[list[Variable]]] = {}
     for message in messages:
@@ -206,7 +208,7 @@ def _by_dtype(messages: Sequence[Message], model: ModelSpec, cluster: ClusterSpe
 
 
 def _ranges(buckets_of_dtypes: Sequence[Sequence[Sequence[Variable]]]) -> list[_Range]:
-    """For each k the caps that close the k-th bucket of every dtype."""
+    """Return for each k the caps that close the k-th bucket of every dtype."""
     found: list[_Range] = []
     for buckets in buckets_of_dtypes:
         for position, bucket in enumerate(buckets):
@@ -221,7 +223,7 @@ def _ranges(buckets_of_dtypes: Sequence[Sequence[Sequence[Variable]]]) -> list[_
 
 
 def _with_caps(settings: DdpSettings, ranges: Sequence[_Range]) -> DdpSettings:
-    """The least that must be said: nothing, one cap, or a list whose last cap repeats."""
+    """Return the settings with as few caps as possible: none, one cap, or a list whose last cap repeats."""
     if not ranges:
         return settings
     defaults = (DEFAULT_FIRST_CAP_BYTES, *[DEFAULT_CAP_BYTES] * (len(ranges) - 1))
@@ -245,7 +247,7 @@ def _with_caps(settings: DdpSettings, ranges: Sequence[_Range]) -> DdpSettings:
 
 
 def _roundest_mib(limit: _Range) -> float:
-    """Of the caps of a range one with the fewest digits, in MiB; DDP rounds down to bytes."""
+    """Return a cap in this range, in MiB, with as few digits as possible; DDP rounds down to bytes."""
     if limit.high is None:
         return float(limit.low // MIB + 1)
     for digits in range(7):

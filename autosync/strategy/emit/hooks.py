@@ -1,4 +1,4 @@
-"""Codecs as torch's communication hooks, which see whole buckets."""
+"""Finds torch's communication hook for the codecs of messages; a hook sees whole buckets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autosync.strategy.presets.lossy import is_worth_factors
 from autosync.strategy.representation import Message
 
 TORCH_COMPRESSION_RATE = 2.0
-"""`min_compression_rate` of torch's PowerSGD: what is not made smaller by this much is left as it is."""
+"""`min_compression_rate` of torch's PowerSGD: it leaves gradients as they are that it cannot shrink by this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """The hook of some all-reduced messages and the buckets that it sees; or the reason why none does what they say."""
+    """The hook of all-reduced messages and the buckets that it sees, or the reason why torch has no such hook."""
 
     codec: Cast | PowerSGD | None = None
     messages: tuple[Message, ...]
@@ -25,7 +25,7 @@ class Hook:
 
 
 def hook_of(messages: Sequence[Message], model: ModelSpec, backend: str) -> Hook:
-    """What must be registered with DDP so that it encodes as these messages do."""
+    """Return the hook with which DDP encodes as these messages do."""
     codecs = {message.codec for message in messages}
     found = Hook(messages=tuple(messages))
     if codecs <= {None}:
@@ -49,7 +49,10 @@ def hook_of(messages: Sequence[Message], model: ModelSpec, backend: str) -> Hook
 
 
 def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -> Hook:
-    """torch's PowerSGD looks for itself what of a bucket is worth it; the rest of the bucket is all-reduced as one."""
+    """Return the hook of PowerSGD if it compresses the same variables as these messages.
+
+    torch's PowerSGD decides by itself which variables of a bucket to compress; it all-reduces the others together.
+    """
     known = variables_by_name(model)
     for message in messages:
         for name in message.parts:
@@ -62,7 +65,7 @@ def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -
 
 
 def _joined(messages: Sequence[Message], model: ModelSpec) -> tuple[Message, ...]:
-    """Messages that take turns in the order of gradients, made one: what a bucket holds of both kinds."""
+    """Join messages that overlap in the order of gradients: a bucket holds compressed and other gradients."""
     known = variables_by_name(model)
 
     def span(message: Message) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Settings of stock DDP as a Python file that a training script imports, and as fields for programs."""
+"""Writes settings of stock DDP as a Python file that a training script imports, and as fields for programs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted:
-    """A strategy as settings of an engine: a Python file with a function `wrap(model)`, and the same as fields."""
+    """Settings of an engine: a Python file with a function `wrap(model)`, and the same settings as fields."""
 
     python: str
     fields: dict[str, Any]
 
 
 def emit_ddp(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Emitted:
-    """A strategy as settings of torch's DistributedDataParallel; refused with the reasons where it has none."""
+    """Return a strategy as settings of torch's DistributedDataParallel; raise DoesNotApplyError if DDP cannot do it."""
     return emit_settings(settings_for(strategy, model, cluster), strategy, model, cluster)
 
 
 def emit_settings(settings: DdpSettings, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Emitted:
-    """Settings that express a strategy; a strategy says nothing of DDP's flags."""
+    """Return settings that express a strategy as a file and as fields; DDP's flags come from the settings alone."""
     buckets = buckets_under(settings, model, cluster)
     notes = _notes(settings, buckets, model, cluster)
     return Emitted(
@@ -60,7 +60,7 @@ def emit_settings(settings: DdpSettings, strategy: Strategy, model: ModelSpec, c
 
 
 def call(settings: DdpSettings) -> str:
-    """The constructor's call on one line."""
+    """Return the call of DDP's constructor on one line."""
     arguments = [f"{name}={as_python(value)}" for name, value in settings.arguments().items()]
     return f"DistributedDataParallel({', '.join(['model', *arguments])})"
 
@@ -70,7 +70,7 @@ def _size(bucket: list[Variable]) -> int:
 
 
 def _notes(settings: DdpSettings, buckets: list[list[Variable]], model: ModelSpec, cluster: ClusterSpec) -> list[str]:
-    """What whoever uses the settings should know."""
+    """Return notes that users of the settings should know."""
     smallest, largest = (units.format_size(size) for size in (min(map(_size, buckets)), max(map(_size, buckets))))
     span = largest if smallest == largest else f"{smallest} to {largest}"
     found = [
@@ -141,7 +141,7 @@ def _frozen_lines(settings: DdpSettings) -> list[str]:
 
 
 def _as_text(text: str) -> str:
-    """Within a docstring: whatever a file calls its model is neither the docstring's end nor an escape."""
+    """Return text that is safe within a docstring: without quotes that end it, and without escapes."""
     return text.encode("unicode_escape").decode("ascii").replace('"', "'")
 
 
@@ -150,7 +150,7 @@ def _as_string(text: str) -> str:
 
 
 def _hook_lines(settings: DdpSettings) -> tuple[list[str], list[str]]:
-    """The import that a hook needs, and how it is registered."""
+    """Return the import lines of a hook and the lines that register it."""
     hooks = "torch.distributed.algorithms.ddp_comm_hooks"
     match settings.hook:
         case Cast(dtype=dtype):

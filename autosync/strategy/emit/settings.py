@@ -1,4 +1,4 @@
-"""What torch's DistributedDataParallel can be told, as plain values: constructor arguments, a hook, what to freeze."""
+"""Settings of torch's DistributedDataParallel as plain values: constructor arguments, a hook, frozen parameters."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_C
 Argument = bool | float | list[float]
 
 START_POWER_SGD_STEP = 2
-"""The first step in which torch lets PowerSGD begin where it feeds errors back."""
+"""The earliest step in which torch lets PowerSGD with error feedback begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpSettings:
-    """DistributedDataParallel as it ships, but for what is given here.
+    """Settings of DistributedDataParallel; fields at their defaults leave it as it ships.
 
-    The fields up to `batched_grad_copy` are constructor arguments of these names. `bucket_cap_mb_list` (torch 2.13)
-    gives each bucket its own cap and the last cap to all that follow. `hook` is what gradients are encoded by, one of
-    torch's communication hooks. `frozen` are parameters that are to need no gradient, because they never get one: DDP
-    waits for the gradients of all others.
+    The fields up to `batched_grad_copy` are constructor arguments with the same names. `bucket_cap_mb_list` (torch
+    2.13) gives each bucket its own cap, and the last cap to all further buckets. `hook` is the codec of one of torch's
+    communication hooks. `frozen` names parameters that never get a gradient; they must be set to need none, because
+    DDP waits for the gradients of all others.
     """
 
     bucket_cap_mb: float | None = None
@@ -44,12 +44,12 @@ class DdpSettings:
 
     @property
     def is_stock(self) -> bool:
-        """Whether DDP ships so; what it needs to run a model with unused parameters at all counts as that."""
+        """Whether these are DDP's defaults; `find_unused_parameters` may be set, because some models need it."""
         return not (self.arguments().keys() - {"find_unused_parameters"}) and self.hook is None and not self.frozen
 
     @property
     def limits_bytes(self) -> tuple[int, ...]:
-        """At which size each bucket is closed, the last repeats; rounded as DDP rounds."""
+        """The sizes at which buckets are closed, in bytes, rounded as DDP rounds; the last one repeats."""
         if self.bucket_cap_mb_list:
             return tuple(int(cap * MIB) for cap in self.bucket_cap_mb_list)
         if self.bucket_cap_mb is not None:
@@ -58,11 +58,11 @@ class DdpSettings:
 
     @property
     def least_torch(self) -> str:
-        """The first version of torch that is known to take these arguments."""
+        """The first version of torch that is known to accept these arguments."""
         return "2.13" if self.bucket_cap_mb_list or self.batched_grad_copy else "2.6"
 
     def arguments(self) -> dict[str, Argument]:
-        """The constructor's arguments, those at their defaults left out."""
+        """Return the constructor's arguments, without those at their defaults."""
         found: dict[str, Argument] = {}
         if self.bucket_cap_mb is not None:
             found["bucket_cap_mb"] = self.bucket_cap_mb
@@ -77,13 +77,13 @@ class DdpSettings:
         return {**found, **{name: True for name, is_set in flags.items() if is_set}}
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain values, for ranks and files."""
+        """Return the settings as plain values, for ranks and files."""
         caps, frozen = list(self.bucket_cap_mb_list), list(self.frozen)
         return {**asdict(self), "bucket_cap_mb_list": caps, "frozen": frozen}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> DdpSettings:
-        """What `to_plain` gave."""
+        """Make settings from the result of `to_plain`."""
         hook = plain["hook"]
         if hook is not None:
             hook = Cast(**hook) if hook["kind"] == "cast" else PowerSGD(**hook)
@@ -91,7 +91,7 @@ class DdpSettings:
         return cls(**{**plain, "hook": hook, "bucket_cap_mb_list": caps, "frozen": tuple(plain["frozen"])})
 
     def __str__(self) -> str:
-        """`DDP(bucket_cap_mb=8, gradient_as_bucket_view=True)`."""
+        """Return a text such as `DDP(bucket_cap_mb=8, gradient_as_bucket_view=True)`."""
         words = [f"{name}={_python(value)}" for name, value in self.arguments().items()]
         if self.hook is not None:
             words.append(f"hook={self.hook.kind}")
@@ -105,14 +105,17 @@ def _python(value: Argument) -> str:
 
 
 def as_python(value: Argument) -> str:
-    """An argument as Python source; caps to the last digit that matters."""
+    """Return an argument as Python source, with all digits of caps."""
     if isinstance(value, list):
         return f"[{', '.join(map(as_python, value))}]"
     return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
 
 
 def as_it_ships(model: ModelSpec, *, is_replayed: bool) -> DdpSettings:
-    """Stock DDP with nothing but what it needs to run the model at all; a replayed model has no unused parameters."""
+    """Return the settings of stock DDP for a model: the defaults, with `find_unused_parameters` if the model needs it.
+
+    A replayed model has no unused parameters.
+    """
     unused = any(parameter.reason == "unused" for parameter in model.untrained)
     unused = unused or any(variable.idle for variable in model.variables)
     return DdpSettings(find_unused_parameters=unused and not is_replayed)

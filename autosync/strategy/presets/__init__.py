@@ -1,8 +1,8 @@
-"""Strategy builders that reproduce known hand-designed systems, each citing where its rule comes from.
+"""Presets: strategy builders that reproduce known hand-designed systems, each with the source of its rule.
 
-A preset is a function `(model, cluster, *, options) -> Strategy`. `build_preset` holds what it built against the
-rules of legality, so what comes out is legal, or refused with a reason. Other packages add presets through the
-entry-point group `autosync.presets`.
+A preset is a function `(model, cluster, *, options) -> Strategy`. `build_preset` checks the strategy that it builds, so
+a preset gives a legal strategy or an error with the reason. Other packages add presets through the entry-point group
+`autosync.presets`.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ PRESETS = Registry(
 
 
 def preset_names() -> tuple[str, ...]:
-    """All known presets, sorted."""
+    """Return the names of all known presets, sorted."""
     return PRESETS.names()
 
 
 def preset_summary(name: str) -> str:
-    """What a preset does, in one line."""
+    """Return what a preset does, in one line: the first line of its docstring."""
     return (inspect.getdoc(PRESETS.get(name)) or "").partition("\n")[0]
 
 
 def preset_options(name: str) -> Mapping[str, Any]:
-    """The options of a preset with their defaults."""
+    """Return the options of a preset with their defaults."""
     parameters = inspect.signature(PRESETS.get(name)).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def build_preset(name: str, model: ModelSpec, cluster: ClusterSpec, **options: Any) -> Strategy:
-    """The strategy of a preset for a model on a cluster: legal, or refused with the reason.
+    """Return the strategy of a preset for a model on a cluster; raise an error with the reason if it is not legal.
 
-    It is named after the preset and the options given: `ddp`, `ddp_cap(cap_bytes=4000000)`.
+    The strategy is named after the preset and the given options: `ddp`, `ddp_cap(cap_bytes=4000000)`.
     """
     preset = PRESETS.get(name)
     known = preset_options(name)
@@ -88,7 +88,7 @@ def build_preset(name: str, model: ModelSpec, cluster: ClusterSpec, **options: A
         strategy: Strategy = preset(model, cluster, **options)
         legality.check(strategy, model, cluster)
     except InputError as error:
-        # The reason must be readable where several presets are built at once.
+        # The preset's name makes the reason readable where several presets are built at once.
         raise error.within("preset", name) from error
     given = ", ".join(f"{option}={value}" for option, value in options.items())
     return replace(strategy, name=f"{name}({given})" if given else name)

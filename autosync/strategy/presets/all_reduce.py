@@ -1,4 +1,4 @@
-"""All-reduce of dense gradients: one a variable, or in buckets and within nodes first."""
+"""The presets of all-reduce: one for each variable, or buckets that are first reduced within nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autosync.strategy.synchronisers.base import Topology
 def all_reduce_per_variable(model: ModelSpec, cluster: ClusterSpec, *, topology: str = "native") -> Strategy:
     """One all-reduce for each gradient, as soon as it is ready, over the topology asked for.
 
-    The most overlap and the most messages. Rows of embeddings are gathered.
+    This gives the most overlap and the most messages. Rows of embeddings are gathered.
 
     Source: Horovod without tensor fusion (`HOROVOD_FUSION_THRESHOLD=0`; Sergeev and Del Balso, "Horovod", 2018) and
     AutoDist's `AllReduce` with `chunk_size=1` (autodist/strategy/all_reduce_strategy.py); wait-free backpropagation
@@ -42,8 +42,8 @@ def hierarchical(
 ) -> Strategy:
     """Buckets as in ddp_cap, reduced within each node first, then between nodes, then spread within nodes.
 
-    Needs a cluster of several nodes of which one has several ranks; elsewhere it is `ddp_cap`. Rows of embeddings are
-    gathered.
+    Needs a cluster with several nodes, one of them with several ranks; on other clusters use `ddp_cap`. Rows of
+    embeddings are gathered.
 
     Source: Horovod's `NCCLHierarchicalAllreduce` (horovod/common/ops/nccl_operations.cc,
     `HOROVOD_HIERARCHICAL_ALLREDUCE`); Jia et al., "Highly Scalable Deep Learning Training System with
@@ -62,5 +62,5 @@ def hierarchical(
 
 
 def topology_option(value: object) -> Topology:
-    """A topology of all-reduce."""
+    """Return an option's value as a topology of all-reduce; raise InputError if it is none."""
     return cast("Topology", word_option("topology", value, get_args(Topology)))

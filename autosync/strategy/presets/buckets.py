@@ -1,10 +1,10 @@
-"""Buckets: the rule by which torch's Reducer merges gradients.
+"""Merges gradients into buckets by the rule of torch's Reducer.
 
-From torch 2.13: `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets` in
+The rule is from torch 2.13: `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets` in
 torch/csrc/distributed/c10d/reducer.cpp, and `_BucketCapacityConfig` and `DistributedDataParallel._ddp_init_helper` in
-torch/nn/parallel/distributed.py. Buckets of each dtype fill in the order given. A bucket is closed when its size
-*reaches* its limit, so it overshoots by up to a gradient. Each dtype walks through the limits by itself, and the last
-limit repeats.
+torch/nn/parallel/distributed.py. The buckets of each dtype are filled in the given order. A bucket is closed when its
+size *reaches* its limit, so it may exceed the limit by up to one gradient. Each dtype goes through the limits by
+itself, and the last limit repeats.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DEFAULT_FIRST_CAP_BYTES = MIB
 def assign_by_size(
     variables: Iterable[Variable], limits_bytes: Sequence[int], stands_alone: Callable[[Variable], bool]
 ) -> list[list[Variable]]:
-    """Buckets of variables, filled in the order given; what stands alone (a sparse gradient) is a bucket by itself.
+    """Fill buckets with variables in the given order; a variable that stands alone (a sparse gradient) gets its own.
 
-    Buckets are in the order in which they were closed; what is open at the end follows.
+    Returns the buckets in the order in which they were closed, then those that are still open at the end.
     """
     closed: list[list[Variable]] = []
     filling: dict[str, list[Variable]] = {}
@@ -55,9 +55,9 @@ def ready_buckets(
     *,
     stands_alone: Callable[[Variable], bool] = lambda _: False,
 ) -> tuple[Message, ...]:
-    """Messages of buckets in the order in which gradients come, under one synchroniser.
+    """Return messages of buckets in the order in which gradients become ready, all with one synchroniser.
 
-    The rows of a variable that stands alone are gathered apart.
+    The rows of a variable that stands alone are gathered in a message of their own.
     """
     buckets = assign_by_size(in_ready_order(model.variables), limits_bytes, stands_alone)
     return bucket_messages(buckets, synchroniser, stands_alone)
@@ -66,7 +66,7 @@ def ready_buckets(
 def bucket_messages(
     buckets: Iterable[Sequence[Variable]], synchroniser: AllReduce | Sharded, stands_alone: Callable[[Variable], bool]
 ) -> tuple[Message, ...]:
-    """One message a bucket."""
+    """Return one message for each bucket."""
     return tuple(
         rows_message(bucket[0])
         if stands_alone(bucket[0])

@@ -1,4 +1,4 @@
-"""BytePS: spare machines and the workers' own sum gradients, each as much as its link can carry."""
+"""The preset of BytePS: spare machines and the workers' own machines sum gradients, in proportion to their links."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def byteps(
 ) -> Strategy:
     """Pieces of 4 MB summed on spare nodes and on the workers' own, as much on each as keeps all links equally busy.
 
-    Ranks of a node sum among themselves first. Where no link is faster than another the shares are those of the paper:
-    of n nodes that work and k that only serve, k < n, a server sums 2(n-1)/(n² + kn - 2k) of all bytes and a worker's
-    node (n-k)/(n² + kn - 2k). In general a node has the share with which its link is done when all others are. Pieces
-    go, in the order of declaration, to the node that has least of its share, where the original draws by a hash.
-    Servers only add up: workers update. What the next forward pass uses first goes first, and may go on into that
-    pass. Each server has a lane for each of up to four bands of use, as far as `num_lanes` go. Embeddings are dense.
+    The ranks of a node sum among themselves first. If all links are equally fast, the shares are those of the paper:
+    with n nodes of workers and k < n nodes that only serve, a server sums 2(n-1)/(n² + kn - 2k) of all bytes and a
+    worker's node (n-k)/(n² + kn - 2k). With unequal links the shares let all links finish at the same time. Pieces are
+    placed in the order of declaration, each on the node that has the least of its share so far; the original draws
+    nodes by a hash. Servers only sum; workers update. Variables that the next forward pass uses first go first, and
+    transfers may overlap that pass. Each server has a lane for each of up to four bands of use, as far as `num_lanes`
+    allows. Embeddings are dense.
 
     Source: Jiang et al., "A Unified Architecture for Accelerating Distributed DNN Training in Heterogeneous GPU/CPU
     Clusters", OSDI 2020, section 4 (Theorem 1); bytedance/byteps, byteps/common/global.cc (`Hash_Mixed_Mode`,
@@ -57,7 +58,7 @@ def byteps(
                     synchroniser=synchroniser,
                     priority=levels[variable.name],
                     lane=lanes.lane(variable.name, servers[server]),
-                    # What cannot be cut, a row longer than a piece, say, goes in slices.
+                    # A part that cannot be cut further, such as a row longer than a piece, travels in slices.
                     slice_bytes=max(limit, smallest_slice_bytes(model)) if part.num_bytes > limit else None,
                 )
             )
@@ -65,7 +66,7 @@ def byteps(
 
 
 def _pieces(model: ModelSpec, limit_bytes: int) -> Mapping[str, Partition]:
-    """Cuts along the first axis into pieces of the limit, the last with what is left."""
+    """Return cuts along the first axis into pieces of about `limit_bytes`; the last piece of a variable is the rest."""
     if not model.optimizer.elementwise:
         return {}
     partitions: dict[str, Partition] = {}
@@ -79,19 +80,20 @@ def _pieces(model: ModelSpec, limit_bytes: int) -> Mapping[str, Partition]:
 
 
 def optimal_shares(cluster: ClusterSpec) -> Mapping[str, float]:
-    """The share of all bytes that each node sums, of those that have one: servers first.
+    """Return the share of all bytes that each node sums, servers first; nodes without a share are left out.
 
-    Of n nodes that work, one with share m takes in and gives out its own gradients but for m of them, and m of each of
-    the others': 1 + (n-2)m. A node that only serves takes in and gives out n times its share. All are done at the same
-    time t where (1 + (n-2)m)/rate = t and nm/rate = t, and the shares add up to 1. No sooner than the slowest worker
-    has sent its own: then there is more room than is needed, and all give up an equal part of it.
+    With n nodes of workers, a worker's node with share m sends and receives 1 + (n-2)m: all its own gradients except
+    share m of them, and share m of the gradients of each of the n-1 others. A node that only serves sends and receives
+    n times its share. All nodes finish at the same time t if (1 + (n-2)m)/rate = t, or nm/rate = t for servers, and the
+    shares add up to 1. The slowest worker needs at least the time to send its own gradients. If t is shorter than that,
+    the nodes have more room than needed, and all shares are reduced in proportion.
     """
     workers = [node for node in cluster.nodes if node.role == "worker"]
     can_serve = BACKENDS[cluster.backend].serves_without_device
     servers = [node for node in cluster.nodes if node.role == "server" and can_serve]
     n = len(workers)
     if n == 1:
-        # A server would only add bytes to the wire.
+        # With one worker a server would only add traffic.
         return {workers[0].name: 1.0}
     own = 1 / min(interface_rate(node) for node in workers)
     if n == 2:
@@ -104,7 +106,10 @@ def optimal_shares(cluster: ClusterSpec) -> Mapping[str, float]:
 
 
 def _shares_of_two(servers: list[Node], workers: list[Node], seconds: float) -> Mapping[str, float]:
-    """Of two workers each gives out all its gradients whatever it sums: servers take what they can, they the rest."""
+    """Return the shares for two nodes of workers: servers take as much as they can, the two nodes the rest.
+
+    Each of the two sends the bytes of all its gradients, however much it sums.
+    """
     room = {node.name: seconds * interface_rate(node) / 2 for node in servers}
     rest = max(0.0, 1 - sum(room.values()))
     rates = sum(interface_rate(node) for node in workers)
@@ -112,6 +117,6 @@ def _shares_of_two(servers: list[Node], workers: list[Node], seconds: float) -> 
 
 
 def _in_proportion(room: Mapping[str, float]) -> Mapping[str, float]:
-    """Shares that add up to 1; whoever has next to no room has none."""
+    """Return shares that add up to 1; nodes with almost no room are left out."""
     total = sum(room.values())
     return {name: size / total for name, size in room.items() if size / total > 1e-9}

@@ -1,4 +1,4 @@
-"""ByteScheduler: what the next forward pass needs first goes first."""
+"""The preset of ByteScheduler: gradients that the next forward pass needs first go first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autosync.strategy.presets.scheduling import bands_of_use, need_overtaking, 
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 
-# 1,000,000 parameters of four bytes in one piece, 4,000,000 under way: ByteScheduler's defaults.
+# ByteScheduler's defaults: 1,000,000 parameters of four bytes in a piece, and 4,000,000 in transfer at once.
 PIECE_BYTES = 4_000_000
 NUM_LANES = 4
 
@@ -20,14 +20,14 @@ def bytescheduler(
 ) -> Strategy:
     """Each gradient in slices, those of the first layers first, overlapped with the next forward pass too.
 
-    Priority is the position of a variable's first use. A lane keeps its order, so variables are dealt to `num_lanes`
-    lanes in bands of use of about equal bytes: whatever an earlier layer has to send overtakes a later layer at the
-    next slice. Rows of embeddings are gathered in one piece. Needs a backend on which a later transfer can overtake.
+    Priority is the position of a variable's first use. Transfers cannot overtake within a lane, so variables are dealt
+    to `num_lanes` lanes in bands of use of about equal bytes: the gradients of an earlier layer overtake those of a
+    later layer at the next slice. Rows of embeddings are gathered without slices. Needs a backend on which a later
+    transfer can overtake.
 
     Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019
     (partition, priority, credit); default sizes from bytescheduler/common/bytecore.py in bytedance/byteps
-    (`BYTESCHEDULER_PARTITION` of 1,000,000 parameters, `BYTESCHEDULER_CREDIT` of 4,000,000, so four pieces under
-    way).
+    (`BYTESCHEDULER_PARTITION` of 1,000,000 parameters, `BYTESCHEDULER_CREDIT` of 4,000,000, so four pieces at once).
     """
     need_overtaking(cluster)
     size = size_option("slice_bytes", slice_bytes, minimum=1024)

@@ -1,4 +1,4 @@
-"""Caramel: small gradients travel together, each message by the collective that is fastest for it."""
+"""The preset of Caramel: small gradients travel together, each message by the collective that is fastest for it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ def caramel(
 ) -> Strategy:
     """Small gradients batched, each message by its fastest collective, in a window up to the parameter's next use.
 
-    Gradients fill a batch, in the order in which they come, while it is small: while the 2(n-1)/n of its bytes that
-    any all-reduce among n ranks sends take less time on the slowest link than the fewest rounds, about 2 log2 n of
-    `round_time` each. Each message goes over the topology (ring or halving-doubling) that takes the least by rounds
-    and bytes. A transfer's window reaches from the gradient to the next use, and what is used first goes first:
-    variables are dealt to `num_lanes` lanes in bands of use. Where nothing can overtake (NCCL) there are batches and
-    windows, over the backend's own topology. Rows of embeddings are gathered.
+    Gradients fill a batch, in the order in which they become ready, while it is small. An all-reduce among n ranks
+    sends at least 2(n-1)/n of its bytes, in at least about 2 log2 n rounds of `round_time` each. A batch is small while
+    its bytes take less time on the slowest link than these rounds. Each message uses the topology (ring or
+    halving-doubling) that takes the least time by rounds and bytes. A transfer may last from the gradient to the
+    parameter's next use, and variables that are used first go first: they are dealt to `num_lanes` lanes in bands of
+    use. On a backend without overtaking (NCCL) there are batches and windows, with the backend's own topology. Rows of
+    embeddings are gathered.
 
-    Of Caramel this is what a strategy can say. The order of computation, which Caramel rearranges to widen the
-    windows, is the user's in torch. What is small is by `round_time`, a number of ours.
+    A strategy cannot express all of Caramel: Caramel also reorders the computation to widen the windows, but in torch
+    the user decides this order. `round_time` is our own number.
 
     Source: Hashemi, Abdu Jyothi, Godfrey and Campbell, "Caramel: Accelerating Decentralized Distributed Deep Learning
     with Computation Scheduling", 2020 (transfer boundaries, adaptive batching); what a collective costs in rounds and
@@ -62,11 +63,11 @@ def caramel(
 
 
 class RoundCosts:
-    """What an all-reduce takes, by its rounds and by the bytes that pass the busiest link, one rank a link.
+    """The seconds of an all-reduce, from its rounds and the bytes on the busiest link, with one rank on each link.
 
-    Halving and doubling takes the fewest rounds, a ring sends the fewest bytes. Among a power of two both are the same
-    in bytes; else ranks beyond it give all to a partner first and get all last, in two rounds more. A tree has as many
-    rounds as halving and doubling, and more bytes.
+    Halving-doubling takes the fewest rounds, a ring sends the fewest bytes. For a power of two both send equally many
+    bytes. Otherwise the ranks beyond the largest power of two send all to a partner first and receive all last, in two
+    more rounds. A tree has as many rounds as halving-doubling and sends more bytes, so it is never chosen.
     """
 
     def __init__(self, *, num_ranks: int, rate: float, round_seconds: float) -> None:
@@ -74,23 +75,23 @@ class RoundCosts:
         self._round_seconds = round_seconds
         folds = math.floor(math.log2(num_ranks))
         beyond = 2 if num_ranks > 2**folds else 0
-        # Rounds, and how many times its bytes.
+        # The rounds, and the bytes that a link carries as a multiple of the message's bytes.
         self._forms: dict[Topology, tuple[int, float]] = {
             "halving_doubling": (2 * folds + beyond, 2 - 2 / 2**folds + beyond),
             "ring": (2 * num_ranks - 2, 2 - 2 / num_ranks),
         }
 
     def smallest_large_bytes(self) -> int:
-        """Bytes from which on the fewest bytes that a message can send take longer than the fewest rounds."""
+        """Return the size from which on the fewest possible bytes take longer than the fewest possible rounds."""
         rounds = min(rounds for rounds, _ in self._forms.values())
         times = min(times for _, times in self._forms.values())
         return max(1, math.ceil(rounds * self._round_seconds * self._rate / times)) if times else 1
 
     def seconds(self, topology: Topology, num_bytes: int) -> float:
-        """What an all-reduce takes over a topology."""
+        """Return the seconds that an all-reduce takes over a topology."""
         rounds, times = self._forms[topology]
         return rounds * self._round_seconds + times * num_bytes / self._rate
 
     def fastest(self, num_bytes: int) -> Topology:
-        """The topology that takes the least time; of equals halving and doubling."""
+        """Return the topology that takes the least time; halving-doubling if both take equally long."""
         return min(self._forms, key=lambda topology: self.seconds(topology, num_bytes))

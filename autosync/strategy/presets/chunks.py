@@ -1,4 +1,4 @@
-"""AutoDist's all-reduce builders: groups of consecutive variables, whole or cut."""
+"""The presets of AutoDist's all-reduce builders: groups of consecutive variables, whole or cut."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def all_reduce_chunks(
 ) -> Strategy:
     """All-reduce in groups of `chunk_size` variables that follow one another in the order of declaration.
 
-    Each dtype apart. Rows of embeddings are gathered; they count when groups are numbered.
+    Variables of different dtypes do not share a message. Rows of embeddings are gathered; embeddings count in the size
+    of their group.
 
     Source: petuum/autodist, autodist/strategy/all_reduce_strategy.py (`AllReduce`; `all_reduce_spec` is the topology,
-    and what a group holds is merged by its scoped allocator).
+    and its scoped allocator merges the gradients of a group).
     """
     del cluster  # the same on every cluster
     parts = [part for variable in model.variables for part in parts_of(variable, None)]
@@ -41,9 +42,9 @@ def all_reduce_chunks(
 def partitioned_all_reduce(model: ModelSpec, cluster: ClusterSpec, *, chunk_size: int = CHUNK_SIZE) -> Strategy:
     """Each variable cut along its first axis, all-reduced in groups of `chunk_size` parts.
 
-    There are as many parts as the smallest divisor of the number of rows above 1 (7 parts of 7 rows, 2 of 8); scalars
-    are not cut. Parts of one variable that meet in a group travel as if it were not cut. Rows are gathered, each part's
-    apart.
+    The number of parts is the smallest divisor above 1 of the number of rows (7 rows make 7 parts, 8 rows make 2);
+    scalars are not cut. Parts of one variable in the same group travel as if the variable were not cut. Rows are
+    gathered, with a message for each part.
 
     Source: petuum/autodist, autodist/strategy/partitioned_all_reduce_strategy.py (`PartitionedAR`).
     """
@@ -56,8 +57,8 @@ def random_axis_partitioned_all_reduce(
 ) -> Strategy:
     """Each variable cut along an axis drawn at random, all-reduced in groups of `chunk_size` parts.
 
-    The axis is drawn from those longer than 1; of embeddings that send rows it is the first. All else as in
-    `partitioned_all_reduce`. The same `seed` draws the same axes.
+    The axis is drawn from the axes longer than 1; embeddings that send rows are cut along the first axis. All else is
+    as in `partitioned_all_reduce`. The same `seed` draws the same axes.
 
     Source: petuum/autodist, autodist/strategy/random_axis_partition_all_reduce_strategy.py (`RandomAxisPartitionAR`),
     which draws without a seed.
@@ -89,7 +90,7 @@ def _partitioned(model: ModelSpec, axes: Mapping[str, int], chunk_size: int) -> 
 
 
 def grouped(parts: Iterable[Part], model: ModelSpec, chunk_size: int, topology: Topology) -> tuple[Message, ...]:
-    """Messages of parts in groups of `chunk_size`; those that send rows count in a group, and travel alone."""
+    """Return messages of `chunk_size` consecutive parts; parts that send rows count in their group but travel alone."""
     alone: list[Message] = []
     groups: dict[tuple[int, str], list[str]] = {}
     for index, part in enumerate(parts):

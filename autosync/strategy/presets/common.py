@@ -1,4 +1,4 @@
-"""What several presets share: which gradients travel as rows, which nodes serve, and how load is spread over them."""
+"""Helpers of several presets: which gradients travel as rows, which nodes serve, and how load is spread over them."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.sparse_gather import SparseGather
 
 NUM_LANES = 8
-"""Lanes of servers at most, unless a preset says otherwise: every backend allows these, and each lane is threads."""
+"""The most lanes to servers, unless a preset has its own number: every backend allows 8, and lanes cost threads."""
 
 
 def in_ready_order(variables: Iterable[Variable]) -> list[Variable]:
-    """The order in which gradients come."""
+    """Return variables in the order in which their gradients become ready."""
     return sorted(variables, key=lambda variable: variable.ready)
 
 
 def travels_as_rows(variable: Variable, model: ModelSpec) -> bool:
-    """Whether touched rows may travel instead of the whole gradient: an embedding, and nothing that needs it dense."""
+    """Whether the touched rows of a variable may travel instead of its whole gradient.
+
+    It must be an embedding, and neither the optimizer nor clipping or scaling may need a dense gradient.
+    """
     is_scaled = model.clip_norm is not None or model.loss_scaling
     return variable.kind == "embedding" and model.optimizer.sparse and not is_scaled
 
 
 def is_sparse_to_ddp(variable: Variable, model: ModelSpec, cluster: ClusterSpec) -> bool:
-    """Whether stock DDP reduces the gradient as a sparse tensor: torch makes it one, and gloo alone can reduce it."""
+    """Whether stock DDP reduces the gradient as a sparse tensor: torch makes it sparse, and the backend is gloo."""
     return variable.sparse and travels_as_rows(variable, model) and cluster.backend == "gloo"
 
 
 def rows_message(variable: Variable, *, priority: int = 0, lane: int = 0) -> Message:
-    """The touched rows of an embedding, gathered by all: what an all-reduce of a sparse gradient does."""
+    """Return a message in which all ranks gather an embedding's touched rows, like a sparse gradient's all-reduce."""
     return Message(parts=(variable.name,), synchroniser=SparseGather(), priority=priority, lane=lane)
 
 
 def need_elementwise(model: ModelSpec, why: str) -> None:
-    """Refuse an optimizer that looks at a whole parameter at once."""
+    """Raise DoesNotApplyError if the optimizer is not elementwise; `why` is the rule in the error."""
     if not model.optimizer.elementwise:
         name = model.optimizer.name
         raise DoesNotApplyError(f"{name} is no elementwise optimizer", rule=why)
@@ -49,11 +52,11 @@ def need_elementwise(model: ModelSpec, why: str) -> None:
 class Servers:
     """The nodes that serve, and how many bytes each has been given.
 
-    These are the nodes without devices where there are any (and the backend lets them take part), else all workers,
-    as in AutoDist. A server moves as many bytes in as out, so the slower direction of its interface is its rate.
+    These are the nodes without devices, if there are any and the backend lets them take part; else all workers' nodes,
+    as in AutoDist. A server receives as many bytes as it sends, so the slower direction of its interface is its rate.
 
-    A lane keeps its order, so one lane keeps one server busy at a time: each server has its own, as far as `num_lanes`
-    go.
+    One lane keeps only one server busy at a time, because its transfers run in order. So each server has its own lane,
+    as far as `num_lanes` allows.
     """
 
     def __init__(
@@ -68,18 +71,21 @@ class Servers:
         self._local_proxy = local_proxy
 
     def message(self, part: Part) -> Message:
-        """A message for the part, on the server that would be done first with it: greedy, the first of equals."""
+        """Return a message for the part on the server that would finish first with it, and count its bytes there.
+
+        The first of several equal servers is taken.
+        """
         rows = travels_as_rows(part.variable, self._model)
-        # A table takes a server's memory, but what is balanced here is the wire: rows count as rows.
+        # Traffic is balanced here, not memory, so an embedding counts with its touched rows.
         num_bytes = part.touched_rows()[0] * part.row_bytes if rows else part.num_bytes
         node = min(self.nodes, key=lambda node: (self._load_bytes[node.name] + num_bytes) / interface_rate(node))
         self._load_bytes[node.name] += num_bytes
         return self.message_at(node.name, part, lane=self._lanes[node.name])
 
     def message_at(self, server: str, part: Part, *, lane: int = 0) -> Message:
-        """A message for the part, on that server, which need not be one of these."""
+        """Return a message for the part on the given server, which need not be one of `nodes`."""
         rows = travels_as_rows(part.variable, self._model)
-        # A server sees parts; an optimizer that must see whole parameters stays with the workers.
+        # A server sees only parts, so an optimizer that needs whole parameters runs on the workers.
         update: Literal["server", "worker"] = "server" if self._model.optimizer.elementwise else "worker"
         synchroniser = ParameterServer(
             server=server, update=update, local_proxy=self._local_proxy and not rows, sparse=rows
@@ -88,5 +94,5 @@ class Servers:
 
 
 def interface_rate(node: Node) -> float:
-    """What passes a node both ways at once, in bytes per second: the slower direction of its interface."""
+    """Return the rate of a node's interface in bytes per second, in its slower direction."""
     return min(node.bandwidth_in, node.bandwidth_out)

@@ -1,4 +1,4 @@
-"""How many parts a variable is cut into, and how long they are."""
+"""Computes the number and the sizes of the parts that a variable is cut into."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import math
 
 
 def even_sizes(total: int, num_parts: int) -> tuple[int, ...]:
-    """A number in parts that differ by one at most, larger ones first."""
+    """Split a number into parts that differ by at most one, larger parts first."""
     size, rest = divmod(total, num_parts)
     return (size + 1,) * rest + (size,) * (num_parts - rest)
 
 
 def equal_sizes(total: int, size: int) -> tuple[int, ...]:
-    """A number in parts of one size, the last with what is left."""
+    """Split a number into parts of one size; the last part is the rest."""
     count, rest = divmod(total, size)
     return (size,) * count + ((rest,) if rest else ())
 
 
 def smallest_divisor(number: int) -> int:
-    """The smallest divisor above 1: 2 of 8, 7 of 7; 1 of 1."""
+    """Return the smallest divisor above 1: 2 for 8, 7 for 7; 1 for 1."""
     limit = math.isqrt(number) + 1
     return next((divisor for divisor in range(2, limit) if number % divisor == 0), number)
 
 
 def smallest_non_divisor(number: int) -> int:
-    """The smallest number above 1 that does not divide it: 3 of 8, 2 of 7; itself where none is smaller, as of 2."""
+    """Return the smallest number above 1 that does not divide `number` (3 for 8, 2 for 7), or `number` for 1 and 2."""
     return next((divisor for divisor in range(2, number) if number % divisor), number)

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel: what most users have today, and so the baseline of every comparison."""
+"""The presets of torch's DistributedDataParallel, which most users have today: the baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def ddp(
 ) -> Strategy:
     """Stock DistributedDataParallel of torch 2.13: buckets of 25 MiB after a first one of 1 MiB, one all-reduce each.
 
-    `bucket_cap_mb=None`: after its first iteration DDP rebuilds its buckets once, in the order in which gradients
-    became ready, the first one small. `rebuilt=False` gives the buckets of that first iteration: one a dtype, for the
-    order is not known yet. With `find_unused_parameters=True` DDP never rebuilds: its buckets are filled in the order
-    of declaration and used from the last to the first, so that the small one goes last. Sparse gradients stand alone,
-    and their all-reduce gathers rows (gloo only; NCCL has none in a stock build, there embeddings must be dense).
+    These are the buckets with `bucket_cap_mb=None`. After its first iteration DDP rebuilds its buckets once, in the
+    order in which gradients became ready, with a small first bucket. `rebuilt=False` gives the buckets of that first
+    iteration: one for each dtype, because the order is not known yet. With `find_unused_parameters=True` DDP never
+    rebuilds: its buckets are filled in the order of declaration and used from the last to the first, so the small one
+    goes last. Sparse gradients have their own buckets, and their all-reduce gathers rows. (This is on gloo; stock NCCL
+    cannot reduce sparse gradients, so embeddings must be dense there.)
 
     Source: torch/nn/parallel/distributed.py, `_BucketCapacityConfig` and `DistributedDataParallel._ddp_init_helper`;
     torch/csrc/distributed/c10d/reducer.cpp, `compute_bucket_assignment_by_size` and `Reducer::rebuild_buckets`;
@@ -43,7 +44,7 @@ def ddp(
     def stands_alone(variable: Variable) -> bool:
         return is_sparse_to_ddp(variable, model, cluster)
 
-    # Order within a lane is by readiness, so the reversal of the first buckets needs no writing down.
+    # A lane orders messages by when they are ready, so the reverse order of the first buckets need not be written.
     if flag_option("find_unused_parameters", find_unused_parameters):
         buckets = assign_by_size(model.variables, default_limits, stands_alone)
     elif flag_option("rebuilt", rebuilt):
@@ -56,10 +57,10 @@ def ddp(
 def ddp_cap(model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DEFAULT_CAP_BYTES) -> Strategy:
     """DistributedDataParallel with one bucket cap: an explicit cap, even of 25 MiB, drops the small first bucket.
 
-    `cap_bytes` is `bucket_cap_mb` in bytes. Sparse gradients stand alone.
+    `cap_bytes` is `bucket_cap_mb` in bytes. Sparse gradients have their own buckets.
 
     Source: torch 2.13, torch/nn/parallel/distributed.py, `_BucketCapacityConfig.create` (`first_bucket_bytes_cap`);
-    the buckets as in `ddp`.
+    buckets as in `ddp`.
     """
     cap = size_option("cap_bytes", cap_bytes)
     messages = ready_buckets(model, (cap,), AllReduce(), stands_alone=lambda v: is_sparse_to_ddp(v, model, cluster))

@@ -1,4 +1,4 @@
-"""FSDP's traffic: blocks are reduce-scattered as they finish, and gathered before they are used again."""
+"""The preset of FSDP's traffic: blocks are reduce-scattered as they finish, and gathered before their next use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from autosync.strategy.synchronisers.sharded import Sharded
 def fsdp(model: ModelSpec, cluster: ClusterSpec, *, min_parameters: int = 0) -> Strategy:
     """Reduce-scatter a block, its update in shards, and its parameters gathered before the next forward pass needs it.
 
-    A block is a numbered module, the outermost of its name (`encoder.3` of `encoder.3.output.0.weight`), with at least
-    `min_parameters` parameters; all else is one unit, the root's. Each dtype apart. Embeddings are dense. Parameters
-    stay where they are between steps: this is the traffic of FSDP that keeps them from the forward pass to the
-    backward pass (`SHARD_GRAD_OP`, `reshard_after_forward=False`), and none of its savings in memory.
+    A block is the outermost numbered module in a variable's name (`encoder.3` in `encoder.3.output.0.weight`), if it
+    has at least `min_parameters` parameters. All other variables form one unit, the root's. Variables of different
+    dtypes do not share a message. Embeddings are dense. Ranks keep all parameters between steps: this is the traffic of
+    FSDP with parameters kept from the forward to the backward pass (`SHARD_GRAD_OP`, `reshard_after_forward=False`),
+    without its savings in memory.
 
     Source: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3; torch 2.13, torch/distributed/fsdp/wrap.py
-    (`size_based_auto_wrap_policy`: what is not wrapped belongs to the unit above) and
+    (`size_based_auto_wrap_policy`: modules that are not wrapped belong to the unit above) and
     torch/distributed/fsdp/_fully_shard (`fully_shard` on each block, then on the root).
     """
     del cluster  # the same on every cluster
@@ -38,7 +39,7 @@ def fsdp(model: ModelSpec, cluster: ClusterSpec, *, min_parameters: int = 0) -> 
 
 
 def block_of(name: str) -> str:
-    """The numbered module that a variable is in, the outermost; none if it is in no such module."""
+    """Return the outermost numbered module that a variable is in; empty if it is in none."""
     modules = name.split(".")[:-1]
     numbered = next((depth for depth, module in enumerate(modules, 1) if module.isdecimal()), 0)
     return ".".join(modules[:numbered])

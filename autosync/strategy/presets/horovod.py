@@ -1,4 +1,4 @@
-"""Horovod's tensor fusion: what is ready in the same cycle is fused up to a threshold."""
+"""The preset of Horovod's tensor fusion: gradients that are ready in the same cycle are fused up to a threshold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autosync.strategy.representation import Message, Strategy
 # Horovod 0.28; 64 MiB and 5 ms up to 0.20.
 THRESHOLD_BYTES = 128 * 1024 * 1024
 CYCLE_TIME = "1 ms"
-# A fusion buffer holds a multiple of so many of the largest numbers for each rank of a node.
+# The size of a fusion buffer is a multiple of this for each rank of a node.
 _ATOMIC_UNIT_BYTES = 64 * 8
 
 
@@ -28,10 +28,11 @@ def horovod_fusion(
 ) -> Strategy:
     """Tensor fusion: gradients that are ready in the same cycle are all-reduced together, up to a threshold.
 
-    Every `cycle_time` Horovod looks which gradients have become ready and fuses them, in that order, into buffers of
-    up to `threshold_bytes`, each of one dtype. A gradient that does not fit is passed over while what was passed over
-    would fit too. A larger one goes alone; a threshold of 0 fuses nothing. Cycles are counted from the start of the
-    backward pass by the model's timeline; without one all gradients are ready at once. Rows of embeddings are gathered.
+    In every `cycle_time` Horovod finds the gradients that have become ready and fuses them, in that order, into buffers
+    of up to `threshold_bytes`, each of one dtype. It skips gradients that do not fit as long as the skipped bytes would
+    fit into the buffer too. A gradient above the threshold goes alone; a threshold of 0 fuses nothing. Cycles are
+    counted from the start of the backward pass by the model's timeline; without a timeline all gradients are ready at
+    once. Rows of embeddings are gathered.
 
     Source: horovod/horovod, horovod/common/controller.cc (`FuseResponses`, `TensorFusionThresholdBytes`) and
     horovod/common/operations.cc (`BackgroundThreadLoop`: 128 MiB, 1 ms; `RunLoopOnce`). Sergeev and Del Balso,
@@ -52,12 +53,12 @@ def horovod_fusion(
 
 
 def _cycle(ready: float, cycle_seconds: float) -> float:
-    """The end of the cycle in which a gradient is seen to be ready, in cycles; with cycles of no time, its own time."""
+    """Return the number of the cycle at whose end a gradient is found ready; with a cycle time of 0, its own time."""
     return math.ceil(ready / cycle_seconds) if cycle_seconds else ready
 
 
 def _rounded(threshold_bytes: int, cluster: ClusterSpec) -> int:
-    """The threshold as Horovod rounds it up where all nodes have equally many ranks."""
+    """Return the threshold rounded up as in Horovod, which rounds only if all nodes have equally many ranks."""
     sizes = {len(group) for group in cluster.worker_groups()}
     if len(sizes) > 1:
         return threshold_bytes
@@ -66,7 +67,7 @@ def _rounded(threshold_bytes: int, cluster: ClusterSpec) -> int:
 
 
 def fuse(ready: Sequence[Variable], threshold_bytes: int) -> list[list[Variable]]:
-    """The groups of gradients that are all-reduced together, of those that are ready together."""
+    """Return the groups in which Horovod all-reduces gradients that become ready in the same cycle."""
     groups: list[list[Variable]] = []
     waiting = list(ready)
     while waiting:

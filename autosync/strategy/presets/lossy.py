@@ -1,7 +1,7 @@
-"""Codecs on gradients as torch's communication hooks and the papers have them: each on stock DDP's buckets.
+"""The presets of codecs from torch's communication hooks and from papers, each on the buckets of stock DDP.
 
-A codec changes what is learnt: none of these is exact. All train the same from the first step to the last, so what a
-system does differently in its first steps (a warm-up) is not in them; a training can go from one strategy to another.
+A codec changes training, so none of these is exact. A strategy is the same in all steps, so the presets leave out a
+system's warm-up in its first steps; a training can change from one strategy to another.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from autosync.strategy.synchronisers.all_reduce import AllReduce
 def bf16(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     """Lossy: DDP's gradients as bfloat16 on the wire, half the bytes.
 
-    Buckets as in `ddp`; float32 and float64 are cast, smaller types and rows travel as they are. The hook divides by
-    the number of ranks before it sums, here the sum is divided: the same but for the rounding of numbers near the
-    ends of the type's range.
+    Buckets are as in `ddp`; float32 and float64 are cast, smaller types and rows travel as they are. torch's hook
+    divides by the number of ranks before it sums; here the sum is divided. The results differ only in the rounding of
+    numbers near the ends of the type's range.
 
     Source: torch 2.13, `bf16_compress_hook` in torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py.
     """
@@ -35,7 +35,7 @@ def bf16(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
 def fp16(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     """Lossy: DDP's gradients as float16 on the wire, half the bytes.
 
-    As `bf16`, with finer numbers of a smaller range: a sum of gradients above 65504 is an error.
+    As `bf16`, with more precise numbers in a smaller range: a sum of gradients above 65504 is an error.
 
     Source: torch 2.13, `fp16_compress_hook` in torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py.
     """
@@ -45,9 +45,9 @@ def fp16(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
 def int8(model: ModelSpec, cluster: ClusterSpec, *, block: int = 512) -> Strategy:
     """Lossy: DDP's gradients as one byte a number, with a scale for each 512.
 
-    Every rank gathers all others' bytes and averages them, without error feedback. torch's hook puts the 256 levels
+    Every rank gathers the bytes of all ranks and averages them, without error feedback. torch's hook puts 256 levels
     between the smallest and the largest number of each block of a bucket; here 255 levels lie around zero, and a
-    block ends where its variable does.
+    block ends at the end of its variable.
 
     Source: torch 2.13, `quantization_perchannel_hook` in torch/distributed/algorithms/ddp_comm_hooks/
     quantization_hooks.py (`bucket_size=512`); Alistarh et al., "QSGD", NeurIPS 2017 (a scale for each block).
@@ -59,8 +59,9 @@ def int8(model: ModelSpec, cluster: ClusterSpec, *, block: int = 512) -> Strateg
 def sign(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
     """Lossy: signs of the gradients and one scale a variable, with error feedback.
 
-    Buckets as in `ddp`. A variable's scale is the mean magnitude of its gradient with what was held back of it. The
-    paper holds back steps, of gradients times the learning rate; here it is gradients: the same while the rate is.
+    Buckets are as in `ddp`. A variable's scale is the mean magnitude of its gradient plus the error held back. The
+    paper holds back gradients times the learning rate, here gradients are held back; the two are equal while the
+    learning rate stays the same.
 
     Source: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019,
     Algorithm 1 (EF-signSGD), layer by layer as in its experiments; with many workers, Zheng et al.,
@@ -72,10 +73,10 @@ def sign(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
 def power_sgd(model: ModelSpec, cluster: ClusterSpec, *, rank: int = 1, min_compression_rate: float = 2.0) -> Strategy:
     """Lossy: gradients of matrices as products of two thin ones, with error feedback; the rest all-reduced.
 
-    A gradient of n x m (its first axis against all others) is compressed where (n + m) * rank * min_compression_rate
-    < n * m. Each of `ddp`'s buckets has its compressed gradients in one message and its others in another. torch
-    all-reduces everything for the first `start_powerSGD_iter` (1,000) steps; a strategy is the same in all steps, so
-    those are to be trained by another one. A gradient as thin as the rank loses nothing by it, and is not compressed.
+    A gradient of n x m (its first axis by all others) is compressed if (n + m) * rank * min_compression_rate < n * m.
+    Each bucket of `ddp` becomes a message of its compressed gradients and one of its other gradients. torch all-reduces
+    everything for the first `start_powerSGD_iter` (1,000) steps. A strategy is the same in all steps, so train these
+    steps with another one. A gradient with a side no longer than the rank is not compressed: it would save nothing.
 
     Source: torch 2.13, `PowerSGDState` and `powerSGD_hook` in torch/distributed/algorithms/ddp_comm_hooks/
     powerSGD_hook.py, their defaults and `_should_compress`; Vogels et al., "PowerSGD", NeurIPS 2019, Algorithms 1, 2.
@@ -91,14 +92,14 @@ def power_sgd(model: ModelSpec, cluster: ClusterSpec, *, rank: int = 1, min_comp
 def dgc(model: ModelSpec, cluster: ClusterSpec, *, ratio: float = 0.001, momentum: float = 0.9) -> Strategy:
     """Lossy: the largest thousandth of each worker's velocity, with error feedback (Deep Gradient Compression).
 
-    Gradient accumulation, momentum correction and momentum factor masking, for every variable of two axes or more,
-    its largest numbers found exactly. Vectors are all-reduced. The momentum takes the place of the optimizer's, so the
-    optimizer is to have no state: plain SGD. Not in it: the warm-up of the ratio over the first epochs, the clipping
+    It has gradient accumulation, momentum correction and momentum factor masking, for every variable with two axes or
+    more; the largest numbers are found exactly. Vectors are all-reduced. The momentum replaces the optimizer's, so the
+    optimizer must have no state: plain SGD. It leaves out the warm-up of the ratio over the first epochs, the clipping
     of each worker's gradient, Nesterov's variant, and the momentum of vectors.
 
-    Source: Lin et al., "Deep Gradient Compression", ICLR 2018, section 3 and appendix B; which variables are
-    compressed is from the authors' code (synxlin/deep-gradient-compression: train.py, dgc/compression.py; the ratio is
-    that of configs/dgc/__init__.py).
+    Source: Lin et al., "Deep Gradient Compression", ICLR 2018, section 3 and appendix B; the choice of variables is
+    from the authors' code (synxlin/deep-gradient-compression: train.py, dgc/compression.py), the ratio from its
+    configs/dgc/__init__.py.
     """
     codec = TopK(
         ratio=number_option("ratio", ratio, rule="a number above 0, at most 1", holds=lambda one: 0 < one <= 1),
@@ -114,7 +115,7 @@ def dgc(model: ModelSpec, cluster: ClusterSpec, *, ratio: float = 0.001, momentu
 
 
 def is_worth_factors(variable: Variable, *, rank: int, rate: float) -> bool:
-    """torch's `_should_compress`, and that there is something to gain at all: both sides above the rank."""
+    """Whether PowerSGD compresses a variable: by torch's `_should_compress`, and only if both sides exceed the rank."""
     if len(variable.shape) < 2:
         return False
     rows, columns = variable.shape[0], math.prod(variable.shape[1:])
@@ -129,7 +130,10 @@ def _cast(model: ModelSpec, cluster: ClusterSpec, codec: Cast) -> Strategy:
 def _encoded(
     model: ModelSpec, cluster: ClusterSpec, codec: Codec, takes: Callable[[Variable], bool], why: str
 ) -> Strategy:
-    """DDP's strategy with a codec for the variables that it takes, which must be some. `why` says which it takes."""
+    """Return DDP's strategy with a codec for the variables that `takes` accepts.
+
+    Raises DoesNotApplyError if there are none; `why` is the rule in the error.
+    """
     if model.loss_scaling:
         rule = "loss scaling looks for infinities in what arrived, and a codec refuses to send any"
         raise DoesNotApplyError(f"{model.name} scales its loss", rule=rule)
@@ -141,7 +145,7 @@ def _encoded(
 
 
 def _split(message: Message, model: ModelSpec, codec: Codec, takes: Callable[[Variable], bool]) -> Iterator[Message]:
-    """What is encoded of a bucket, and what is not."""
+    """Split a bucket into a message of the gradients that are encoded and a message of the others."""
     if not isinstance(message.synchroniser, AllReduce):
         yield message  # rows
         return

@@ -1,4 +1,4 @@
-"""Parallax: parameter servers for sparse gradients, all-reduce for dense ones."""
+"""The preset of Parallax: parameter servers for sparse gradients, all-reduce for dense gradients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from autosync.strategy.synchronisers.all_reduce import AllReduce
 def parallax(model: ModelSpec, cluster: ClusterSpec, *, chunk_size: int = 128) -> Strategy:
     """Rows of embeddings through parameter servers, dense gradients by all-reduce in groups of `chunk_size` variables.
 
-    A model without sparse gradients is all all-reduce, as Parallax itself runs it. Groups are of consecutive
-    variables in the order of declaration and of one dtype. Tables are whole, each on the server that would be done
-    with it first.
+    A model without sparse gradients uses only all-reduce, as in Parallax itself. A group has consecutive variables of
+    one dtype in the order of declaration. Embeddings are not cut; each is on the server that would finish it first.
 
     Source: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks", EuroSys 2019 (the
     hybrid architecture); groups and placement as in AutoDist's `Parallax` (autodist/strategy/parallax_strategy.py).
@@ -29,7 +28,7 @@ def parallax(model: ModelSpec, cluster: ClusterSpec, *, chunk_size: int = 128) -
         if travels_as_rows(variable, model):
             rows.append(servers.message(parts_of(variable, None)[0]))
         else:
-            # AutoDist counts sparse variables too when it numbers the groups.
+            # AutoDist also counts sparse variables in the size of a group.
             groups.setdefault((index // size, variable.dtype), []).append(variable)
     dense = (Message(parts=tuple(v.name for v in group), synchroniser=AllReduce()) for group in groups.values())
     return Strategy(messages=(*rows, *dense))

@@ -1,4 +1,4 @@
-"""Parameter servers: all at one of them, whole variables on one each, or cut over all of them."""
+"""The presets of parameter servers: one server for all, one for each variable, or variables cut over all servers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from autosync.strategy.representation import Strategy
 def ps_load_balanced(model: ModelSpec, cluster: ClusterSpec, *, local_proxy: bool = False) -> Strategy:
     """Each variable on one server, greedily on the one that would be done with it first.
 
-    Variables are placed in the order of declaration. Servers are the nodes without devices, or all nodes where there
-    are none. Embeddings send their rows. An optimizer that is not elementwise stays with the workers.
+    Variables are placed in the order of declaration. Servers are the nodes without devices, or all nodes if every node
+    has devices. Embeddings send their rows. An optimizer that is not elementwise runs on the workers.
 
-    Source: AutoDist's `PSLoadBalancing` (autodist/strategy/ps_lb_strategy.py), which counts bytes; that load is
-    weighted by each server's bandwidth is from the branch of AutoSync (autodist/strategy/auto/ps_load_balancer.py,
-    `christy_load_balancer`), taken greedily here, not at random.
+    Source: AutoDist's `PSLoadBalancing` (autodist/strategy/ps_lb_strategy.py), which counts bytes; the weighting of
+    load by each server's bandwidth is from AutoSync's branch (autodist/strategy/auto/ps_load_balancer.py,
+    `christy_load_balancer`), which draws servers at random, while this preset is greedy.
     """
     servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
     return Strategy(messages=tuple(servers.message(parts_of(variable, None)[0]) for variable in model.variables))
@@ -34,13 +34,13 @@ def ps_partitioned(
 ) -> Strategy:
     """Each variable cut along its first axis in even parts, each part on the server that would be done with it first.
 
-    `parts` says how many: `per_server`, one for each server (or as many as there are rows), or AutoDist's own rule,
-    `smallest_divisor`: the smallest divisor of the number of rows above 1 (7 parts of 7 rows, 2 of 8). Scalars are
-    not cut. Embeddings send rows.
+    `parts` says how many: `per_server` makes one for each server (or for each row, if there are fewer rows);
+    `smallest_divisor` is AutoDist's own rule, the smallest divisor above 1 of the number of rows (7 rows make 7 parts,
+    8 rows make 2). Scalars are not cut. Embeddings send rows.
 
-    Source: AutoDist's `PartitionedPS` (autodist/strategy/partitioned_ps_strategy.py, `get_num_shards`); one part a
-    server is TensorFlow's `fixed_size_partitioner(num_ps_replicas)`; Li et al., "Scaling Distributed Machine Learning
-    with the Parameter Server", OSDI 2014.
+    Source: AutoDist's `PartitionedPS` (autodist/strategy/partitioned_ps_strategy.py, `get_num_shards`); one part for
+    each server is TensorFlow's `fixed_size_partitioner(num_ps_replicas)`; Li et al., "Scaling Distributed Machine
+    Learning with the Parameter Server", OSDI 2014.
     """
     need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
     by_servers = word_option("parts", parts, ("per_server", "smallest_divisor")) == "per_server"
@@ -56,8 +56,8 @@ def ps_partitioned(
 def ps(model: ModelSpec, cluster: ClusterSpec, *, server: str | None = None, local_proxy: bool = False) -> Strategy:
     """All variables at one server: the first node that serves, or the one asked for.
 
-    Servers are the nodes without devices, or all nodes where there are none. Embeddings send their rows. An optimizer
-    that is not elementwise stays with the workers.
+    Servers are the nodes without devices, or all nodes if every node has devices. Embeddings send their rows. An
+    optimizer that is not elementwise runs on the workers.
 
     Source: petuum/autodist, autodist/strategy/ps_strategy.py (`PS`: the first CPU of the resource file).
     """
@@ -73,8 +73,9 @@ def ps(model: ModelSpec, cluster: ClusterSpec, *, server: str | None = None, loc
 def ps_uneven_partitioned(model: ModelSpec, cluster: ClusterSpec, *, local_proxy: bool = False) -> Strategy:
     """Each variable cut along its first axis in parts that differ by a row, each on the server done first with it.
 
-    There are as many parts as the smallest number above 1 that does *not* divide the number of rows: 3 parts of 8
-    rows, 2 of 7; 2 of 2 for want of one. Longer parts go first. Scalars are not cut. Embeddings send rows.
+    The number of parts is the smallest number above 1 that does *not* divide the number of rows: 8 rows make 3 parts,
+    7 rows make 2; 2 rows make 2, because there is no such number. Longer parts come first. Scalars are not cut.
+    Embeddings send rows.
 
     Source: petuum/autodist, autodist/strategy/uneven_partition_ps_strategy.py (`UnevenPartitionedPS.get_num_shards`);
     the sizes are those of TensorFlow's partitioned variables.
@@ -85,7 +86,7 @@ def ps_uneven_partitioned(model: ModelSpec, cluster: ClusterSpec, *, local_proxy
 
 
 def _partitioned(model: ModelSpec, servers: Servers, num_parts_of: Callable[[int], int], *, rule: str) -> Strategy:
-    """Variables cut into as many even parts as their number of rows asks for, placed one by one."""
+    """Return a strategy of variables cut into `num_parts_of` their rows even parts, each placed on a server."""
     partitions: dict[str, Partition] = {}
     for variable in model.variables:
         num_rows = variable.shape[0] if variable.shape else 1

@@ -1,4 +1,4 @@
-"""Poseidon: sufficient factors where they are fewer bytes than a parameter server moves."""
+"""The preset of Poseidon: sufficient factors where they take fewer bytes than a parameter server."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PAIR_BYTES = 2 * 1024 * 1024
 def poseidon(model: ModelSpec, cluster: ClusterSpec, *, pair_bytes: int | str = PAIR_BYTES) -> Strategy:
     """Sufficient factors for linear layers where they are fewer bytes, parameter servers for all else.
 
-    For a matrix of M x N, K rows of factors a rank, P1 workers and P2 servers, factors travel where 2K(P1-1)(M+N) <=
-    2MN(P1+P2-2)/P2. What goes through servers is cut along its first axis in pieces of about `pair_bytes`, spread by
-    load (whole where the optimizer is not elementwise). Needs a linear variable: a matrix used once a step, not tied,
-    no accumulation.
+    For a matrix of M x N, K rows of factors on each rank, P1 workers and P2 servers, factors travel if 2K(P1-1)(M+N) <=
+    2MN(P1+P2-2)/P2. All other variables go through servers, cut along their first axis into pieces of about
+    `pair_bytes` that are spread by load (not cut if the optimizer is not elementwise). Needs a linear variable (a
+    matrix used once a step and not tied) and no gradient accumulation.
 
     Source: Zhang et al., "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on GPU
     Clusters", USENIX ATC 2017, Table 1 and Algorithm 1 (`BestScheme`) in section 3.2, and its key-value pairs of a
-    fixed 2 MB; factors are of Xie et al., UAI 2016. AutoDist's `Poseidon` (autodist/strategy/poseidon_strategy.py)
+    fixed 2 MB; factors are from Xie et al., UAI 2016. AutoDist's `Poseidon` (autodist/strategy/poseidon_strategy.py)
     has the same rule.
     """
     if model.accumulation_steps > 1:
@@ -51,7 +51,7 @@ def poseidon(model: ModelSpec, cluster: ClusterSpec, *, pair_bytes: int | str = 
 
 
 def factors_are_fewer(variable: Variable, *, num_workers: int, num_servers: int) -> bool:
-    """Algorithm 1, both sides times P2 so that integers stay integers."""
+    """Whether factors take fewer bytes than servers, by Algorithm 1; both sides are multiplied by P2 to stay whole."""
     if variable.kind != "linear":
         return False
     assert variable.factor_rows is not None, "linear variables have factors"
@@ -62,7 +62,7 @@ def factors_are_fewer(variable: Variable, *, num_workers: int, num_servers: int)
 
 
 def _num_pairs(variable: Variable, model: ModelSpec, limit_bytes: int) -> int:
-    # Rows of a table are not sent whole, and an optimizer that sees whole parameters must not find them cut.
+    # Embeddings that send rows are small on the wire, and an optimizer that needs whole parameters forbids cuts.
     if not variable.shape or not model.optimizer.elementwise or travels_as_rows(variable, model):
         return 1
     return min(-(-variable.num_bytes // limit_bytes), variable.shape[0], MAX_PARTS)

@@ -1,7 +1,8 @@
-"""What presets that schedule transfers share: when gradients come, when parameters are used, and which lane is whose.
+"""Helpers of presets that schedule transfers: when gradients are ready, when parameters are used, lanes of servers.
 
-A lane keeps its order, and one lane keeps one server busy at a time. So whatever must overtake has a lane of its own:
-variables are dealt to *bands* of use of about equal bytes, and each server has a lane for each band.
+Within a lane transfers run in order, and a lane keeps only one server busy at a time. So transfers that overtake need
+lanes of their own. Variables are dealt to *bands* of use of about equal bytes, and each server has a lane for each
+band.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.backends import BACKENDS
 
 MAX_BANDS = 4
-"""Bands of one server: with more there are more threads than messages that overtake."""
+"""The most bands of one server; more bands would cost more threads than they help messages to overtake."""
 
 
 def ready_seconds(model: ModelSpec) -> Mapping[str, float]:
-    """When each gradient is complete, from the start of the last backward pass of a step.
+    """Return when each gradient is complete, in seconds from the start of the last backward pass of a step.
 
-    Without a timeline all gradients are complete at once.
+    Without a timeline all gradients are complete at 0.
     """
     backward = model.timeline.backward
     ends = itertools.accumulate(segment.seconds for segment in backward)
@@ -30,17 +31,17 @@ def ready_seconds(model: ModelSpec) -> Mapping[str, float]:
 
 
 def use_levels(model: ModelSpec) -> Mapping[str, int]:
-    """The turn of each variable in the next forward pass, from 0; variables of one module have the same."""
+    """Return the place of each variable in the order of use, from 0; variables used at the same time share a place."""
     levels = {use: level for level, use in enumerate(sorted({variable.use for variable in model.variables}))}
     return {variable.name: levels[variable.use] for variable in model.variables}
 
 
 def bands_of_use(model: ModelSpec, num_bands: int) -> Mapping[str, int]:
-    """The band of each variable: those used first in band 0, and about as many bytes in each."""
+    """Return the band of each variable: band 0 is used first, and all bands have about equally many bytes."""
     bands: dict[str, int] = {}
     num_before = 0
     for variable in sorted(model.variables, key=lambda variable: variable.use):
-        # By its middle, so that one large variable lies in the band that holds most of it.
+        # A variable's middle decides, so that a large variable is in the band that has most of its bytes.
         middle = 2 * num_before + variable.num_bytes
         bands[variable.name] = min(num_bands - 1, num_bands * middle // (2 * model.num_bytes))
         num_before += variable.num_bytes
@@ -48,7 +49,7 @@ def bands_of_use(model: ModelSpec, num_bands: int) -> Mapping[str, int]:
 
 
 def need_overtaking(cluster: ClusterSpec) -> None:
-    """Refuse a backend on which nothing can have priority."""
+    """Raise DoesNotApplyError if later transfers cannot overtake earlier ones on the cluster's backend."""
     backend = BACKENDS[cluster.backend]
     if not backend.overtakes:
         rule = "priorities need a backend on which a later transfer can go first"
@@ -56,7 +57,7 @@ def need_overtaking(cluster: ClusterSpec) -> None:
 
 
 class ServerLanes:
-    """The lanes of messages to servers: each server's own, one for each band of use as far as `num_lanes` go.
+    """The lanes of messages to servers: each server has a lane for each band of use, as far as `num_lanes` allows.
 
     With fewer lanes than servers, servers share lanes.
     """
@@ -66,10 +67,10 @@ class ServerLanes:
         self._bands = bands_of_use(model, min(MAX_BANDS, num_lanes // self._num_columns))
 
     def lane(self, variable: str, server: int) -> int:
-        """The lane of what a variable has to send to the server of that position."""
+        """Return the lane in which a variable's parts go to the server at that position."""
         return self._bands[variable] * self._num_columns + server % self._num_columns
 
 
 def shares_nodes(cluster: ClusterSpec) -> bool:
-    """Whether some node has several ranks, one of which can speak for all."""
+    """Whether a node has several ranks, so that one rank can send the sum of all to a server."""
     return any(len(group) > 1 for group in cluster.worker_groups())

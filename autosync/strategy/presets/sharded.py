@@ -1,4 +1,4 @@
-"""ZeRO stage 1: optimizer state is spread over the ranks."""
+"""The preset of ZeRO stage 1, which spreads optimizer state over the ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from autosync.strategy.synchronisers.sharded import Sharded
 def sharded(model: ModelSpec, cluster: ClusterSpec, *, cap_bytes: int | str = DEFAULT_CAP_BYTES) -> Strategy:
     """ZeRO stage 1: buckets are reduce-scattered, each rank updates its shard, parameters are all-gathered.
 
-    As many bytes as an all-reduce, optimizer state and its update divided by the ranks. Embeddings are dense: ZeRO
-    knows no sparse gradients. Buckets are filled as in `ddp_cap`.
+    It sends as many bytes as an all-reduce, and divides the optimizer's state and update over the ranks. Embeddings are
+    dense, because ZeRO has no sparse gradients. Buckets are filled as in `ddp_cap`.
 
     Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.1 (P_os) and section 7 (reduce-scatter, then all-gather);
     buckets as in DeepSpeed's `DeepSpeedZeroOptimizer` (deepspeed/runtime/zero/stage_1_and_2.py,

@@ -1,4 +1,4 @@
-"""Parameters that miss updates: bounded staleness at servers, and averages every so many steps."""
+"""The presets whose parameters miss updates: servers with bounded staleness, and averages every few steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from autosync.strategy.synchronisers.periodic import Periodic
 def ssp(model: ModelSpec, cluster: ClusterSpec, *, staleness: int = 1) -> Strategy:
     """Stale: parameter servers whose answers may be some steps late (Stale Synchronous Parallel).
 
-    Servers as in `ps_load_balanced`. SSP lets a worker read any parameters that miss no update older than
-    `staleness` steps, its own updates among what it sees; here they miss exactly the last `staleness` updates of all
-    workers, so that every run gives the same result. One step is enough for transfers to have a whole step's time.
+    Variables are placed as in `ps_load_balanced`. SSP lets a worker read any parameters that miss no update older than
+    `staleness` steps and that include its own updates. Here they miss exactly the last `staleness` updates of all
+    workers, so that every run gives the same result. With a staleness of 1, transfers already have a whole step's time.
 
     Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013,
     section 2; AutoDist's `PS(staleness=...)` (autodist/strategy/ps_strategy.py).
@@ -38,9 +38,9 @@ def ssp(model: ModelSpec, cluster: ClusterSpec, *, staleness: int = 1) -> Strate
 def local_sgd(model: ModelSpec, cluster: ClusterSpec, *, every: int = 4) -> Strategy:
     """Stale: each worker trains for itself, and every 4 steps their parameters are averaged (local SGD).
 
-    One all-reduce of all parameters (one a dtype). Optimizer states stay each worker's own. Post-local SGD trains
-    synchronously first, `warmup_steps` in torch: a strategy is the same in all steps, so those are to be trained by
-    another one. All-reducing gradients within nodes in between is not in it.
+    There is one all-reduce of all parameters of each dtype. Each worker keeps its own optimizer state. Post-local SGD
+    first trains synchronously (`warmup_steps` in torch); a strategy is the same in all steps, so train these steps with
+    another one. The preset does not all-reduce gradients within nodes between averages.
 
     Source: torch 2.13, `PeriodicModelAverager` in torch/distributed/algorithms/model_averaging/averagers.py (the
     period of its example) and `average_parameters` in utils.py beside it; Stich, "Local SGD Converges Fast and
@@ -60,7 +60,7 @@ def diloco(
 ) -> Strategy:
     """Stale: as local_sgd every 500 steps, with an outer step of Nesterov momentum on the average (DiLoCo).
 
-    The inner optimizer is the task's (AdamW in the paper), its state each worker's own.
+    The inner optimizer is the task's (AdamW in the paper); each worker keeps its own state.
 
     Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, Algorithm 1;
     500 steps, the outer learning rate and the outer momentum are those of its experiments.
@@ -83,7 +83,7 @@ def _late(message: Message, steps: int) -> Message:
 
 
 def _averaged(model: ModelSpec, periodic: Periodic) -> tuple[Message, ...]:
-    """All parameters of a dtype as one."""
+    """Return one message for all parameters of each dtype."""
     if model.loss_scaling:
         rule = "a worker whose own gradients overflow would leave out the step alone"
         raise DoesNotApplyError(f"{model.name} scales its loss", rule=rule)

@@ -1,4 +1,4 @@
-"""TicTac: servers send parameters in the order in which the forward pass uses them."""
+"""The preset of TicTac: servers send parameters in the order in which the forward pass uses them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NUM_LANES = 16
 def tictac(model: ModelSpec, cluster: ClusterSpec, *, num_lanes: int = NUM_LANES) -> Strategy:
     """Each variable on one server; parameters come back in the order of TIC and TAC, which is that of their next use.
 
-    TicTac orders what servers send to workers, channel by channel; what workers send has no order, and goes as it
-    comes. TIC gives a parameter the smallest number of parameters that some computation that needs it (and one more)
-    waits for; TAC compares, step by step, the compute that each would let start with the time that the other takes.
-    torch computes module after module, so each computation waits for all parameters before it: both orders are then
-    that of first use (TAC leaves the order within a module open, TIC that of the first two modules too, if the first
-    has one parameter). In a plan a lane returns parameters in the order of their next use; so each server has a lane,
-    which is its channel, as far as `num_lanes` go, and transfers may go on into the next forward pass. Placement as in
-    `ps_load_balanced`. Embeddings send their rows. Needs an elementwise optimizer: workers that update themselves get
-    gradients as they come.
+    TicTac orders the parameters that servers send to workers, for each channel; gradients are sent as soon as they are
+    ready. TIC ranks a parameter by the smallest number of parameters that a computation waits for which needs it and
+    one more parameter. TAC compares two parameters at a time: the compute that each allows to start, and the time that
+    the other takes. torch computes one module after the other, so each computation waits for all parameters before it,
+    and both orders become the order of first use. (TAC leaves the order within a module open; TIC also that of the
+    first two modules, if the first has one parameter.) In a plan a lane returns parameters in the order of their next
+    use. So each server has a lane as its channel, as far as `num_lanes` allows, and transfers may overlap the next
+    forward pass. Variables are placed as in `ps_load_balanced`. Embeddings send their rows. Needs an elementwise
+    optimizer, because otherwise workers update and get gradients instead of parameters.
 
     Source: Hashemi, Abdu Jyothi and Campbell, "TicTac: Accelerating Distributed Deep Learning with Communication
     Scheduling", MLSys 2019; xldrx/tictac, tictac/common.py (`_update_properties`), tictac/tic.py, tictac/tac.py.

@@ -1,7 +1,7 @@
-"""The space of strategies: all that are legal for a model on a cluster under the limits that a user set.
+"""The space of strategies: all strategies that are legal for a model on a cluster within the user's limits.
 
-It counts itself, tells whether a strategy is in it, draws strategies aspect by aspect, changes one aspect of a strategy
-and crosses two.
+The space counts its strategies, checks whether a strategy belongs to it, draws strategies aspect by aspect, changes one
+aspect of a strategy, and crosses two strategies.
 """
 
 from autosync.strategy.space.limits import Limits

@@ -1,4 +1,4 @@
-"""Chance: draws under weights."""
+"""Random draws with weights."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ T = TypeVar("T")
 
 
 def draw_weighted(rng: random.Random, weights: Mapping[T, float]) -> T:
-    """A key, as often as its weight says."""
+    """Return a key, drawn with a probability in proportion to its weight."""
     return rng.choices(list(weights), list(weights.values()))[0]

@@ -1,7 +1,7 @@
-"""What a message can be: every synchroniser and codec that is legal here and within the limits, found once for a space.
+"""Finds the choices of a space: every synchroniser with every codec that is legal and within the limits.
 
-Legality is asked, not repeated: each candidate is put into a message and shown to the rules. Synchronisers that this
-cluster makes equal (a ring between two and halving-doubling between two) are one choice.
+This module repeats no rules of legality: it puts each candidate into a message and checks the message. Synchronisers
+that are equal on this cluster (such as a ring and halving-doubling between two ranks) are one choice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from autosync.strategy.synchronisers.base import Synchroniser
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A synchroniser with a codec. `slices`: its messages may be cut. `rank`: each part needs sides above it."""
+    """A synchroniser with a codec.
+
+    `slices` says whether messages with it may be sliced. Both sides of each part must be larger than `rank`.
+    """
 
     synchroniser: Synchroniser
     codec: Codec | None
@@ -40,7 +43,7 @@ class Setting:
 
 
 Variant = tuple[Setting, ...]
-"""One setting at each node that can serve it; a single one where there is no server."""
+"""Settings that differ only in the server, one for each node that can serve; one setting if there is no server."""
 
 KindTable = Mapping[str, Mapping[Codec | None, tuple[Variant, ...]]]
 """Kind of synchroniser -> codec -> variants."""
@@ -48,7 +51,11 @@ KindTable = Mapping[str, Mapping[Codec | None, tuple[Variant, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """All settings: for messages of any parts of a dtype, and for messages of one part of an embedding or a linear."""
+    """All settings of a space.
+
+    `dense` has the settings for messages of any parts of a dtype, `alone` those for messages of one part, by the kind
+    of its variable (embedding or linear). The tables have the same settings by kind of synchroniser and codec.
+    """
 
     dense: Mapping[DType, tuple[Setting, ...]]
     alone: Mapping[str, tuple[Setting, ...]]
@@ -61,14 +68,14 @@ class Choices:
 
 
 def find_choices(model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> Choices:
-    """The choices of a space; a variable for which there is none is refused."""
+    """Return the choices of a space; raise DoesNotApplyError if a variable has none."""
     synchronisers = _unique(_synchronisers(cluster, limits), cluster)
     codecs: tuple[Codec | None, ...] = (None,)
     if "lossy" in limits.allow and cluster.num_workers > 1:
         codecs += limits.codecs
     dense: dict[DType, tuple[Setting, ...]] = {}
     for dtype in dict.fromkeys(variable.dtype for variable in model.variables):
-        # Rules of dense messages look at a part's dtype, and PowerSGD at its sides: this one is large enough for any.
+        # Rules of dense messages depend on a part's dtype, and those of PowerSGD on its sides, which are long here.
         probe = Variable(name="probe", shape=(2**40, 2**40), dtype=dtype, use=0, ready=0)
         dense[dtype] = tuple(_legal_settings(probe, synchronisers, codecs, model, cluster))
     alone: dict[str, tuple[Setting, ...]] = {"dense": ()}
@@ -125,14 +132,14 @@ def _legal_settings(
     for synchroniser, codec in itertools.product(synchronisers, codecs):
         message = Message(parts=(variable.name,), synchroniser=synchroniser, codec=codec)
         if not message_problems(message, parts, model, cluster):
-            # Whether slices are legal at all: these are large enough for any model.
+            # Slices of this size are large enough for any model, so only the setting decides whether they are legal.
             sliced = replace(message, slice_bytes=max(1024, model.num_bytes))
             slices = not message_problems(sliced, parts, model, cluster)
             yield Setting(synchroniser, codec, slices, codec.rank if isinstance(codec, PowerSGD) else 0)
 
 
 def _table(settings: Iterable[Setting]) -> KindTable:
-    """The settings by kind, codec and variant; those that differ in the server only are one variant."""
+    """Return the settings by kind, codec and variant; settings that differ only in the server are one variant."""
     variants: dict[str, dict[Codec | None, dict[Synchroniser, list[Setting]]]] = {}
     for setting in settings:
         anywhere = setting.synchroniser.at("")

@@ -1,19 +1,21 @@
-"""Counting: how many strategies a space holds.
+"""Counts the strategies of a space.
 
-Counted are representations: the overlap; for each variable no cut, or an axis and the sizes of two or more parts; for
-each way to distribute the parts over messages, and for each message, a synchroniser with a codec (those that the
-cluster makes equal once), no slices or one of the slice sizes, a lane and a priority. Not counted are names, the order
-of writing, cuts into one part, and (a lower bound) PowerSGD anywhere but in messages of one uncut variable.
+It counts representations. A strategy chooses the overlap; for each variable no cut, or an axis and the sizes of two or
+more parts; a way to distribute all parts over messages; and for each message a synchroniser with a codec
+(synchronisers that are equal on the cluster count once), no slices or one of the slice sizes, a lane and a priority.
+It does not count names, the order of writing, and cuts into one part. PowerSGD counts only in messages of one uncut
+variable, so the count is a lower bound.
 
-With n parts that may share messages and s settings a message, there are T_n(s) = sum_k S(n, k) s^k ways (S: Stirling
-numbers of the second kind; T: Touchard's polynomials). A part that may also travel alone, in b more ways, makes this an
-n-fold product of (x + b) in which x^j stands for T_j(s); a variable that can be cut into k parts in w_k ways makes it a
-product over variables of sum_k w_k (x + b)^k. By Dobinski's formula T_j(s) is the j-th moment of a Poisson variable
-with mean s, so the count is the mean of that product: one sum of positive terms, taken in logarithms.
+With n parts that may share messages and s settings for each message, there are T_n(s) = sum_k S(n, k) s^k ways (S:
+Stirling numbers of the second kind; T: Touchard's polynomials). If each part may also travel alone, in b more ways, the
+count is the n-fold product of (x + b), in which x^j stands for T_j(s). If each variable can be cut into k parts in w_k
+ways, it is the product over variables of sum_k w_k (x + b)^k. By Dobinski's formula T_j(s) is the j-th moment of a
+Poisson variable with mean s, so the count is the mean of that product: one sum of positive terms, computed with
+logarithms.
 
     count = sum_m  e^-s s^m / m!  *  product over variables v of  sum_k w_vk (m + b_v)^k
 
-Parts of different dtypes never share a message: their counts multiply.
+Parts of different dtypes never share a message, so the counts of the dtypes are multiplied.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MAX_TERMS = 4096
-"""The sum is taken term by term up to this many terms, and beyond that as an integral over as many points."""
+"""Up to so many terms the sum is computed term by term; a longer sum is an integral over so many points."""
 
 NEGLIGIBLE = 60.0
-"""Terms smaller than the largest by this factor, as a logarithm, change no digit."""
+"""Terms whose logarithm is smaller than the largest one's by more than this are ignored; they change no digit."""
 
 
 def log10_size(model: ModelSpec, limits: Limits, choices: Choices) -> float:
-    """The decimal logarithm of the number of strategies in a space."""
+    """Return the decimal logarithm of the number of strategies in a space."""
     total = math.log(len(limits.overlaps))
     for dtype, settings in choices.dense.items():
         variables = [variable for variable in model.variables if variable.dtype == dtype]
@@ -67,7 +69,11 @@ def _num_ways(setting: Setting, limits: Limits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """One variable's factor of the product: `log_cuts[i]` is the logarithm of the ways to cut it into i + 2 parts."""
+    """One variable's factor of the product.
+
+    `alone` and `alone_uncut` are the numbers of ways in which one of its parts, and the uncut variable, may travel
+    alone. `log_cuts[i]` is the logarithm of the number of ways to cut it into i + 2 parts.
+    """
 
     alone: int
     alone_uncut: int
@@ -85,7 +91,7 @@ class _Factor:
         return len(self.log_cuts) + 1
 
     def log(self, points: Floats) -> Floats:
-        """The logarithm of the factor at each m."""
+        """Return the logarithm of the factor at each m."""
         import numpy as np
 
         base = np.log(points + self.alone)
@@ -114,7 +120,7 @@ def _log_binomial(n: int, k: int) -> float:
 
 
 def _log_poisson_mean(factors: Sequence[tuple[_Factor, int]], mean: int, num_parts: int) -> float:
-    """The logarithm of the mean of the product of all factors over a Poisson variable."""
+    """Return the logarithm of the mean of the product of all factors over a Poisson variable."""
     import numpy as np
 
     def log_terms(points: Floats) -> Floats:
@@ -142,11 +148,11 @@ def _log_factorials(points: Floats) -> Floats:
 
 
 def _window(log_terms: Callable[[Floats], Floats], mean: int, num_parts: int) -> tuple[int, int]:
-    """The stretch of m outside which every term is negligible."""
+    """Return the first and last m that matter; all terms outside are negligible."""
     import numpy as np
 
     high = 16
-    # From here on terms fall: the product grows no faster than m to the number of parts.
+    # Beyond this m terms fall, because the product grows no faster than m to the number of parts.
     while high * math.log(max(high / mean, 1e-9)) <= num_parts:
         high *= 2
     high *= 4

@@ -1,8 +1,8 @@
-"""Crossover: each variable is synchronised as in one parent or the other.
+"""Crosses two strategies: the child synchronises each variable as one of its parents does.
 
-Whoever takes a variable takes its cut and its parts' messages, without the parts of variables that come from the other
-side; a message with fewer parts stays legal. Mostly the parents take turns in runs of ready order, so that messages
-stay whole; where they do not, fragments of equal setting from both sides are joined.
+With a variable the child inherits its cut and the messages of its parts, without the parts of variables from the other
+parent; a message with fewer parts stays legal. Mostly the parents alternate in runs of variables in ready order, which
+keeps most messages whole. Fragments of messages from both parents are joined if they have the same setting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ P_RUNS = 0.7
 
 
 def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Random) -> Strategy:
-    """A legal child of two legal strategies; the overlap is one parent's."""
+    """Return a legal child of two legal strategies; its overlap comes from either parent."""
     names = [variable.name for variable in sorted(model.variables, key=lambda variable: variable.ready)]
     takes_first = dict(zip(names, _turns(rng, len(names)), strict=True))
     partitions = {}
@@ -36,7 +36,7 @@ def cross(first: Strategy, second: Strategy, model: ModelSpec, rng: random.Rando
 
 
 def _turns(rng: random.Random, count: int) -> list[bool]:
-    """For each variable in ready order, whether it comes from the first parent; both parents give some if they can."""
+    """Draw for each variable in ready order whether it comes from the first parent; in runs both parents give some."""
     if count > 1 and rng.random() < P_RUNS:
         bounds = sorted(rng.sample(range(1, count), min(count - 1, rng.choice((1, 2, 2, 3)))))
         turns: list[bool] = []
@@ -49,7 +49,7 @@ def _turns(rng: random.Random, count: int) -> list[bool]:
 
 
 def _inherited(parent: Strategy, taken: Iterable[str]) -> tuple[list[Message], list[Message]]:
-    """What is left of a parent's messages: those that are whole and those that lost parts."""
+    """Return a parent's messages with only the taken variables: the whole messages, and those that lost parts."""
     variables = frozenset(taken)
     whole: list[Message] = []
     fragments: list[Message] = []
@@ -63,7 +63,7 @@ def _inherited(parent: Strategy, taken: Iterable[str]) -> tuple[list[Message], l
 
 
 def _joined(fragments: list[Message], others: list[Message], dtypes: Mapping[str, str]) -> list[Message]:
-    """Fragments of one side, each joined with the next one of the other side that has the same setting and dtype."""
+    """Join each fragment with the next one of the other parent with the same setting and dtype; return all messages."""
     waiting: dict[Message, list[Message]] = {}
     for other in others:
         waiting.setdefault(_setting(other, dtypes), []).append(other)
@@ -79,5 +79,5 @@ def _joined(fragments: list[Message], others: list[Message], dtypes: Mapping[str
 
 
 def _setting(message: Message, dtypes: Mapping[str, str]) -> Message:
-    """The message with its dtype in place of its parts."""
+    """Return the message with its dtype in place of its parts, as a key."""
     return replace(message, parts=(dtypes[PartName.parse(message.parts[0]).variable],))

@@ -1,4 +1,4 @@
-"""Cutting: how a variable is drawn into parts."""
+"""Draws how a variable is cut into parts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autosync.strategy.parts import Partition
 from autosync.strategy.space.limits import Limits, even_sizes
 
 P_FIRST_AXIS = 0.8
-"""Parts along the first axis lie in one piece in memory; along another they must be gathered first."""
+"""The probability of cutting along the first axis, where parts are contiguous in memory and need no gathering."""
 
 P_BY_BANDWIDTH = 0.5
-"""Uneven parts whose sizes follow the nodes' bandwidths, rather than chance."""
+"""The probability that the sizes of uneven parts follow the nodes' bandwidths instead of being random."""
 
 
 def axes_to_cut(variable: Variable) -> list[int]:
-    """The axes along which a variable can be cut."""
+    """Return the axes along which a variable can be cut."""
     return [axis for axis, size in enumerate(variable.shape) if size > 1]
 
 
@@ -32,7 +32,7 @@ def draw_partition(
     bandwidths: Sequence[float],
     limits: Limits,
 ) -> Partition:
-    """A cut of a variable (that has an axis to cut) into about `wanted_parts`, two at least."""
+    """Draw a cut of a variable into about `wanted_parts`, at least two; the variable must have an axis to cut."""
     axes = axes_to_cut(variable)
     axis = axes[0] if len(axes) == 1 or rng.random() < P_FIRST_AXIS else rng.choice(axes[1:])
     size = variable.shape[axis]
@@ -47,7 +47,7 @@ def draw_partition(
 
 
 def weighted_sizes(size: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """An axis cut in proportion to the weights, as nearly as whole numbers allow, and no part empty."""
+    """Cut an axis in proportion to the weights, as nearly as whole numbers allow, without empty parts."""
     free = size - len(weights)
     exact = [free * weight / math.fsum(weights) for weight in weights]
     sizes = [int(share) for share in exact]

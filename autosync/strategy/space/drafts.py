@@ -1,4 +1,4 @@
-"""Drafts: messages while they are being drawn, with the few figures of their parts that the draws look at."""
+"""Drafts: messages while they are being drawn, with the few facts of their parts that the draws need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autosync.strategy.space.choices import Setting
 
 @dataclass(slots=True)
 class Piece:
-    """A part's name, its size (for rows, those that are touched) and when its variable is ready and used next."""
+    """A part's name and size (of its touched rows if it travels as rows), and its variable's ready and use order."""
 
     name: str
     num_bytes: float
@@ -22,7 +22,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Draft:
-    """A message to be."""
+    """A message while it is being drawn."""
 
     pieces: list[Piece]
     setting: Setting
@@ -32,16 +32,16 @@ class Draft:
 
     @property
     def num_bytes(self) -> float:
-        """Bytes of all parts."""
+        """The bytes of all parts."""
         return sum([piece.num_bytes for piece in self.pieces])
 
     @property
     def use(self) -> int:
-        """When the first of its parts is used next."""
+        """The earliest use among its parts."""
         return min([piece.use for piece in self.pieces])
 
     def message(self) -> Message:
-        """The message."""
+        """Return the finished message."""
         return Message(
             parts=tuple([piece.name for piece in self.pieces]),
             synchroniser=self.setting.synchroniser,
@@ -53,7 +53,7 @@ class Draft:
 
 
 def pieces_of(variable: Variable, partition: Partition | None, num_bytes: float) -> list[Piece]:
-    """The parts of one variable whose gradient (or whose touched rows) makes `num_bytes`."""
+    """Return the parts of a variable; `num_bytes` is the size of its gradient or touched rows, divided among them."""
     if partition is None:
         return [Piece(variable.name, num_bytes, variable.ready, variable.use)]
     per_index = num_bytes / variable.shape[partition.axis]

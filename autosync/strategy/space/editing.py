@@ -1,4 +1,4 @@
-"""Editing: what the changes of one aspect have in common."""
+"""Helpers of the changes of one aspect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autosync.strategy.space.limits import Limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What changes may draw from: the space, and its variables by name."""
+    """The facts that changes need: the space's limits and choices, the nodes' bandwidths, the variables by name."""
 
     limits: Limits
     choices: Choices
@@ -23,11 +23,11 @@ class Room:
     variables: Mapping[str, Variable]
 
     def variable_of(self, part: str) -> Variable:
-        """The variable that a part is cut from."""
+        """Return the variable that a part is cut from."""
         return self.variables[PartName.parse(part).variable]
 
     def settings(self, message: Message, strategy: Strategy) -> list[Setting]:
-        """Every setting that a message with these parts may have."""
+        """Return every setting that a message with the parts of `message` may have."""
         variable = self.variable_of(message.parts[0])
         dense = self.choices.dense[variable.dtype]
         found = [setting for setting in dense if not setting.rank]
@@ -45,7 +45,7 @@ class Room:
 
 
 def make_room(model: ModelSpec, bandwidths: Mapping[str, float], limits: Limits, choices: Choices) -> Room:
-    """The room of a space."""
+    """Return the room of a space."""
     return Room(
         limits=limits,
         choices=choices,
@@ -55,28 +55,28 @@ def make_room(model: ModelSpec, bandwidths: Mapping[str, float], limits: Limits,
 
 
 def must_be_alone(message: Message) -> bool:
-    """Whether a message's synchroniser takes one part only."""
+    """Whether a message's synchroniser allows only one part."""
     return message.synchroniser.travels_alone
 
 
 def may_be_cut(message: Message) -> bool:
-    """Whether any cut of its variables leaves a message legal: PowerSGD looks at shapes."""
+    """Whether a message stays legal however its variables are cut; under PowerSGD the shapes of parts matter."""
     return not isinstance(message.codec, PowerSGD)
 
 
 def with_messages(strategy: Strategy, messages: Sequence[Message]) -> Strategy:
-    """The strategy with other messages, and without its name."""
+    """Return the strategy with other messages and without its name."""
     return replace(strategy, name="", messages=tuple(messages))
 
 
 def with_message(strategy: Strategy, position: int, message: Message) -> Strategy:
-    """The strategy with one message exchanged."""
+    """Return the strategy with one message replaced, and without its name."""
     messages = list(strategy.messages)
     messages[position] = message
     return with_messages(strategy, messages)
 
 
 def with_setting(message: Message, setting: Setting) -> Message:
-    """The message with another synchroniser and codec; slices are given up where these allow none."""
+    """Return the message with another synchroniser and codec, without slices if these do not allow any."""
     slice_bytes = message.slice_bytes if setting.slices else None
     return replace(message, synchroniser=setting.synchroniser, codec=setting.codec, slice_bytes=slice_bytes)

@@ -1,7 +1,7 @@
-"""Limits: which values of each aspect the space may use.
+"""Limits: the values of each aspect that the space may use.
 
-Legality says what a model, a cluster and a backend can do at all; limits say what of that a user wants tried. By
-default every exact strategy is in, on a grid of slice sizes and with bounds on counts.
+Legality depends on the model, the cluster and the backend; limits say which legal strategies the user wants to try. By
+default the space has every exact strategy, with slice sizes from a list and bounds on counts.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ ALL_CODECS: tuple[Codec, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the space may use of each aspect.
+    """The values of each aspect that the space may use.
 
-    allow                the classes besides `exact`; default none, for lossy and stale strategies change training
+    allow                the classes besides `exact`; default none, because lossy and stale strategies change training
     overlaps             how far transfers may overlap compute; default both
-    synchronisers        default all (periodic comes in with `stale` only)
+    synchronisers        default all (periodic only with `stale`)
     topologies           default all that the backend can run
     hierarchical         all-reduce within nodes first; default yes
     server_updates       where a server's optimizer may run; default both places
-    local_proxies        one rank speaks for its node to a server; default yes
-    staleness            steps that servers may lag, with `stale`; default 1, 2 and 4 (0 is always in)
+    local_proxies        one rank exchanges data with a server for its whole node; default yes
+    staleness            steps that servers may lag, with `stale`; default 1, 2 and 4 (0 is always allowed)
     periods              steps between two averages, with `stale`; default 2, 4, 8, 16 and 64
-    outer_optimizers     what is done with an average; default nothing, or DiLoCo's step
+    outer_optimizers     applied to an average; default none, or DiLoCo's step
     codecs               with `lossy`; default each kind at its usual setting
     max_parts            parts of one variable; default 128
     uneven_parts         sizes that differ by more than one; default yes
@@ -99,7 +99,7 @@ class Limits:
                 raise ValueError(f"{name} names a value twice (each value once)")
 
     def problems(self, strategy: Strategy, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Problem]:
-        """Where a legal strategy leaves the limits; `shapes` are those of the variables."""
+        """Yield each place where a legal strategy is outside the limits; `shapes` are those of the variables."""
         if strategy.overlap not in self.overlaps:
             yield _outside(("overlap",), strategy.overlap, self.overlaps)
         for name, partition in strategy.partitions.items():
@@ -138,6 +138,6 @@ def _outside(path: Path, value: object, allowed: Sequence[object]) -> Problem:
 
 @functools.lru_cache(maxsize=4096)
 def even_sizes(size: int, num_parts: int) -> tuple[int, ...]:
-    """An axis cut into parts that differ by one at most, larger ones first."""
+    """Cut an axis into parts whose sizes differ by at most one, larger parts first."""
     quotient, rest = divmod(size, num_parts)
     return (quotient + 1,) * rest + (quotient,) * (num_parts - rest)

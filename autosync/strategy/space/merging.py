@@ -1,4 +1,4 @@
-"""Merging: how parts of one kind are drawn into messages."""
+"""Draws how parts are merged into messages."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MERGE_WEIGHTS: dict[MergeStyle, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """How a step merges: n parts make n^`exponent` messages, so that few and many messages are equally likely."""
+    """How a step merges parts: n parts make n^`exponent` messages, so few and many messages are equally likely."""
 
     style: MergeStyle
     exponent: float
 
     @classmethod
     def draw(cls, rng: random.Random) -> Merging:
-        """One of the styles, and an exponent between 0 (one message) and 1 (as many as parts)."""
+        """Draw a style, and an exponent between 0 (one message) and 1 (as many messages as parts)."""
         return cls(draw_weighted(rng, MERGE_WEIGHTS), rng.random())
 
     def merge(self, rng: random.Random, pieces: Sequence[Piece]) -> list[list[Piece]]:
-        """Groups of pieces; none is empty."""
+        """Divide pieces into groups, none of them empty."""
         num_pieces = len(pieces)
         num_groups = max(1, min(num_pieces, round(num_pieces**self.exponent)))
         match self.style:
@@ -59,7 +59,7 @@ def _equal_bytes(pieces: Sequence[Piece], num_groups: int) -> list[list[Piece]]:
     groups: list[list[Piece]] = [[] for _ in range(num_groups)]
     before = 0.0
     for piece in pieces:
-        # A piece belongs where its middle lies.
+        # A piece belongs to the group in which its middle lies.
         index = int((before + piece.num_bytes / 2) * num_groups / total)
         groups[min(index, num_groups - 1)].append(piece)
         before += piece.num_bytes

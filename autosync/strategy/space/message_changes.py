@@ -1,4 +1,4 @@
-"""Changes of one aspect of one message. Each returns None where it does not apply."""
+"""Changes of one aspect of one message. Each returns None if it does not apply."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from autosync.strategy.space.editing import Room, must_be_alone, with_message, w
 
 
 def change_kind(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One message is synchronised in another way; its codec stays where the new way takes it."""
+    """Give one message another kind of synchroniser; its codec stays if the new kind allows it."""
     position, message = _any(strategy, rng)
     settings = [s for s in room.settings(message, strategy) if s.kind != message.synchroniser.kind]
     same = [setting for setting in settings if setting.codec == message.codec]
     found = same or [setting for setting in settings if setting.codec is None]
     if not found:
         return None
-    # A kind first: servers would drown the others by their number.
+    # The kind is drawn first: there are so many servers that other kinds would hardly be drawn.
     kind = rng.choice(list(dict.fromkeys(setting.kind for setting in found)))
     chosen = rng.choice([setting for setting in found if setting.kind == kind])
     return with_message(strategy, position, with_setting(message, chosen))
 
 
 def change_details(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One message keeps its kind (and server) and gets another topology, update place, proxy, lag or period."""
+    """Change other settings of one message's synchroniser: topology, update place, proxy, lag or period."""
     position, message = _any(strategy, rng)
     server = message.synchroniser.served_by
     found = [
@@ -41,7 +41,7 @@ def change_details(room: Room, strategy: Strategy, rng: random.Random) -> Strate
 
 
 def change_server(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """Another node serves one message."""
+    """Move one message to another server."""
     served = [p for p, m in enumerate(strategy.messages) if m.synchroniser.served_by is not None]
     if not served:
         return None
@@ -58,7 +58,7 @@ def change_server(room: Room, strategy: Strategy, rng: random.Random) -> Strateg
 
 
 def change_codec(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One message is encoded otherwise."""
+    """Change the codec of one message."""
     position, message = _any(strategy, rng)
     found = [
         setting
@@ -69,7 +69,7 @@ def change_codec(room: Room, strategy: Strategy, rng: random.Random) -> Strategy
 
 
 def change_slices(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One message gets another slice size, or none."""
+    """Give one message another slice size, or none."""
     position, message = _any(strategy, rng)
     if not can_be_sliced(message):
         return None
@@ -78,7 +78,7 @@ def change_slices(room: Room, strategy: Strategy, rng: random.Random) -> Strateg
 
 
 def change_priority(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One message gets another priority; the levels drawn from are as many as messages, and one more."""
+    """Give one message another priority, out of one level more than there are messages."""
     position, message = _any(strategy, rng)
     levels = min(room.choices.num_priorities, len(strategy.messages) + 1)
     found = [priority for priority in range(levels) if priority != message.priority]
@@ -86,14 +86,14 @@ def change_priority(room: Room, strategy: Strategy, rng: random.Random) -> Strat
 
 
 def change_lane(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One message goes to another lane."""
+    """Move one message to another lane."""
     position, message = _any(strategy, rng)
     found = [lane for lane in range(room.choices.num_lanes) if lane != message.lane]
     return with_message(strategy, position, replace(message, lane=rng.choice(found))) if found else None
 
 
 def can_be_sliced(message: Message) -> bool:
-    """Whether slices of a message are legal; rows and factors travel whole, and so do PowerSGD's matrices."""
+    """Whether a message may be sliced; rows, factors and PowerSGD's matrices travel whole."""
     return not must_be_alone(message) and (message.codec is None or message.codec.kind != "power_sgd")
 
 

@@ -1,4 +1,4 @@
-"""Mutation: one aspect of a strategy changes, of one message, of one variable or of the whole step."""
+"""Mutates strategies: changes one aspect of one message, of one variable or of the whole step."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ NUM_REMEMBERED = 256
 
 
 class Mutator:
-    """Changes strategies of one space."""
+    """Mutates the strategies of one space."""
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec, limits: Limits, choices: Choices) -> None:
         self._model = model
         self._cluster = cluster
         self._room = make_room(model, bandwidths_of(cluster), limits, choices)
-        # The same few parents are changed again and again. Identities are keys as long as their strategies live.
+        # Searches mutate the same few parents often. The key is the `id` of a strategy, which is kept alive beside it.
         self._canonical: dict[int, tuple[Strategy, Strategy]] = {}
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
-        """A strategy whose canonical form is another, or the same one after `MAX_TRIES` changes that made none."""
+        """Return a strategy with another canonical form, or the same strategy if `MAX_TRIES` changes found none."""
         before = self._canonical_of(strategy)
         for _ in range(MAX_TRIES):
             changed = draw_weighted(rng, CHANGE_WEIGHTS)(self._room, strategy, rng)

@@ -1,4 +1,4 @@
-"""Changes of one variable's cut, and of which parts travel together. Each returns None where it does not apply."""
+"""Changes of a variable's cut, and of the parts that travel together. Each returns None if it does not apply."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ P_FEW_PARTS = 0.5
 
 
 def change_cut(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One variable is cut, cut otherwise, or made whole.
+    """Cut one variable, cut it differently, or make it whole.
 
-    Its new parts take turns in the messages that the old ones were in; a variable that was in one message alone, or is
-    cut for the first time, gets a message like it for each part but the first.
+    The new parts are dealt in turn to the messages that held the old parts. If only one message held them, each part
+    but the first gets its own copy of that message.
     """
     found = [v for v in room.variables.values() if v.name in strategy.partitions or _can_be_cut(room, v)]
     if not found:
         return None
-    # Large variables first: their cuts matter.
+    # Large variables are drawn more often, because their cuts matter more.
     variable = rng.choices(found, [v.num_bytes**0.5 for v in found])[0]
     old = strategy.partitions.get(variable.name)
     homes = _homes(strategy, variable.name)
@@ -47,7 +47,7 @@ def _can_be_cut(room: Room, variable: Variable) -> bool:
 
 
 def _homes(strategy: Strategy, variable: str) -> list[int]:
-    """The messages that hold parts of a variable, in the order of the parts."""
+    """Return the positions of the messages that hold parts of a variable, in the order of the parts."""
     found: dict[int, int] = {}
     for position, message in enumerate(strategy.messages):
         for part in message.parts:
@@ -64,7 +64,7 @@ def _recut(strategy: Strategy, variable: str, partition: Partition | None, homes
     if partition is not None:
         partitions[variable] = partition
         names = [f"{variable}[{index}]" for index in range(len(partition.sizes))]
-    # A variable from one message spreads over copies of it, for parts side by side in one message are no cut.
+    # The parts of a variable from one message spread over copies of it, because parts in one message are joined again.
     spreads = len(homes) == 1
     joins: dict[int, list[str]] = {position: [] for position in homes}
     more: list[Message] = []
@@ -88,7 +88,7 @@ def _with_parts(message: Message, variable: str, joining: list[str]) -> Message 
 
 
 def move_part(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One part leaves its message for another that has the same synchroniser and codec."""
+    """Move one part to another message with the same dtype, synchroniser and codec."""
     groups = _groups(room, strategy)
     found = [group for group in groups.values() if len(group) > 1]
     if not found:
@@ -106,7 +106,7 @@ def move_part(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | 
 
 
 def join_messages(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """Two messages that have the same synchroniser and codec, and are ready one after the other, become one."""
+    """Join two messages with the same dtype, synchroniser and codec that follow one another in ready order."""
     groups = _groups(room, strategy)
     found = [group for group in groups.values() if len(group) > 1]
     if not found:
@@ -122,7 +122,7 @@ def join_messages(room: Room, strategy: Strategy, rng: random.Random) -> Strateg
 
 
 def split_message(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One message becomes two: what is ready first, and the rest."""
+    """Split one message in two: the parts that are ready first, and the rest."""
     found = [position for position, message in enumerate(strategy.messages) if len(message.parts) > 1]
     if not found:
         return None
@@ -137,7 +137,7 @@ def split_message(room: Room, strategy: Strategy, rng: random.Random) -> Strateg
 
 
 def _groups(room: Room, strategy: Strategy) -> Mapping[object, list[int]]:
-    """Messages among which parts may move: same dtype, synchroniser and codec."""
+    """Return groups of messages among which parts may move: those with the same dtype, synchroniser and codec."""
     groups: dict[object, list[int]] = {}
     for position, message in enumerate(strategy.messages):
         if not must_be_alone(message):

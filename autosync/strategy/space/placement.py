@@ -1,4 +1,4 @@
-"""Placement: which node serves a message."""
+"""Draws the node that serves a message."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from autosync.strategy.space.choices import Setting, Variant
 PlacementStyle = Literal["greedy", "softmax", "random", "one_node"]
 
 PLACEMENT_WEIGHTS: dict[PlacementStyle, float] = {"greedy": 0.5, "softmax": 0.2, "random": 0.2, "one_node": 0.1}
-"""`greedy`: the node that would be done first; `softmax`: likelier the less a node has of its share by bandwidth
-(both from AutoSync); `random`; `one_node` serves all."""
+"""`greedy`: the node that would finish first; `softmax`: the less of its share by bandwidth a node has, the likelier it
+is drawn (both from AutoSync); `random`: any node; `one_node`: one node serves all messages."""
 
 SOFTMAX_SLOPE = 4.0
-"""A node that has its fair share of all bytes is e^4 times less likely than when it had none."""
+"""A node with its fair share of all bytes is e^4 times less likely to be drawn than with no bytes."""
 
 
 def bandwidths_of(cluster: ClusterSpec) -> dict[str, float]:
-    """The rate at which each node can serve: what comes in goes out again."""
+    """Return the rate at which each node can serve: that of its slower direction, as it sends what it receives."""
     return {node.name: min(node.bandwidth_in, node.bandwidth_out) for node in cluster.nodes}
 
 
 class Placement:
-    """Places the messages of one step one after another, mindful of those before."""
+    """Places the messages of one step, one after another, with regard to the messages placed before."""
 
     def __init__(self, rng: random.Random, bandwidths: Mapping[str, float], total_bytes: float) -> None:
         self._rng = rng
@@ -44,10 +44,10 @@ class Placement:
         self._nodes: dict[int, list[int]] = {}
 
     def place(self, variant: Variant, num_bytes: float) -> Setting:
-        """The setting of a variant at the node that shall serve."""
+        """Draw the node that serves a message of `num_bytes`, and return the variant's setting for this node."""
         if len(variant) == 1:
             return variant[0]
-        # Variants live as long as the space, so their identity is a key, and a much cheaper one than their value.
+        # Variants live as long as the space, so their `id` can be the key; hashing their value would take much longer.
         nodes = self._nodes.get(id(variant))
         if nodes is None:
             nodes = self._nodes[id(variant)] = [self._index[_server(setting)] for setting in variant]

@@ -1,8 +1,8 @@
-"""Sampling: a strategy is drawn aspect by aspect, under the priors that stand in these modules and in docs/space.md.
+"""Draws strategies aspect by aspect, with the probabilities in these modules and in docs/space.md.
 
-Uniform over strategies would be nearly always maximal partitioning, in messages without any pattern. So the whole step
-first gets a style (mostly one kind of synchroniser, a size for parts, a number of messages, a codec), and variables and
-messages follow it with exceptions.
+A uniform draw from all strategies would nearly always cut variables into the most parts and merge them without any
+pattern. So the whole step first gets a style (mostly one kind of synchroniser, a size for parts, a number of
+messages, a codec), and variables and messages follow it with exceptions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autosync.strategy.space.scheduling import draw_lanes, draw_priorities, draw
 from autosync.strategy.synchronisers import synchroniser_kinds
 
 P_MIXED = 0.2
-"""Steps in which each variable draws its kind for itself."""
+"""The share of steps in which each variable draws its own kind of synchroniser."""
 
 P_ALONE_EMBEDDING = 0.85
 P_ALONE_LINEAR_STEPS = 0.25
@@ -39,18 +39,18 @@ P_NEVER_CUT = 0.3
 P_COUNT_BY_SIZE = 0.8
 UNEVEN_WEIGHTS = {0.0: 0.6, 0.3: 0.2, 1.0: 0.2}
 SMALLEST_PART = 1 / 256
-"""The size that parts shall have is drawn between this share of the model and its largest variable (log-uniform)."""
+"""The wanted size of parts is drawn log-uniformly between this share of the model and its largest variable."""
 
 P_CODEC = 0.5
 P_CODEC_EVERYWHERE = 0.6
 P_SYNCHRONOUS = 0.5
 P_ONE_VARIANT = 0.7
-"""Steps in which messages of one kind share topology, update place, proxy and lag."""
+"""The share of steps in which messages of one kind share topology, update place, proxy and lag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Style:
-    """What holds for the whole step; a probability says how many variables or messages follow."""
+    """The settings of a whole step; each probability says what share of the variables or messages follows a setting."""
 
     main_kind: Mapping[DType, str]
     is_mixed: bool
@@ -64,7 +64,7 @@ class _Style:
 
 
 _Pool = tuple[DType, str, Codec | None]
-"""Parts that may share messages: dtype, kind of synchroniser, codec."""
+"""The dtype, kind of synchroniser and codec of parts that may share messages."""
 
 
 class Sampler:
@@ -76,7 +76,7 @@ class Sampler:
         self._bandwidths = bandwidths_of(cluster)
         self._variables = sorted(model.variables, key=lambda variable: variable.ready)
         self._num_bytes = [variable.num_bytes for variable in self._variables]
-        # How often a kind is the main one of a step, among those that the space has for the dtype.
+        # The weight of each kind as a step's main kind, out of the kinds that the space has for the dtype.
         weights = {kind: synchroniser.weight for kind, synchroniser in synchroniser_kinds().items()}
         self._kind_weights = {
             dtype: {kind: weight for kind, weight in weights.items() if weight and None in table.get(kind, ())}
@@ -84,7 +84,7 @@ class Sampler:
         }
 
     def sample(self, rng: random.Random) -> Strategy:
-        """One strategy."""
+        """Draw one strategy."""
         style = self._style(rng)
         variants = _Variants(rng)
         placement = Placement(rng, self._bandwidths, sum(self._num_bytes))
@@ -133,7 +133,7 @@ class Sampler:
 
     def _partition(self, rng: random.Random, variable: Variable, num_bytes: int, style: _Style) -> Partition | None:
         share = num_bytes / style.target_part_bytes
-        # The larger a variable, the likelier it is cut; those above the target always are (in a step that cuts all).
+        # The larger a variable, the likelier it is cut; with `p_cut` 1, variables above the target size are always cut.
         if not style.p_cut or rng.random() >= style.p_cut * min(1.0, share) or not axes_to_cut(variable):
             return None
         by_size = rng.random() < P_COUNT_BY_SIZE
@@ -174,7 +174,7 @@ class Sampler:
 
 
 class _Variants:
-    """Draws the variants of one step: mostly one for all messages of a pool, sometimes each its own."""
+    """Draws the variants of one step: mostly one for all messages of a pool, sometimes one for each message."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -183,7 +183,7 @@ class _Variants:
         self._pinned: dict[object, Variant] = {}
 
     def draw(self, key: object, found: Sequence[Variant]) -> Variant:
-        """One of the variants found, the one drawn before for this key where the step keeps to one."""
+        """Draw one of the variants; if the step shares variants, return the one drawn before for this key."""
         variant = self._pinned.get(key)
         if variant is None:
             timely = [v for v in found if not v[0].synchroniser.is_stale] if self._is_synchronous else []
@@ -193,7 +193,7 @@ class _Variants:
         return variant
 
     def draw_alone(self, key: str, table: KindTable) -> Variant:
-        """A variant for a message of rows or factors: first its kind, then the variant."""
+        """Draw a variant for a message of rows or factors: first its kind, then the variant."""
         if key in self._pinned:
             return self._pinned[key]
         kind = self._rng.choice(list(table))
@@ -201,12 +201,15 @@ class _Variants:
 
 
 def _log_uniform_count(rng: random.Random, most: int) -> int:
-    """2 to `most`, few and many equally likely."""
+    """Draw a number from 2 to `most`, log-uniformly, so that few and many are equally likely."""
     return round(2 * math.exp(rng.random() * math.log(max(most, 2) / 2)))
 
 
 def _touched_bytes(variable: Variable, num_bytes: int) -> float:
-    """What travels of an embedding as rows; of factors we take the dense size, for placement does not ask them."""
+    """Return the bytes of an embedding's touched rows; for other variables the dense size.
+
+    (Factors have no server, so their size is not needed.)
+    """
     if variable.kind != "embedding" or variable.touched_rows is None:
         return num_bytes
     return num_bytes * variable.touched_rows / variable.shape[0]

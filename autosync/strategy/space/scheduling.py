@@ -1,4 +1,4 @@
-"""Scheduling: how slices, lanes and priorities of a step's messages are drawn."""
+"""Draws slices, lanes and priorities of a step's messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ P_ONE_LANE = 0.3
 
 
 def draw_slices(rng: random.Random, drafts: Sequence[Draft], limits: Limits) -> None:
-    """Cut messages into slices: none, all into one size, or each into a size of its own or none."""
+    """Draw slices: none, one size for all messages, or for each message a size of its own or none."""
     style = draw_weighted(rng, SLICE_WEIGHTS)
     if style == "none" or not limits.slice_bytes:
         return
@@ -35,7 +35,7 @@ def draw_slices(rng: random.Random, drafts: Sequence[Draft], limits: Limits) -> 
 
 
 def draw_lanes(rng: random.Random, drafts: Sequence[Draft], max_lanes: int) -> None:
-    """Distribute messages over lanes; `drafts` are in ready order."""
+    """Draw the lanes of messages; `drafts` are in ready order."""
     if max_lanes == 1 or rng.random() < P_ONE_LANE:
         return
     num_lanes = rng.randint(2, max_lanes)
@@ -58,7 +58,7 @@ def draw_lanes(rng: random.Random, drafts: Sequence[Draft], max_lanes: int) -> N
 
 
 def draw_priorities(rng: random.Random, drafts: Sequence[Draft], max_priorities: int) -> None:
-    """Give priority by the order of use in the next forward pass, at random, or not at all."""
+    """Draw priorities: by the order of use in the next forward pass, at random, or all 0."""
     style = draw_weighted(rng, PRIORITY_WEIGHTS)
     if style == "none" or max_priorities == 1 or len({draft.lane for draft in drafts}) == 1:
         return
@@ -72,7 +72,7 @@ def draw_priorities(rng: random.Random, drafts: Sequence[Draft], max_priorities:
 
 
 def use_order(uses: Sequence[int], levels: int) -> list[int]:
-    """Priorities by the order of use, neighbours sharing one where there are too few levels."""
+    """Return priorities by the order of use; neighbours share a priority if there are too few levels."""
     ordered = sorted(set(uses))
     levels = min(levels, len(ordered))
     priority_of = {use: rank * levels // len(ordered) for rank, use in enumerate(ordered)}

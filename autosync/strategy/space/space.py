@@ -1,4 +1,4 @@
-"""The space itself: for one model on one cluster (whose backend counts too) under limits."""
+"""The class `Space`: the strategies of one model on one cluster (with its backend) within limits."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from autosync.strategy.space.sampling import Sampler
 class Space:
     """All strategies that are legal for a model on a cluster, within limits.
 
-    Every draw takes its chance from the generator it is given: the same seed makes the same strategy, in any process.
-    What is drawn is always legal and within the limits; `mutate` and `crossover` take any legal strategy, also one
-    outside the limits (a preset, say), and bring in nothing from outside.
+    All draws use the random generator that they are given: the same seed makes the same strategy, in any process. Drawn
+    strategies are always legal and within the limits. `mutate` and `crossover` accept any legal strategy, also one
+    outside the limits (such as a preset), and add nothing that is outside the limits.
     """
 
     model: ModelSpec
@@ -33,7 +33,7 @@ class Space:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        # A space without any strategy is refused where it is made.
+        # Raises an error now if the space has no strategy.
         _ = self.choices
 
     @property
@@ -48,14 +48,14 @@ class Space:
 
     @functools.cached_property
     def _legal_limits(self) -> Limits:
-        """The limits without what no strategy of the model can have: slices that are too small, overlaps."""
+        """The limits without slice sizes and overlaps that are legal for no strategy of the model."""
         smallest = legality.smallest_slice_bytes(self.model)
         sizes = tuple(size for size in self.limits.slice_bytes if size >= smallest)
         return replace(self.limits, slice_bytes=sizes, overlaps=self.overlaps)
 
     @functools.cached_property
     def choices(self) -> Choices:
-        """Every synchroniser with every codec that messages may have."""
+        """Every synchroniser, with every codec, that messages may have."""
         return find_choices(self.model, self.cluster, self._legal_limits)
 
     @functools.cached_property
@@ -71,7 +71,7 @@ class Space:
         return log10_size(self.model, self._legal_limits, self.choices)
 
     def problems(self, strategy: Strategy) -> list[Problem]:
-        """Why a strategy is not in the space: the rules it breaks, or else the limits it leaves; none if it is in."""
+        """Return why a strategy is not in the space: the rules that it breaks, or else the limits that it exceeds."""
         found = legality.problems(strategy, self.model, self.cluster)
         if found:
             return found
@@ -79,25 +79,24 @@ class Space:
         return list(self.limits.problems(strategy, shapes))
 
     def contains(self, strategy: Strategy) -> bool:
-        """Whether a strategy is legal here and within the limits."""
+        """Whether a strategy is legal and within the limits."""
         return not self.problems(strategy)
 
     def sample(self, rng: random.Random) -> Strategy:
-        """A strategy drawn aspect by aspect (docs/space.md has the priors)."""
+        """Draw a strategy, aspect by aspect (docs/space.md has the probabilities)."""
         return self._sampler.sample(rng)
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
-        """A strategy that differs in one aspect of one message, of one variable or of the whole step.
+        """Return a strategy that differs in one aspect of one message, of one variable or of the whole step.
 
-        Its `strategy_id` differs too, unless many tries found no such change (in a space of one strategy there is
-        none).
+        Its `strategy_id` differs too, unless many tries found no such change, as in a space of one strategy.
         """
         return self._mutator.mutate(strategy, rng)
 
     def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
-        """A strategy that synchronises each variable as one of two parents does."""
+        """Return a strategy that synchronises each variable as one of two parents does."""
         return cross(first, second, self.model, rng)
 
     def log10_size(self) -> float:
-        """The decimal logarithm of the number of strategies, counted as docs/space.md says."""
+        """Return the decimal logarithm of the number of strategies, counted as docs/space.md says."""
         return self._log10_size

@@ -1,4 +1,4 @@
-"""Changes of one aspect of the whole step. Each returns None where it does not apply."""
+"""Changes of one aspect of the whole step. Each returns None if it does not apply."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from autosync.strategy.space.scheduling import use_order
 
 
 def change_overlap(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """Transfers may take longer, or less long."""
+    """Change the overlap."""
     found = [overlap for overlap in room.limits.overlaps if overlap != strategy.overlap]
     return replace(strategy, name="", overlap=rng.choice(found)) if found else None
 
 
 def slice_all(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """One slice size, or none, for every message that can be sliced."""
+    """Give every message that can be sliced the same slice size, or none."""
     size = rng.choice((None, *room.limits.slice_bytes))
     return with_messages(strategy, [replace(m, slice_bytes=size) if can_be_sliced(m) else m for m in strategy.messages])
 
 
 def prioritise_by_use(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """Every message gets priority by the order of its next use, or none does."""
+    """Give all messages priorities by the order of their next use, or the same priority."""
     if room.choices.num_priorities == 1:
         return None
     uses = [min(room.variable_of(part).use for part in message.parts) for message in strategy.messages]
@@ -34,7 +34,7 @@ def prioritise_by_use(room: Room, strategy: Strategy, rng: random.Random) -> Str
 
 
 def deal_lanes(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """Messages take turns on some number of lanes."""
+    """Deal messages in turn to a random number of lanes."""
     num_lanes = rng.randint(1, room.choices.num_lanes)
     ready = [min(room.variable_of(part).ready for part in message.parts) for message in strategy.messages]
     order = sorted(range(len(ready)), key=lambda position: ready[position])
@@ -43,7 +43,7 @@ def deal_lanes(room: Room, strategy: Strategy, rng: random.Random) -> Strategy |
 
 
 def reshape_all(room: Room, strategy: Strategy, rng: random.Random) -> Strategy | None:
-    """Every message that has a shape and whose codec allows it takes one shape."""
+    """Give one shape to every message that has a shape and whose codec allows this one."""
     shapes = {
         s.synchroniser.shape: None
         for settings in room.choices.dense.values()

@@ -1,4 +1,4 @@
-"""The table of synchronisers: one file for each kind, and everything else iterates this table.
+"""The table of synchronisers, with one file for each kind; all other code iterates this table.
 
 Other packages add kinds through the entry-point group `autosync.synchronisers`.
 """
@@ -24,24 +24,24 @@ _SHIPPED = {
     "periodic": f"{_HERE}.periodic:Periodic",
 }
 SHIPPED_KINDS = tuple(_SHIPPED)
-"""The kinds that learned simulators which ship know of, in the order in which they read them."""
+"""The shipped kinds, in the order in which the shipped learned simulators read their features."""
 
 SYNCHRONISERS = Registry("synchroniser", _SHIPPED)
 
 
 @functools.cache
 def synchroniser_kinds() -> Mapping[str, type[Synchroniser]]:
-    """The class of each kind: first our own in the order of the table, then those of other packages by name."""
+    """Return the class of each kind: our own in the order of the table, then those of other packages by name."""
     return SYNCHRONISERS.variants()
 
 
 def shipped_classes() -> list[type[Synchroniser]]:
-    """The classes of the kinds that ship."""
+    """Return the classes of the shipped kinds."""
     return [synchroniser_kinds()[kind] for kind in SHIPPED_KINDS]
 
 
 def any_synchroniser() -> Any:
-    """The type of a synchroniser in a file: `kind` says which class it is."""
+    """Return the type by which pydantic reads a synchroniser from a file; its field `kind` names the class."""
     from pydantic import Field
 
     union: Any = functools.reduce(operator.or_, synchroniser_kinds().values())
@@ -49,6 +49,6 @@ def any_synchroniser() -> Any:
 
 
 def any_kind() -> Any:
-    """The type of a kind's name in a file."""
+    """Return the type by which pydantic reads the name of a kind from a file."""
     names: Any = tuple(synchroniser_kinds())
     return Literal[names]

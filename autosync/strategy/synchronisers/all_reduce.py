@@ -1,4 +1,4 @@
-"""All-reduce: every rank gets the sum of all gradients."""
+"""The synchroniser all_reduce: every rank gets the sum of all gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Sy
 class AllReduce(Synchroniser):
     """Every rank gets the sum of all gradients and updates its own copy.
 
-    `hierarchical` reduces within each node first and lets one share of each node meet the others over `topology`.
+    `hierarchical` reduces within each node first, then between nodes over `topology`, then spreads within nodes.
     """
 
     __pydantic_config__ = STRICT
@@ -29,7 +29,7 @@ class AllReduce(Synchroniser):
     sums_everywhere: ClassVar[bool] = True
 
     def canonical(self, cluster: ClusterSpec) -> Synchroniser:
-        """Hierarchical over a flat cluster (one rank a node, or one node) is not hierarchical."""
+        """Drop `hierarchical` on a flat cluster (one rank on each node, or one node); between two ranks use a ring."""
         groups = cluster.worker_groups()
         form = self
         if form.hierarchical and (len(groups) == 1 or all(len(group) == 1 for group in groups)):
@@ -90,4 +90,4 @@ class AllReduce(Synchroniser):
 
 
 PLAIN = AllReduce()
-"""What a message has unless told otherwise, and what every synchroniser comes to with one worker."""
+"""The default synchroniser of messages, and the canonical form of nearly every synchroniser with one worker."""

@@ -1,7 +1,7 @@
-"""What every synchroniser is: a frozen dataclass that a message of a strategy holds, and all there is to say of it.
+"""The base class of synchronisers: a frozen dataclass that a message of a strategy holds.
 
 Each kind has one file in this folder and one template in `autosync.plan.templates`. Legality, canonical forms, the
-space, descriptions, simulators and proposers ask the methods below and know no kind by name.
+space, descriptions, simulators and proposers call the methods below and know no kind by name.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ GatherTopology = Literal["native", "ring"]
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
 
 Outside = tuple[Path, object, Sequence[object]]
-"""A field that leaves the limits: where it is, its value, and the values within the limits."""
+"""A field that is outside the limits: its path, its value, and the allowed values."""
 
 
 class Bounds(Protocol):
-    """The limits of a space as far as synchronisers ask for them (see `space.limits.Limits`)."""
+    """The limits of a space that synchronisers read (see `space.limits.Limits`)."""
 
     @property
     def allow(self) -> Sequence[str]: ...
@@ -48,7 +48,7 @@ class Bounds(Protocol):
 
 
 def gather_topologies(limits: Bounds) -> list[GatherTopology]:
-    """The topologies within the limits that gather."""
+    """Return the topologies within the limits that can gather."""
     exchange = [topology for topology in limits.topologies if topology != "tree"]
     return [topology for topology in exchange if topology != "halving_doubling"]
 
@@ -59,9 +59,9 @@ class Synchroniser(abc.ABC):
 
     A kind is a frozen, slotted dataclass that derives from this class. Its field `kind` is a `Literal` of the name that
     strategy files and the table use. `template` names the function (`module:function`) that makes its template from a
-    site, the synchroniser in its canonical form and a codec. `weight` is how often sampling makes it the main kind of a
-    step, beside the weights of the other kinds. `sums_everywhere` says whether every worker gets sums of what travels,
-    as PowerSGD needs it.
+    site, the synchroniser in its canonical form and a codec. `weight` is the weight with which sampling draws it as the
+    main kind of a step. `sums_everywhere` says whether every worker gets sums of all data that is sent, which PowerSGD
+    needs.
     """
 
     kind: str
@@ -73,32 +73,32 @@ class Synchroniser(abc.ABC):
     # Canonical form, rules and variants.
 
     def canonical(self, cluster: ClusterSpec) -> Synchroniser:  # noqa: ARG002 - for kinds that have several forms
-        """The synchroniser that does the same on this cluster and is written first.
+        """Return the canonical form of this synchroniser: one form for all that do the same on this cluster.
 
-        Equal canonical forms have equal plans. With one worker the answer is replaced by a plain all-reduce, unless
-        workers train apart.
+        Equal canonical forms have equal plans. With one worker the caller replaces the result by a plain all-reduce,
+        unless workers train apart.
         """
         return self
 
     def problems(self, facts: MessageFacts) -> Iterator[Finding]:  # noqa: ARG002 - for kinds that have rules
-        """Every rule that the synchroniser breaks in a message.
+        """Yield a finding for every rule that the synchroniser breaks in a message.
 
-        A finding is a path within the message, what is wrong there, and the rule. Rules of codecs, topologies and
-        slices that hold for every kind are in `strategy.legality`.
+        A finding is a path within the message, the mistake, and the rule. The rules on codecs, topologies and slices
+        that apply to every kind are in `strategy.legality`.
         """
         yield from ()
 
     @classmethod
     @abc.abstractmethod
     def variants(cls, cluster: ClusterSpec, limits: Bounds) -> Iterator[Synchroniser]:
-        """Every variant within the limits, for the space to sample from and to change messages to.
+        """Yield every variant within the limits; the space samples from these and changes messages to them.
 
-        Variants need not be legal for every message: the space asks the rules. Variants with equal canonical forms are
-        one choice, the first of them.
+        Variants need not be legal for every message, because the space checks the rules. Of variants with equal
+        canonical forms the space uses only the first.
         """
 
     def outside(self, limits: Bounds) -> Iterator[Outside]:
-        """Each field that leaves the limits; the base class looks at the topology."""
+        """Yield each field that is outside the limits; the base class checks the topology."""
         if self.route is not None and self.route not in limits.topologies:
             yield ("topology",), self.route, limits.topologies
 
@@ -106,38 +106,38 @@ class Synchroniser(abc.ABC):
 
     @classmethod
     def in_words(cls, group: Sequence[Synchroniser], *, is_plural: bool) -> str:
-        """The verb of a sentence whose subject is the variables of these synchronisers, all of this kind."""
+        """Return the predicate of a sentence about the variables of these synchronisers, all of this kind."""
         return f"{'are' if is_plural else 'is'} synchronised by {group[0].kind}"
 
     @property
     def title(self) -> str:
-        """Its kind, with what makes messages of the kind differ in nature: `sparse parameter_server`."""
+        """The kind, with a word for messages of a different nature, such as `sparse parameter_server`."""
         return self.kind
 
     @property
     def label(self) -> str:
-        """Its kind and settings in a few words, its server aside. Proposers learn which labels do well."""
+        """The kind and settings in a few words, without the server. Proposers learn which labels do well."""
         return self.kind if self.route is None else f"{self.kind}, {self.route}"
 
-    # Facts that everything else asks for. Most kinds keep the answers of the base class.
+    # Facts that other modules read. Most kinds keep the values of the base class.
 
     @property
     def route(self) -> Topology | None:
-        """The topology that its transfers take; None where it has none to choose."""
+        """The topology of its transfers; None if the kind has no choice of topologies."""
         return None
 
     @property
     def shape(self) -> tuple[object, ...] | None:
-        """Settings that a search may change in all messages of a step at once; None where there are none."""
+        """The settings that a search may change in all messages of a step at once; None if there are none."""
         return None
 
     @property
     def served_by(self) -> str | None:
-        """The name of the node that serves it."""
+        """The name of the node that serves it; None if the kind has no server."""
         return None
 
     def at(self, server: str) -> Synchroniser:  # noqa: ARG002 - for kinds that have a server
-        """The same synchroniser, served by another node."""
+        """Return the same synchroniser, served by another node."""
         return self
 
     @property
@@ -147,7 +147,7 @@ class Synchroniser(abc.ABC):
 
     @property
     def has_proxies(self) -> bool:
-        """Whether the ranks of a node speak to a server through one of them."""
+        """Whether one rank of each node exchanges data with the server for all ranks of the node."""
         return False
 
     @property
@@ -162,12 +162,12 @@ class Synchroniser(abc.ABC):
 
     @property
     def passes_sums_on(self) -> bool:
-        """Whether sums travel further, so that only codecs whose results can be summed are legal."""
+        """Whether ranks send sums on, so that only codecs whose results can be summed are legal."""
         return self.is_hierarchical or self.has_proxies
 
     @property
     def travels_alone(self) -> bool:
-        """Whether a message holds one part only, and is not sliced."""
+        """Whether a message has only one part and is not sliced."""
         return False
 
     @property
@@ -177,22 +177,22 @@ class Synchroniser(abc.ABC):
 
     @property
     def lag(self) -> int:
-        """How many updates the parameters of a step may miss."""
+        """The number of updates that the parameters of a step may miss."""
         return 0
 
     @property
     def period(self) -> int:
-        """After how many steps it has done all that it ever does."""
+        """The number of steps after which its operations repeat."""
         return 1
 
     @property
     def outer_optimizer(self) -> OuterOptimizer | None:
-        """What steps with an average of parameters."""
+        """The optimizer that is applied to an average of parameters, if any."""
         return None
 
     @property
     def trains_apart(self) -> bool:
-        """Whether each worker trains a copy of its own for a while."""
+        """Whether each worker trains its own copy between averages."""
         return False
 
     @property
@@ -204,23 +204,23 @@ class Synchroniser(abc.ABC):
 
     @property
     def way(self) -> tuple[object, ...]:
-        """What decides between near and far strategies: the kind, and the settings that change its transfers most."""
+        """The kind and the settings that change its transfers most; learners compare strategies by these."""
         return self.kind, self.route
 
     @classmethod
     def ways(cls, kind: str) -> tuple[tuple[object, ...], ...]:
-        """All values of `way`."""
+        """Return all values that `way` may have."""
         return tuple(itertools.product((kind,), TOPOLOGIES))
 
     @property
     def shares(self) -> tuple[str, ...]:
-        """The features that a message's bytes count for, by name.
+        """The names of the features that a message's bytes are added to.
 
-        Learned simulators that ship know the features of the kinds that ship, and leave out others.
+        The shipped learned simulators know the features of the shipped kinds and ignore others.
         """
         return ()
 
     @classmethod
     def share_names(cls) -> tuple[str, ...]:
-        """All names that `shares` may have, in the order in which learned simulators read them."""
+        """Return all names that `shares` may have, in the order in which learned simulators read them."""
         return ()

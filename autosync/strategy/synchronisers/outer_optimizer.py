@@ -1,4 +1,4 @@
-"""The outer optimizer: what is done with an average of parameters."""
+"""The outer optimizer, which periodic averaging applies to an average of parameters."""
 
 from __future__ import annotations
 

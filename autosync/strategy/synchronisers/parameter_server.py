@@ -1,4 +1,4 @@
-"""Parameter servers: a node collects gradients and answers."""
+"""The synchroniser parameter_server: a node collects gradients and sends back parameters or averaged gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from autosync.strategy.wording import natural, runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterServer(Synchroniser):
-    """One node collects the gradients and answers.
+    """One node collects the gradients and sends back parameters or averaged gradients.
 
-    `server` is a node's name; `update` says whether the optimizer runs there and parameters come back, or runs on every
-    worker and the averaged gradient comes back. With `local_proxy` the ranks of a node speak to the server through one
-    of them. `sparse` moves touched rows only. With `staleness` s a worker may compute with parameters that miss the
-    last s updates.
+    `server` is a node's name. If `update` is "server", the optimizer runs there and parameters come back; otherwise the
+    averaged gradient comes back and every worker updates. With `local_proxy` one rank of each node exchanges data with
+    the server for all ranks of the node. `sparse` sends only touched rows. With `staleness` s a worker computes with
+    parameters that miss the last s updates.
     """
 
     __pydantic_config__ = STRICT
@@ -44,7 +44,7 @@ class ParameterServer(Synchroniser):
             raise ValueError("a stale server must hold the parameters (staleness needs update: server)")
 
     def canonical(self, cluster: ClusterSpec) -> Synchroniser:
-        """A local proxy is none where each node has one rank, or where all workers are on the server's own node."""
+        """Drop `local_proxy` if each node has one rank, or if all workers are on the server's own node."""
         if not self.local_proxy:
             return self
         groups = cluster.worker_groups()

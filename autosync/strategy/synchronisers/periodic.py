@@ -1,4 +1,4 @@
-"""Periodic averaging: ranks train alone and average their parameters now and then."""
+"""The synchroniser periodic: workers train their own copies and average their parameters every few steps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autosync.strategy.wording import spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periodic(Synchroniser):
-    """Each rank trains for itself; every `every` steps the parameters are averaged.
+    """Each worker trains its own copy of the parameters; every `every` steps these are averaged.
 
-    With `outer` the averaged change is not taken as it is: an outer optimizer steps with it.
+    With `outer`, an outer optimizer makes a step with the averaged change instead of taking it as it is.
     """
 
     __pydantic_config__ = STRICT
@@ -38,7 +38,7 @@ class Periodic(Synchroniser):
             raise ValueError(f"every {self.every} steps is never (1 or more)")
 
     def canonical(self, cluster: ClusterSpec) -> Synchroniser:
-        """Averaging every step without an outer optimizer is an all-reduce of gradients."""
+        """Replace averaging every step without an outer optimizer by an all-reduce; between two ranks use a ring."""
         if not self.trains_apart:
             return AllReduce(topology=self.topology).canonical(cluster)
         is_ring = self.topology == "halving_doubling" and cluster.num_workers == 2

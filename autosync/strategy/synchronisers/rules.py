@@ -1,4 +1,4 @@
-"""Rules that several synchronisers share, and what rules may ask of a message, its model and its cluster."""
+"""Rules that several synchronisers share, and the facts of a message, its model and its cluster that rules read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autosync.strategy.backends import Backend
 from autosync.strategy.parts import Part
 
 Finding = tuple[Path, str, str]
-"""A broken rule: where in the message, what is wrong there, and the rule."""
+"""A broken rule: the path within the message, the mistake, and the rule."""
 
 PLACE: Path = ("synchroniser",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFacts:
-    """A message as rules see it: its parts, whether it is sliced, and what it is to be legal for."""
+    """The facts that rules read: a message's parts, whether it is sliced, the model, the cluster and its backend."""
 
     parts: Sequence[Part]
     is_sliced: bool
@@ -30,13 +30,13 @@ class MessageFacts:
 
 
 def elementwise(facts: MessageFacts, what: str) -> Iterator[Finding]:
-    """Updates of pieces need an elementwise optimizer."""
+    """Yield a finding if the optimizer is not elementwise; `what` names the feature that updates pieces."""
     if not facts.model.optimizer.elementwise:
         yield PLACE, f"{what} with {facts.model.optimizer.name}", "needs an elementwise optimizer"
 
 
 def rows(facts: MessageFacts) -> Iterator[Finding]:
-    """What touched rows need of a message, the optimizer and the task."""
+    """Yield a finding for each reason why the touched rows of a message cannot travel."""
     part = facts.parts[0]
     if len(facts.parts) > 1:
         yield ("parts",), "several parts travel as rows", "rows travel alone: one part in the message"

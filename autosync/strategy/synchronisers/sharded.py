@@ -1,4 +1,4 @@
-"""Sharded updates: each rank sums and updates its share of a message."""
+"""The synchroniser sharded: each rank sums and updates its shard of a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharded(Synchroniser):
-    """Reduce-scatter of gradients, the optimizer on each rank's shard, all-gather of parameters."""
+    """Gradients are reduce-scattered, each rank updates its shard, and parameters are all-gathered."""
 
     __pydantic_config__ = STRICT
 
@@ -26,7 +26,7 @@ class Sharded(Synchroniser):
     sums_everywhere: ClassVar[bool] = True
 
     def canonical(self, cluster: ClusterSpec) -> Synchroniser:
-        """Halving-doubling between two is a ring."""
+        """Replace halving-doubling between two ranks by a ring."""
         is_ring = self.topology == "halving_doubling" and cluster.num_workers == 2
         return replace(self, topology="ring") if is_ring else self
 

@@ -1,4 +1,4 @@
-"""Sparse gather: every rank gets the touched rows of every other rank."""
+"""The synchroniser sparse_gather: every rank gets the touched rows of every other rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autosync.strategy.synchronisers.rules import Finding, MessageFacts, rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseGather(Synchroniser):
-    """Every rank gets every other rank's touched rows."""
+    """Every rank gets the touched rows of every other rank and updates its own copy."""
 
     __pydantic_config__ = STRICT
 

@@ -1,4 +1,4 @@
-"""Sufficient factors: the factors of a linear layer's gradient travel instead of the gradient."""
+"""The synchroniser sufficient_factors: a linear variable's gradient travels as its two factors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SufficientFactors(Synchroniser):
-    """Every rank gets the two factors of every other rank's gradient and multiplies them itself."""
+    """Every rank gets the two factors of every other rank's gradient, and multiplies them itself."""
 
     __pydantic_config__ = STRICT
 
