@@ -67,7 +67,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Bytes per second out of and into nodes and racks, by name; they replace the rates of the cluster spec."""
+    """Bytes per second out of and into nodes and racks, by name; they replace those of the cluster spec."""
 
     nodes: Mapping[str, Pair] = field(default_factory=dict)
     racks: Mapping[str, Pair] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Bound:
 
 
 def bound(model: ModelSpec, cluster: ClusterSpec, *, rates: Rates | None = None, even_rows: bool = False) -> Bound:
-    """Return a step time that no exact strategy can beat, with all its terms; the module's docstring explains them.
+    """Return the bound for a model on a cluster with all its terms, which the docstring of this module explains.
 
     `even_rows` says that each rank, independently, touches every row of an embedding with equal probability.
     """
@@ -184,7 +184,7 @@ class _Sizes:
         return cls(dense=dense)
 
     def least(self, num_ranks: int) -> float:
-        """Return the least bytes that carry the gradients of so many ranks to others."""
+        """Return the least bytes that carry the gradients of `num_ranks` ranks to others."""
         if self.rows:
             touched = union_rows(self.rows, self.touched, num_ranks) if self.even_rows else self.touched
             return self.row_bytes * touched
@@ -296,7 +296,7 @@ def _seconds_per_byte(workers: list[_Way]) -> float:
 
 
 class _Span(NamedTuple):
-    """The seconds in a step, by compute alone, at which a variable is first used and its gradient ready; its bytes."""
+    """When, by compute alone, a variable is first used and its gradient is ready (seconds in a step), and its bytes."""
 
     name: str
     used: float

@@ -61,7 +61,7 @@ class Finished(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The pieces of a message that steps are applied to, and the regions and edges that the steps' words stand for.
+    """The pieces of a message that steps are applied to, and the regions and edges that words in the steps stand for.
 
     `first` is the position in the plan of the first step's operation.
     """

@@ -58,7 +58,7 @@ def has_algorithm(collective: Collective, algorithm: Algorithm) -> bool:
 
 
 def _then(first: Iterator[Move], second: Iterator[Move], *, every_chunk: int = 0) -> list[Move]:
-    """Return the moves of two phases in turn; `every_chunk`, if given, makes each move carry all of so many chunks."""
+    """Return the moves of two phases, one after the other; each carries the chunks 0 to `every_chunk`, if given."""
     moves = list(first)
     shift = 1 + max(move.round for move in moves)
     moves += [move._replace(round=move.round + shift) for move in second]
@@ -96,7 +96,7 @@ def _tree_broadcast(n: int) -> Iterator[Move]:
 
 
 def _halving(n: int) -> Iterator[Move]:
-    """Yield recursive halving among a power of two: each member sends the half that its partner keeps."""
+    """Yield the moves of recursive halving (n a power of two): each member sends the half that its partner keeps."""
     _require_power_of_two(n)
     for level, distance in enumerate(reversed(_powers_below(n))):
         for member in range(n):
@@ -106,7 +106,7 @@ def _halving(n: int) -> Iterator[Move]:
 
 
 def _doubling(n: int) -> Iterator[Move]:
-    """Yield recursive doubling among a power of two: each member sends all the chunks that it has."""
+    """Yield the moves of recursive doubling (n a power of two): each member sends all the chunks that it has."""
     _require_power_of_two(n)
     for level, distance in enumerate(_powers_below(n)):
         for member in range(n):

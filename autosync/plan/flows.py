@@ -68,7 +68,7 @@ def _terms(
 
 
 def _ring(n: int, *, left_out: int) -> Flow:
-    """Each member sends its successor all chunks but one: its own (`left_out` 0) or the successor's (`left_out` 1)."""
+    """Return a ring: each member sends its successor all chunks but its own (`left_out` 0) or the successor's (1)."""
     member = np.arange(n)
     chunk = (member + left_out) % n
     everything = _terms(member, (member + 1) % n, 0, n, num_chunks=n)
@@ -77,7 +77,7 @@ def _ring(n: int, *, left_out: int) -> Flow:
 
 
 def _tree(n: int, *, up: bool, num_chunks: int = 1) -> Flow:
-    """Each member but the root sends everything to its parent (`up`), or the parent sends it everything.
+    """Return a tree: each member but the root sends everything to its parent (`up`), or the parent sends it everything.
 
     The parent is the member's number without its lowest bit.
     """
@@ -100,7 +100,10 @@ def _star_gather(n: int) -> Flow:
 
 
 def _exchange(n: int, *, halving: bool) -> Flow:
-    """At each distance d (a power of two) partners exchange d chunks: the receiver's if `halving`, else their own."""
+    """Return exchanges: partners at each distance d = 1, 2, 4 and so on send each other d chunks.
+
+    They are the receiver's chunks if `halving`, else the sender's.
+    """
     distance = 1 << np.arange(n.bit_length() - 1)[:, None]
     member = np.broadcast_to(np.arange(n), (len(distance), n))
     partner = member ^ distance
@@ -115,7 +118,11 @@ def _power_of_two(n: int, *, halving: bool) -> Flow:
 
 
 def _folded(n: int) -> Flow:
-    """The first p members (the largest power of two) halve and double; each other sends all and receives the result."""
+    """Return halving-doubling for any n.
+
+    The first p members (p the largest power of two) halve and double; each other member sends all it has to one of
+    them, and receives the result.
+    """
     p = 1 << (n.bit_length() - 1)
     extra = np.arange(n - p)
     folds = _terms(p + extra, extra, 0, n, num_chunks=n).then(_terms(extra, p + extra, 0, n, num_chunks=n))

@@ -189,7 +189,7 @@ class Draft:
 
 
 class Site:
-    """What templates know of a cluster and a model: the groups of ranks, and the name of the update's cost.
+    """The facts of a cluster and a model that templates need: the groups of ranks, and the name of the update's cost.
 
     `shared_nodes` are the groups of workers on nodes with several workers.
     """

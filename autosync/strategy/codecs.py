@@ -12,7 +12,7 @@ from autosync.documents import STRICT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """Casts gradients to a smaller type on the wire."""
+    """A codec that casts gradients to a type of half the size or less."""
 
     __pydantic_config__ = STRICT
 
@@ -23,7 +23,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8:
-    """Sends one byte for each number, and one scale for each `block` numbers."""
+    """A codec that sends one byte for each number, and one scale for each `block` numbers."""
 
     __pydantic_config__ = STRICT
 
@@ -38,7 +38,7 @@ class Int8:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK:
-    """Sends the numbers that are largest in magnitude, a share `ratio` of all, each with its position.
+    """A codec that sends the numbers that are largest in magnitude, a share `ratio` of all, each with its position.
 
     With `momentum` each worker sends the largest numbers of its velocity (`momentum` times the last velocity, plus the
     gradient) instead of the gradient, and clears the numbers that it sent. This is the momentum correction and factor
@@ -63,7 +63,7 @@ class TopK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSGD:
-    """Sends a gradient as the product of two thin matrices of rank `rank`, with one power iteration in each step."""
+    """A codec that sends the two thin factors of a matrix of rank `rank`, found by one power iteration in each step."""
 
     __pydantic_config__ = STRICT
 
@@ -78,7 +78,7 @@ class PowerSGD:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """Sends one bit for each number, and the mean magnitude as the scale of all."""
+    """A codec that sends one bit for each number, and the mean magnitude as the scale of all."""
 
     __pydantic_config__ = STRICT
 

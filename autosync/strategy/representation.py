@@ -65,7 +65,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """How every variable is synchronised and how transfers are scheduled.
+    """A strategy: how every variable is synchronised and how transfers are scheduled.
 
     `overlap` says how long a transfer may last: until backward returns, or into the next forward pass, until each
     parameter's next use.

@@ -1,4 +1,4 @@
-"""Compiled: computes a plan's gates, and which updates the engine makes and which the user's optimizer.
+"""Computes, in compiled code, a plan's gates, and which updates are made by the engine or by the user's optimizer.
 
 The gates equal those of `lowering`. The engine makes the updates that `runtime.local.engine_updates` gives it: with
 forward overlap all; else the updates that not every worker makes, and all updates tied to these by a variable or norm.

@@ -22,7 +22,7 @@ Flags = npt.NDArray[np.bool_]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 NUM_MEASURES = len(MEASURES)
 ONE = NUM_MEASURES
-"""The column behind the measures, which is always 1."""
+"""The column of amounts after the measures; its value is always 1."""
 
 WAITS: tuple[WaitKind, ...] = get_args(WaitKind)
 

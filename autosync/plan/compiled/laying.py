@@ -1,4 +1,4 @@
-"""Compiled: lists the stamps of each plan, in the order of the lowering.
+"""Lists, in compiled code, the stamps of each plan, in the order of the lowering.
 
 A *stamp* applies a list of a template's steps to some slices of a message. First come the stamps that collect
 gradients, in the order in which gradients become ready; then norms, where the task clips or scales; then the stamps

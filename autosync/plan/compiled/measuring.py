@@ -1,4 +1,4 @@
-"""Compiled: computes the size of slices in each measure; `measures` does the same for one piece."""
+"""Computes, in compiled code, the size of slices in each measure; `measures` does the same for one piece."""
 
 from __future__ import annotations
 

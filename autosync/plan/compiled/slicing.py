@@ -1,4 +1,4 @@
-"""Compiled: makes legal strategies canonical and cuts them into slices.
+"""Makes legal strategies canonical and cuts them into slices, in compiled code.
 
 It applies the rules of `strategy.canonical` from the fifth on. The first four concern synchronisers alone and were
 applied when templates were made.

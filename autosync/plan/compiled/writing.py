@@ -1,4 +1,4 @@
-"""Compiled: writes stamps out as operations with their edges."""
+"""Writes, in compiled code, the operations of stamps and their edges."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from autosync.strategy.synchronisers.parameter_server import ParameterServer
 
 
 class _Server:
-    """The server's rank, the star around it, and the nodes that speak through proxies."""
+    """The server's rank, the star around it, and the nodes whose ranks use a proxy."""
 
     def __init__(self, site: Site, synchroniser: ParameterServer) -> None:
         self.site = site

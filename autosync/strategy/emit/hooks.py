@@ -12,7 +12,7 @@ from autosync.strategy.presets.lossy import is_worth_factors
 from autosync.strategy.representation import Message
 
 TORCH_COMPRESSION_RATE = 2.0
-"""`min_compression_rate` of torch's PowerSGD: it leaves gradients as they are that it cannot shrink by this factor."""
+"""`min_compression_rate` of torch's PowerSGD, which compresses only gradients that it can shrink by this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -
 
 
 def _joined(messages: Sequence[Message], model: ModelSpec) -> tuple[Message, ...]:
-    """Join messages that overlap in the order of gradients: a bucket holds compressed and other gradients."""
+    """Join messages that overlap in the order of gradients, as DDP's buckets mix compressed and other gradients."""
     known = variables_by_name(model)
 
     def span(message: Message) -> tuple[int, int]:

@@ -86,7 +86,10 @@ def ps_uneven_partitioned(model: ModelSpec, cluster: ClusterSpec, *, local_proxy
 
 
 def _partitioned(model: ModelSpec, servers: Servers, num_parts_of: Callable[[int], int], *, rule: str) -> Strategy:
-    """Return a strategy of variables cut into `num_parts_of` their rows even parts, each placed on a server."""
+    """Return a strategy with each variable cut into even parts, whose number `num_parts_of` takes from its rows.
+
+    Each part is placed on the server that would finish it first.
+    """
     partitions: dict[str, Partition] = {}
     for variable in model.variables:
         num_rows = variable.shape[0] if variable.shape else 1

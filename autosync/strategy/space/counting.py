@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MAX_TERMS = 4096
-"""Up to so many terms the sum is computed term by term; a longer sum is an integral over so many points."""
+"""A sum of at most this many terms is computed term by term; a longer one as an integral over as many points."""
 
 NEGLIGIBLE = 60.0
 """Terms whose logarithm is smaller than the largest one's by more than this are ignored; they change no digit."""

@@ -25,7 +25,7 @@ MERGE_WEIGHTS: dict[MergeStyle, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """How a step merges parts: n parts make n^`exponent` messages, so few and many messages are equally likely."""
+    """The way in which a step merges parts. n parts make n^`exponent` messages, so few and many are equally likely."""
 
     style: MergeStyle
     exponent: float

@@ -13,7 +13,7 @@ from autosync.strategy.synchronisers.base import TOPOLOGIES, Bounds, Outside, Sy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduce(Synchroniser):
-    """Every rank gets the sum of all gradients and updates its own copy.
+    """A synchroniser by which every rank gets the sum of all gradients and updates its own copy.
 
     `hierarchical` reduces within each node first, then between nodes over `topology`, then spreads within nodes.
     """

@@ -55,7 +55,7 @@ def gather_topologies(limits: Bounds) -> list[GatherTopology]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synchroniser(abc.ABC):
-    """How the gradients of a message become updated parameters on every worker.
+    """The way in which the gradients of a message become updated parameters on every worker.
 
     A kind is a frozen, slotted dataclass that derives from this class. Its field `kind` is a `Literal` of the name that
     strategy files and the table use. `template` names the function (`module:function`) that makes its template from a
@@ -111,7 +111,7 @@ class Synchroniser(abc.ABC):
 
     @property
     def title(self) -> str:
-        """The kind, with a word for messages of a different nature, such as `sparse parameter_server`."""
+        """The kind, with a word before it where messages of a kind differ in nature: `sparse parameter_server`."""
         return self.kind
 
     @property

@@ -17,7 +17,7 @@ from autosync.strategy.wording import natural, runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterServer(Synchroniser):
-    """One node collects the gradients and sends back parameters or averaged gradients.
+    """A synchroniser by which one node collects the gradients and sends back parameters or averaged gradients.
 
     `server` is a node's name. If `update` is "server", the optimizer runs there and parameters come back; otherwise the
     averaged gradient comes back and every worker updates. With `local_proxy` one rank of each node exchanges data with

@@ -18,7 +18,7 @@ from autosync.strategy.wording import spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periodic(Synchroniser):
-    """Each worker trains its own copy of the parameters; every `every` steps these are averaged.
+    """A synchroniser by which each worker trains its own copy of the parameters; every `every` steps it averages them.
 
     With `outer`, an outer optimizer makes a step with the averaged change instead of taking it as it is.
     """

@@ -14,7 +14,7 @@ from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharded(Synchroniser):
-    """Gradients are reduce-scattered, each rank updates its shard, and parameters are all-gathered."""
+    """A synchroniser that reduce-scatters gradients, lets each rank update its shard, and all-gathers parameters."""
 
     __pydantic_config__ = STRICT
 

@@ -14,7 +14,7 @@ from autosync.strategy.synchronisers.rules import Finding, MessageFacts, rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseGather(Synchroniser):
-    """Every rank gets the touched rows of every other rank and updates its own copy."""
+    """A synchroniser by which every rank gets the touched rows of every other rank and updates its own copy."""
 
     __pydantic_config__ = STRICT
 

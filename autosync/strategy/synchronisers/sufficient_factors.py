@@ -14,7 +14,7 @@ from autosync.strategy.synchronisers.rules import PLACE, Finding, MessageFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SufficientFactors(Synchroniser):
-    """Every rank gets the two factors of every other rank's gradient, and multiplies them itself."""
+    """A synchroniser by which every rank gets the two factors of each other rank's gradient and multiplies them."""
 
     __pydantic_config__ = STRICT
 
