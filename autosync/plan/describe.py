@@ -187,7 +187,7 @@ def _summary(plan: Plan, stages: _Stages) -> str:
 
 
 def _listing(plan: Plan, stages: _Stages, limit: int | None) -> str:
-    """Return the stages of the first messages, as many whole messages as the limit allows, but at least one."""
+    """Return text with the stages of as many whole messages as the limit allows, but of at least one."""
     shown: list[list[_Stage]] = []
     for found in stages.by_message:
         num_rows = sum(map(len, shown)) + len(found)

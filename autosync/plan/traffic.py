@@ -164,7 +164,7 @@ def _arrange(terms: Flow, groups: Sequence[tuple[int, ...]], count: int, index: 
 def _sum(cluster: ClusterSpec, transfers: Iterable[tuple[Transfer, float, Contributions | None]]) -> Traffic:
     """Return the sum of the traffic of transfers, each with a weight.
 
-    The caller must keep the transfers alive until this returns, because their groups are known by `id`.
+    The caller must keep the transfers alive until this returns, because their groups are looked up by `id`.
     """
     places = places_of(cluster)
     total = np.zeros(places.num_links)

@@ -93,7 +93,7 @@ def optimal_shares(cluster: ClusterSpec) -> Mapping[str, float]:
     servers = [node for node in cluster.nodes if node.role == "server" and can_serve]
     n = len(workers)
     if n == 1:
-        # With one worker a server would only add traffic.
+        # With one node of workers a server would only add traffic.
         return {workers[0].name: 1.0}
     own = 1 / min(interface_rate(node) for node in workers)
     if n == 2:
