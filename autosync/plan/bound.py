@@ -338,7 +338,7 @@ def _use_to_use_terms(spans: list[_Span], seconds_per_byte: float) -> Iterator[T
 def _window_terms(spans: list[_Span], seconds_per_byte: float) -> Iterator[Term]:
     """Yield the term of the longest window with two or more variables, if any."""
     late = sorted(spans, key=lambda span: -span.ready)
-    used, ready, num_bytes = (np.array([span[field] for span in late]) for field in (1, 2, 3))
+    used, ready, num_bytes = (np.array([span[column] for span in late]) for column in (1, 2, 3))
     longest: Term | None = None
     for last_use in sorted({span.used for span in spans}):
         inside = used <= last_use

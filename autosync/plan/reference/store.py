@@ -34,8 +34,6 @@ class Store:
     def dense(self, region: Region, rank: int, step: int) -> Array:
         """Return a view of the rank's elements of a region, to read and to write."""
         key = (region.kind, region.part, rank, -1 if region.kind in LASTING else step)
-        if region.kind in ("left", "right"):
-            key = (region.kind, region.part, rank, step)
         array = self._dense.get(key)
         if array is None:
             array = self._dense[key] = self._fresh(region, rank)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from autosync.specs.model import Variable
+from autosync.strategy.cuts import even_sizes
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Partition, PartName
 from autosync.strategy.representation import Message, Overlap, Strategy
 from autosync.strategy.space import Space
 from autosync.strategy.space.choices import KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut
-from autosync.strategy.space.limits import even_sizes
 from autosync.strategy.space.placement import bandwidths_of
 from autosync.strategy.space.scheduling import use_order
 

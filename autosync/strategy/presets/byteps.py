@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec
 from autosync.strategy.backends import BACKENDS
+from autosync.strategy.cuts import equal_sizes
 from autosync.strategy.legality import MAX_PARTS, smallest_slice_bytes
 from autosync.strategy.parts import Partition, parts_of
 from autosync.strategy.presets.common import interface_rate
-from autosync.strategy.presets.cuts import equal_sizes
 from autosync.strategy.presets.options import count_option, size_option
 from autosync.strategy.presets.scheduling import ServerLanes, need_overtaking, shares_nodes, use_levels
 from autosync.strategy.representation import Message, Strategy

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.cuts import even_sizes, smallest_divisor
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Part, Partition, parts_of
 from autosync.strategy.presets.all_reduce import topology_option
 from autosync.strategy.presets.common import need_elementwise, travels_as_rows
-from autosync.strategy.presets.cuts import even_sizes, smallest_divisor
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.all_reduce import AllReduce

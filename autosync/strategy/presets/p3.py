@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
+from autosync.strategy.cuts import even_sizes
 from autosync.strategy.legality import MAX_PARTS, smallest_slice_bytes
 from autosync.strategy.parts import Partition, parts_of
 from autosync.strategy.presets.common import Servers
-from autosync.strategy.presets.cuts import even_sizes
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.presets.scheduling import ServerLanes, need_overtaking, shares_nodes, use_levels
 from autosync.strategy.representation import Message, Strategy

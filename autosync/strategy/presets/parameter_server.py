@@ -7,10 +7,10 @@ from collections.abc import Callable
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+from autosync.strategy.cuts import even_sizes, smallest_divisor, smallest_non_divisor
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Partition, parts_of
 from autosync.strategy.presets.common import Servers, need_elementwise
-from autosync.strategy.presets.cuts import even_sizes, smallest_divisor, smallest_non_divisor
 from autosync.strategy.presets.options import flag_option, word_option
 from autosync.strategy.representation import Strategy
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from autosync.errors import DoesNotApplyError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
+from autosync.strategy.cuts import even_sizes
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Partition, parts_of
 from autosync.strategy.presets.common import Servers, travels_as_rows
-from autosync.strategy.presets.cuts import even_sizes
 from autosync.strategy.presets.options import size_option
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors

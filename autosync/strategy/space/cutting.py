@@ -7,9 +7,10 @@ import random
 from collections.abc import Sequence
 
 from autosync.specs.model import Variable
+from autosync.strategy.cuts import even_sizes
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Partition
-from autosync.strategy.space.limits import Limits, even_sizes
+from autosync.strategy.space.limits import Limits
 
 P_FIRST_AXIS = 0.8
 """The probability of cutting along the first axis, where parts are contiguous in memory and need no gathering."""

@@ -6,7 +6,6 @@ default the space has every exact strategy, with slice sizes from a list and bou
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
@@ -16,6 +15,7 @@ from pydantic import BeforeValidator
 from autosync.documents import STRICT
 from autosync.errors import Path, Problem
 from autosync.strategy.codecs import Cast, Codec, Int8, PowerSGD, Sign, TopK
+from autosync.strategy.cuts import even_sizes
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Overlap, Strategy
 from autosync.strategy.synchronisers import any_kind, synchroniser_kinds
@@ -134,10 +134,3 @@ class Limits:
 
 def _outside(path: Path, value: object, allowed: Sequence[object]) -> Problem:
     return Problem(what=f"{value} is outside the limits", rule=f"limits: {', '.join(map(str, allowed))}", path=path)
-
-
-@functools.lru_cache(maxsize=4096)
-def even_sizes(size: int, num_parts: int) -> tuple[int, ...]:
-    """Cut an axis into parts whose sizes differ by at most one, larger parts first."""
-    quotient, rest = divmod(size, num_parts)
-    return (quotient + 1,) * rest + (quotient,) * (num_parts - rest)

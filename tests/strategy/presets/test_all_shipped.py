@@ -11,9 +11,9 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.cluster_file import load_cluster, shipped_clusters
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model, shipped_models
+from autosync.strategy.cuts import smallest_divisor
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.presets import preset_names
-from autosync.strategy.presets.cuts import smallest_divisor
 from autosync.testing.presets import check_preset
 
 # Rows, convolutions, and an encoder with both tied and untied embeddings; the others take a minute together.

@@ -9,9 +9,9 @@ from autosync.errors import DoesNotApplyError, InputError
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.canonical import strategy_id
+from autosync.strategy.cuts import equal_sizes, smallest_divisor, smallest_non_divisor
 from autosync.strategy.parts import Partition
 from autosync.strategy.presets import build_preset
-from autosync.strategy.presets.cuts import equal_sizes, smallest_divisor, smallest_non_divisor
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.all_reduce import AllReduce
 from autosync.strategy.synchronisers.parameter_server import ParameterServer

@@ -10,7 +10,6 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.parts import Partition
 from autosync.strategy.presets import build_preset
-from autosync.strategy.presets.cuts import even_sizes
 from autosync.strategy.presets.poseidon import factors_are_fewer
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.all_reduce import AllReduce
@@ -157,11 +156,6 @@ def test_autodist_cuts_by_the_smallest_divisor(model: Models, variable: Variable
     }
     with pytest.raises(DoesNotApplyError, match="big would be cut into 4099 parts"):
         build_preset("ps_partitioned", model(variable("big", 4099)), cluster([1, 1]), parts="smallest_divisor")
-
-
-def test_even_sizes() -> None:
-    assert even_sizes(10, 4) == (3, 3, 2, 2)
-    assert even_sizes(4, 4) == (1, 1, 1, 1)
 
 
 def test_parallax(model: Models, variable: Variables, cluster: Clusters, optimizers: dict[str, Any]) -> None:

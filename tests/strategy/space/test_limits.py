@@ -10,7 +10,6 @@ from autosync.documents import from_plain, to_plain
 from autosync.errors import DocumentError
 from autosync.strategy.codecs import PowerSGD, TopK
 from autosync.strategy.space import Limits
-from autosync.strategy.space.limits import even_sizes
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 
@@ -64,10 +63,3 @@ def test_mistakes_in_a_file_name_their_place(plain: dict[str, Any], place: str) 
     with pytest.raises(DocumentError) as caught:
         from_plain(plain, into=Limits)
     assert str(caught.value.problems[0]).startswith(place)
-
-
-@pytest.mark.parametrize(
-    ("size", "num_parts", "sizes"), [(10, 2, (5, 5)), (10, 3, (4, 3, 3)), (11, 4, (3, 3, 3, 2)), (3, 3, (1, 1, 1))]
-)
-def test_even_sizes(size: int, num_parts: int, sizes: tuple[int, ...]) -> None:
-    assert even_sizes(size, num_parts) == sizes

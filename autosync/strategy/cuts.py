@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 
+@functools.lru_cache(maxsize=4096)
 def even_sizes(total: int, num_parts: int) -> tuple[int, ...]:
     """Split a number into parts that differ by at most one, larger parts first."""
     size, rest = divmod(total, num_parts)
