@@ -3,7 +3,7 @@
 numba stores compiled functions beside each source file and compiles again when that file changes. It does not know
 which functions of other files were inlined: after an update of some files alone, two versions would run together. So a
 cache that does not fit all sources of a package is dropped. Where nothing can be written beside the sources, the cache
-is a folder among the user's caches; where that fails too, there is none.
+is a folder among the user's caches; if that fails too, nothing is cached.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class CompiledCache:
-    """The cache of a package: in `folder`, or beside the sources where that is None; or no cache."""
+    """The cache of a package's compiled functions: in `folder`, or beside the sources where `folder` is None.
+
+    Nothing is cached unless `is_enabled`.
+    """
 
     is_enabled: bool
     folder: Path | None = None
 
     def compiled(self, function: FunctionT, options: Mapping[str, Any]) -> FunctionT:
-        """The function as numba compiles it. The cache is chosen now; numba compiles at the first call."""
+        """Return the function wrapped by numba. The cache is chosen now; numba compiles at the first call."""
         import numba
 
         settings: Any = numba.config
@@ -49,7 +52,7 @@ class CompiledCache:
 
 
 def find_cache(package: Path) -> CompiledCache:
-    """The cache of a package, without functions that were compiled from other sources."""
+    """Return the cache of a package, without functions that were compiled from other sources."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if not chosen and _takes_files(package / "__pycache__"):
         drop_stale(package)

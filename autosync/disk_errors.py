@@ -1,4 +1,4 @@
-"""Errors of files that name the file: full disks above all, where the system does not."""
+"""Makes errors about files name the file, above all when a disk is full: the system's errors often do not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import BinaryIO
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FEWEST_BYTES = 1 << 16
-"""A disk with less room counts as full: a page or two come free whenever a file is removed."""
+"""A disk with less free space counts as full: a page or two come free whenever a file is removed."""
 
 
 def is_full(path: Path) -> bool:
-    """Whether the disk of a file or folder has hardly any room."""
+    """Whether the disk of a file or folder has hardly any free space."""
     try:
         facts = os.statvfs(path)
     except OSError:
@@ -26,13 +26,13 @@ def is_full(path: Path) -> bool:
 
 
 def full_disk_note(path: Path) -> str:
-    """A note for messages about a process that writes here; empty unless the disk is full."""
+    """Return a note for messages about a process that writes to this path; empty unless its disk is full."""
     return f": the disk of {path} is full" if is_full(path) else ""
 
 
 @contextlib.contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Make OSErrors of this block name the file."""
+    """Make every OSError of this block name the file."""
     try:
         yield
     except OSError as error:
@@ -42,7 +42,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 def open_input(path: Path) -> BinaryIO:
-    """Open a file to read, without ever waiting for another program.
+    """Open a file for reading, without ever waiting for another program.
 
     Named pipes, devices and folders are refused. A file that the shell opened (`<(command)`, /dev/stdin) may be a pipe.
     """
@@ -73,7 +73,10 @@ def is_full_error(error: BaseException) -> bool:
 
 
 def full_disk_cause(error: BaseException | None) -> str:
-    """A note for an error that a full disk caused and that names no file: the files that this process writes there."""
+    """Return a note that names this process's files on full disks.
+
+    The note is empty unless a full disk caused the error and the error names no file.
+    """
     while error is not None:
         if is_full_error(error) and getattr(error, "filename", None) is None:
             return "".join(dict.fromkeys(map(full_disk_note, _written())))
@@ -82,7 +85,7 @@ def full_disk_cause(error: BaseException | None) -> str:
 
 
 def _written() -> Iterator[Path]:
-    """The files that this process has open for writing (Linux)."""
+    """Yield the files that this process has open for writing (Linux only)."""
     with contextlib.suppress(OSError):
         for entry in sorted(Path("/proc/self/fd").iterdir(), key=lambda one: int(one.name)):
             with contextlib.suppress(OSError):

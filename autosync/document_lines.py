@@ -1,4 +1,4 @@
-"""The line and the spelling of each value of a document, as a tree of the form of the document.
+"""The line and the spelling of each value of a document, in a tree that mirrors the document.
 
 A table with the full path of every value would take more memory than the values. Here a path is built only to report
 a problem.
@@ -13,7 +13,7 @@ from autosync.errors import Path
 
 
 class LineTree:
-    """The line of a mapping or list, and the entries of its values by key or position."""
+    """A mapping or list in the tree: its line, and the entries of its values by key or position."""
 
     __slots__ = ("inside", "line")
 
@@ -23,18 +23,18 @@ class LineTree:
 
 
 LineEntry: TypeAlias = int | tuple[int, str] | LineTree
-"""The line of a value; line and spelling where JSON would spell the value otherwise."""
+"""An entry of the tree: a value's line, with its spelling if JSON would spell it differently; or a subtree."""
 
 
 def line_at(place: LineEntry) -> int:
-    """The line of an entry."""
+    """Return the line of an entry."""
     if isinstance(place, LineTree):
         return place.line
     return place if isinstance(place, int) else place[0]
 
 
 def _inside(place: LineEntry, step: str | int) -> LineEntry:
-    """The entry of an inner value; KeyError where there is none."""
+    """Return the entry of the value at this key or position; raise KeyError if it does not exist."""
     try:
         if isinstance(place, LineTree):
             inside: Any = place.inside
@@ -45,20 +45,20 @@ def _inside(place: LineEntry, step: str | int) -> LineEntry:
 
 
 class _LineTable:
-    """The common part of the two tables."""
+    """The common part of `ValueLines` and `ValueSpellings`."""
 
     def __init__(self, root: LineEntry) -> None:
         self.root = root
 
     def at(self, path: Path) -> LineEntry:
-        """The entry of a value; KeyError where there is none."""
+        """Return the entry of the value at this path; raise KeyError if it does not exist."""
         place = self.root
         for step in path:
             place = _inside(place, step)
         return place
 
     def walk(self) -> Iterator[tuple[Path, LineEntry]]:
-        """All entries, outer ones first."""
+        """Yield all entries with their paths, outer entries before inner ones."""
         waiting: list[tuple[Path, LineEntry]] = [((), self.root)]
         while waiting:
             path, place = waiting.pop()
@@ -69,7 +69,7 @@ class _LineTable:
 
 
 class ValueLines(_LineTable, Mapping[Path, int]):
-    """The line of each value by its path."""
+    """A mapping from the path of each value to its line."""
 
     def __getitem__(self, path: Path) -> int:
         return line_at(self.at(path))
@@ -82,7 +82,7 @@ class ValueLines(_LineTable, Mapping[Path, int]):
 
 
 class ValueSpellings(_LineTable, Mapping[Path, str]):
-    """The spelling of each value that JSON would spell otherwise, by its path."""
+    """A mapping from path to spelling, for the values that JSON would spell differently."""
 
     def __getitem__(self, path: Path) -> str:
         place = self.at(path)
@@ -98,7 +98,7 @@ class ValueSpellings(_LineTable, Mapping[Path, str]):
 
 
 def below(table: Mapping[Path, Any], key: str) -> Mapping[Path, Any]:
-    """The part of a table below a key, by the paths from there."""
+    """Return the part of a table below a key, with paths that start there."""
     if isinstance(table, ValueLines | ValueSpellings):
         try:
             return type(table)(_inside(table.root, key))

@@ -4,7 +4,7 @@ Reading goes from text to plain values with a table of lines (`syntax`), then to
 can run code or exhaust memory, and each mistake becomes a `Problem` with file and line. Whole numbers have 64 bits;
 keys are strings.
 
-Every file that we write has `schema: autosync.KIND/VERSION`.
+Every file that autosync writes has a field `schema: autosync.KIND/VERSION`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STRICT: Any = {"extra": "forbid", "strict": True}
 _VERSION = re.compile(r"[0-9]{1,9}")
 MAX_BYTES = 16 * 2**20
 _MAX_LIST = 100
-# Plain already. Checked first, because records have thousands of such values.
+# Values of these types are plain already. They are checked first, because records have thousands of them.
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -46,23 +46,23 @@ class Document:
     spellings: Mapping[ValuePath, str] = field(default_factory=dict)
 
     def line(self, path: ValuePath) -> int:
-        """The line of a value, or of the nearest value around it that is in the file."""
+        """Return the line of a value, or of the nearest enclosing value that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def locate(self, problem: Problem) -> Problem:
-        """The problem with file and line filled in."""
+        """Return the problem with file and line filled in."""
         return dataclasses.replace(problem, file=self.file, line=self.line(problem.path))
 
 
 def without_file(value: Any) -> Document:
-    """A document that did not come from a file."""
+    """Return a document for a value that did not come from a file."""
     return Document(file="", value=value, lines={})
 
 
 def read_document(path: Path | str) -> Document:
-    """Read a YAML file, or a JSON file where its name ends in .json."""
+    """Read a YAML file, or a JSON file if its name ends in .json."""
     file = str(path)
     raw = _read_bytes(path, file)
     try:
@@ -92,7 +92,7 @@ def _unreadable(what: str, rule: str, file: str, line: int) -> DocumentError:
 
 
 def parse_document(text: str, *, file: str) -> Document:
-    """Plain values and lines of a YAML text, or of a JSON text where the file name ends in .json."""
+    """Parse a YAML text, or a JSON text if the file name ends in .json."""
     # Not all JSON is YAML: tabs, escaped surrogate pairs and long keys are allowed in JSON.
     parse_text = syntax.parse_json if file.lower().endswith(".json") else syntax.parse_yaml
     parsed = parse_text(text, file=file)
@@ -106,13 +106,13 @@ def load(path: Path | str, *, kind: str, version: int, into: type[T]) -> tuple[T
 
 
 def parse(document: Document, *, kind: str, version: int, into: type[T]) -> T:
-    """The dataclass of a document."""
+    """Convert a document to the dataclass `into`."""
     fields = check_schema(document, kind=kind, version=version)
     return from_plain(fields, into=into, document=document)
 
 
 def check_schema(document: Document, *, kind: str, version: int) -> dict[str, Any]:
-    """A document's fields without its header, which must name this kind and a known version."""
+    """Return a document's fields without its header; raise DocumentError unless it names this kind and version."""
     if not isinstance(document.value, dict):
         raise DocumentError(
             [document.locate(Problem(what="the file holds no fields", rule=f"a {kind} file is a mapping"))]
@@ -143,7 +143,7 @@ def check_schema(document: Document, *, kind: str, version: int) -> dict[str, An
 
 
 def from_plain(value: Any, *, into: type[T], document: Document | None = None) -> T:
-    """Plain values as the dataclass `into`; every mistake is a `Problem`, with lines where the document is known."""
+    """Convert plain values to the dataclass `into`; each mistake becomes a `Problem`, with its line in `document`."""
     from autosync import validation
 
     try:
@@ -155,7 +155,7 @@ def from_plain(value: Any, *, into: type[T], document: Document | None = None) -
 
 
 def to_plain(value: Any) -> Any:
-    """Plain values of a dataclass: without fields at their default (except `kind`), with units in words."""
+    """Convert a dataclass to plain values: without fields at their default (except `kind`), with units in words."""
     if type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -182,12 +182,12 @@ def _field(field: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def dump(value: Any, *, kind: str, version: int) -> dict[str, Any]:
-    """The fields of a file of one kind, header first."""
+    """Return the fields of a file of one kind, header first."""
     return {"schema": f"autosync.{kind}/{version}", **to_plain(value)}
 
 
 def format_yaml(fields: Any) -> str:
-    """YAML in our style: blocks outside, short lists and leaf mappings on one line."""
+    """Format fields as YAML in our style: blocks outside, short lists and leaf mappings on one line."""
     dumper: Any = _Dumper
     return str(
         yaml.dump(fields, Dumper=dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
@@ -195,12 +195,12 @@ def format_yaml(fields: Any) -> str:
 
 
 def format_json(fields: Any) -> str:
-    """One JSON document, indented."""
+    """Format fields as one indented JSON document."""
     return jsonio.indented_json(fields)
 
 
 def write(path: Path | str, fields: Any) -> None:
-    """Write fields as YAML, or as JSON where the file name ends in .json."""
+    """Write fields as YAML, or as JSON if the file name ends in .json."""
     if Path(path).suffix.lower() == ".json":
         jsonio.write_json(Path(path), fields)
     else:
@@ -208,7 +208,7 @@ def write(path: Path | str, fields: Any) -> None:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes YAML that our reader and YAML 1.1 readers read back: no anchors, and quotes around ambiguous text."""
+    """Writes YAML that both our reader and YAML 1.1 readers can read: no anchors, and quotes around ambiguous text."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
@@ -221,7 +221,7 @@ def _represent_float(dumper: Any, number: float) -> Any:
 
 
 def _represent_list(dumper: Any, items: list[Any]) -> Any:
-    # Names that do not fit on one line go one to a line, which is easier to read and compare; numbers may wrap.
+    # Names that do not fit on one line get a line each, which is easier to read and compare; numbers may wrap.
     is_long = all(isinstance(item, str) for item in items) and sum(len(item) + 2 for item in items) > _MAX_LIST
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=False if is_long else None)
 

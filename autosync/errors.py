@@ -1,6 +1,6 @@
 """The errors that autosync raises, and the problems that they carry.
 
-    AutosyncError                 base of all; the command line turns it into an exit code, never a traceback
+    AutosyncError                 the base class; the command line turns it into an exit code, never a traceback
     ├── InputError                the input is wrong (exit 2); one `Problem` for each mistake
     │   ├── DocumentError         a file that cannot be read, parsed or understood
     │   ├── TaskError             a task file without a usable task, or whose code raised
@@ -9,8 +9,8 @@
     └── OperationError            an operation failed (exit 1)
         └── DeadlockError         a plan in which no operation can continue
 
-A `Problem` has its place twice: `path` is the place in the document (`messages[2].synchroniser.server`); `file` and
-`line` are where the user finds it. Code that checks values knows the path; `documents` adds the rest.
+A `Problem` gives its place twice: `path` is the place in the document (`messages[2].synchroniser.server`); `file` and
+`line` are where the user finds it. Code that checks values knows the path; `documents` adds file and line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Problem:
     line: int = 0
 
     def __str__(self) -> str:
-        """`FILE:LINE: PLACE: WHAT (RULE); HINT`, without unknown parts."""
+        """Format the problem as `FILE:LINE: PLACE: WHAT (RULE); HINT`, without unknown parts."""
         line = f"{self.line}:" if self.line else ""
         file_and_line = f"{self.file}:{line} " if self.file else ""
         place = f"{format_path(self.path)}: " if self.path else ""
@@ -51,7 +51,7 @@ class Problem:
 
 
 def format_path(path: Sequence[str | int]) -> str:
-    """`("nodes", 1, "gbps")` -> `nodes[1].gbps`; long keys are cut."""
+    """Format a path: `("nodes", 1, "gbps")` becomes `nodes[1].gbps`; long keys are cut."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -62,7 +62,7 @@ def format_path(path: Sequence[str | int]) -> str:
 
 
 def first_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """The first `MAX_PROBLEMS`, and a last one with the number of the others."""
+    """Return the first `MAX_PROBLEMS` problems, and if there are more, one more problem that counts the others."""
     shown = list(problems[:MAX_PROBLEMS])
     num_left_out = len(problems) - len(shown)
     if num_left_out:
@@ -77,17 +77,17 @@ def _cut(text: str, length: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text on one line, without control characters."""
+    """Return the text on one line, without control characters."""
     return printable(" ".join(text.split()))
 
 
 def printable(text: str) -> str:
-    """The text with control characters as Python writes them."""
+    """Return the text with control characters escaped as Python escapes them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class AutosyncError(Exception):
-    """Base of all errors that autosync raises on purpose."""
+    """The base class of all errors that autosync raises on purpose."""
 
 
 class InputError(AutosyncError):
@@ -100,14 +100,14 @@ class InputError(AutosyncError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def located(self, file: str, line: int) -> InputError:
-        """The same error with file and line, for problems that do not know them yet."""
+        """Return the same error, with file and line added to problems that have none yet."""
         placed = [p if p.file else replace(p, file=file, line=line) for p in self.problems]
         error = type(self).__new__(type(self))
         InputError.__init__(error, placed)
         return error
 
     def within(self, *path: str | int) -> InputError:
-        """The same error with a longer path: its value is part of another one."""
+        """Return the same error with `path` before each problem's path, for a value inside another value."""
         error = type(self).__new__(type(self))
         InputError.__init__(error, [replace(p, path=(*path, *p.path)) for p in self.problems])
         return error
@@ -126,7 +126,7 @@ class DoesNotApplyError(InputError):
 
 
 class UnknownNameError(InputError):
-    """An unknown name. The message lists the known ones and the nearest."""
+    """An unknown name. The message lists the known names and suggests the nearest one."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], *, path: Path = ()) -> None:
         names = sorted(known)
@@ -151,7 +151,7 @@ class DeadlockError(OperationError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'gbps'?` where a known name is near, else empty."""
+    """Return `did you mean 'gbps'?` if a known name is similar, else an empty text."""
     if len(name) > _LONGEST_NAME:
         return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -17,13 +17,13 @@ from typing import IO, Any, BinaryIO, NoReturn
 from autosync import disk_errors
 from autosync.errors import DocumentError, Problem
 
-# Legal in JSON, but YAML readers refuse them, or take them for line ends.
+# Characters that are legal in JSON, but that YAML readers refuse or take for line ends.
 _ESCAPED = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 _TAIL_BYTES = 2**16
 MAX_LINE_BYTES = 8 * 2**20
-"""The longest line of JSON. The record of a strategy with thousands of messages has a tenth of it."""
+"""The longest line of JSON. The record of a strategy with thousands of messages is a tenth as long."""
 MAX_LINE_VALUES = 100_000
-"""The most values and keys of a line, fewer than in whole documents: checking many takes long."""
+"""The most values and keys of a line. Whole documents may have more; checking many values takes long."""
 MAX_EMPTY_LINES = 10_000
 LINE_RULE = f"at most {MAX_LINE_BYTES} bytes a line, {MAX_EMPTY_LINES} empty lines"
 
@@ -32,26 +32,27 @@ _QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 def canonical_json(value: Any) -> str:
-    """One text for each value: sorted keys, no spaces, no NaN."""
+    """Format a value as JSON in which equal values give equal text: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def indented_json(value: Any) -> str:
-    """One JSON document for people, which is also YAML."""
+    """Format a value as an indented JSON document for people; the text is also YAML."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def content_hash(value: Any, *, length: int = 16) -> str:
-    """The first `length` hex digits of the SHA-256 of the canonical JSON."""
+    """Return the first `length` hex digits of the SHA-256 of the canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that gets its name when it is complete: readers and crashes see the old or the new file.
+    """Open a new file for writing that replaces `path` at the end of the block.
 
-    A target that is no file (a pipe, /dev/stdout) is written directly: replacing it would cut its reader off.
+    So readers find the old or the new file, even after a crash, and never a part. A target that is no file (a pipe,
+    /dev/stdout) is written directly: replacing it would cut its reader off.
     """
     if path.exists() and not path.is_file():
         with disk_errors.naming_file(path), path.open("wb") as file:
@@ -88,12 +89,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_json_line(path: Path, value: Any) -> None:
-    """Append one line and wait until it is on disk. A torn line of a crash before it is removed."""
+    """Append one line and wait until it is on disk. If a crash left a torn last line, that line is removed first."""
     append_json_lines(path, [value])
 
 
 def append_json_lines(path: Path, values: Iterable[Any]) -> None:
-    """Append lines and wait once until they are on disk; a crash leaves the first of them."""
+    """Append lines and wait once until all are on disk; after a crash, only the first lines may be there."""
     lines = [canonical_json(value).encode() + b"\n" for value in values]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
@@ -106,7 +107,7 @@ def append_json_lines(path: Path, values: Iterable[Any]) -> None:
 
 
 def _mend(file: IO[bytes]) -> None:
-    """Add a line end to a last line that is whole; remove a torn one."""
+    """Repair the last line if its line end is missing: add the line end if the line is whole, else remove the line."""
     end = file.seek(0, os.SEEK_END)
     tail, start = b"", end
     while start > 0 and b"\n" not in tail:
@@ -125,7 +126,7 @@ def _mend(file: IO[bytes]) -> None:
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file with their ends; ValueError where one is too long, or too many are empty."""
+    """Yield the lines of a file with their line ends; raise ValueError if a line is too long or too many are empty."""
     num_empty = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
@@ -137,7 +138,7 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """The values of a file of JSON lines. Only the last line may be torn, and is then left out."""
+    """Yield the values of a file of JSON lines. A torn last line is left out; a torn line before it is an error."""
     number = 0
     try:
         with disk_errors.open_input(path) as file:
@@ -158,12 +159,15 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 
 
 def num_values(text: str) -> int:
-    """An upper limit on the values and keys of a text: each but the first follows one of these characters."""
+    """Return an upper limit on the number of values and keys in a text.
+
+    Each of them except the first follows one of the counted characters.
+    """
     return 1 + text.count(",") + text.count(":") + text.count("[") + text.count("{")
 
 
 def parse(text: bytes | str, *, most: int = MAX_LINE_VALUES) -> Any:
-    """The value of a text; ValueError with words for the user where it is not JSON.
+    """Parse a JSON text; raise ValueError with a message for the user if it is not JSON.
 
     A text with more than `most` values and keys is refused before it is parsed.
     """

@@ -1,7 +1,7 @@
 """Registries: variants by name, such as presets, launchers, simulators and proposers.
 
-A registry is a table from names to `module:attribute`. A variant is imported when it is asked for, so listing names is
-cheap and dependencies of a variant load only when it is used. Other packages add entries through the entry-point group
+A registry is a table from names to `module:attribute`. A variant is imported when it is used, so listing names is cheap
+and the dependencies of a variant load only when it is used. Other packages add entries through the entry-point group
 `autosync.<what>s`. An entry that would replace a built-in variant is an error.
 """
 
@@ -25,15 +25,15 @@ class Registry:
         self._given: dict[str, Callable[..., Any]] = {}
 
     def names(self) -> tuple[str, ...]:
-        """The names that files and commands may use, sorted."""
+        """Return the names that files and commands may use, sorted."""
         return tuple(sorted(self._table))
 
     def __contains__(self, name: str) -> bool:
-        """Whether `get` finds a variant by this name: one of `names`, or one that `name_of` gave."""
+        """Whether `get` finds a variant by this name: a name from `names` or from `name_of`."""
         return name in self._table or name in self._given
 
     def name_of(self, variant: str | Callable[..., Any]) -> str:
-        """The name of a variant. An object gets one, under which this process finds it from now on."""
+        """Return the name of a variant. An object gets a name by which `get` finds it from now on, in this process."""
         if isinstance(variant, str):
             return variant
         name = f"{variant.__module__}.{variant.__qualname__}"
@@ -41,12 +41,12 @@ class Registry:
         return name
 
     def variants(self) -> Mapping[str, Any]:
-        """All variants by name, imported now: the built-in ones in the order of their table, then the others."""
+        """Import all variants and return them by name: first the built-in ones in their table's order, then the others."""
         added = sorted(set(self._table).difference(self._builtin))
         return {name: self.get(name) for name in (*self._builtin, *added)}
 
     def get(self, name: str) -> Any:
-        """The variant called `name`, imported now; an unknown name lists the known ones."""
+        """Import and return the variant called `name`; for an unknown name, raise an error that lists the known names."""
         if name in self._given:
             return self._given[name]
         if name not in self._table:
@@ -56,7 +56,7 @@ class Registry:
 
     @cached_property
     def _table(self) -> dict[str, str]:
-        # Read once: it takes milliseconds, and presets are looked up thousands of times.
+        # Read only once: reading takes milliseconds, and presets are looked up thousands of times.
         table = dict(self._builtin)
         for entry in metadata.entry_points(group=f"autosync.{self.what}s"):
             if entry.name in table and table[entry.name] != entry.value:

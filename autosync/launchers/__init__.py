@@ -1,1 +1,1 @@
-"""How ranks are started: one interface (`request`), one module a launcher."""
+"""Starts ranks: `request` holds the common interface, and each launcher has a module."""

@@ -1,12 +1,12 @@
 """The agent: a process on each node of a launch. It starts the ranks there and ends them, whatever happens.
 
 The agent reads frames from its stdin and writes frames to its stdout, so it needs nothing but the connection through
-which it was started. It ends its ranks and all their children when it is told to, when its stdin closes, and when it
-hears nothing for as long as its patience lasts. So no rank is left when the launching process is killed or the network
-is cut.
+which it was started. It ends its ranks and all their children when it is told to, when its stdin closes, and when no
+frame arrives for longer than its patience, a time that the launching side sets. So no rank is left when the launching
+process is killed or the network is cut.
 
-Nodes elsewhere get the text of this file and of the modules that it imports (`agent_link.CARRIED`) through stdin. They
-need no autosync to run it: everything else comes from the standard library, and nothing is newer than Python 3.8.
+Other nodes get the text of this file and of the modules that it imports (`agent_link.CARRIED`) through stdin. They
+need no autosync: everything else comes from the standard library, and nothing needs a Python newer than 3.8.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from autosync.launchers.rank_process import SET_SUBREAPER, RankProcess, prctl
 
 MAX_PROCESSES = 4096
 MAX_WAITING_BYTES = 1 << 22
-"""The output that may wait to be sent before ranks have to wait."""
+"""The most output that may wait to be sent. Beyond that, the agent stops reading from its ranks."""
 POLL_SECONDS = 0.1
 LAST_GRACE_SECONDS = 3.0
-"""The time for ranks to end where the launching side is gone."""
+"""The time that ranks have to end when the launching side is gone."""
 FLUSH_SECONDS = 5.0
 
 
@@ -70,7 +70,7 @@ class Agent:
         self.files: dict[str, str] = {}
 
     def run(self) -> None:
-        """Serve until the launching side says stop, or is gone, and all ranks have ended."""
+        """Serve until the launching side has said stop or is gone, and all ranks have ended."""
         os.set_blocking(0, False)
         os.set_blocking(1, False)
         facts = {"python": sys.version.split()[0], "executable": sys.executable, "host": socket.gethostname()}
@@ -87,7 +87,7 @@ class Agent:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def turn(self) -> None:
-        """Wait a moment for input, output or an end, and handle it."""
+        """Wait a moment until something can be read or written, handle it, and look after the ranks."""
         waiting = select.poll()
         if self.is_open:
             waiting.register(0, select.POLLIN)
@@ -112,7 +112,7 @@ class Agent:
         self.look_after()
 
     def attend(self, descriptor: int, events: int, slot: int, rank: RankProcess) -> None:
-        """Carry a rank's output, or bytes of its control connection in either direction."""
+        """Pass on a rank's output, or the bytes of its control connection in either direction."""
         if descriptor == rank.output:
             data = rank.read()
             if data:
@@ -124,7 +124,7 @@ class Agent:
                 self.hear(slot, rank)
 
     def look_after(self) -> None:
-        """Report ranks that have ended, and end the others when it is time."""
+        """Report ranks that have ended, and end the others when their time is over."""
         now = time.monotonic()
         for slot, rank in self.ranks.items():
             if rank.has_ended():
@@ -155,12 +155,12 @@ class Agent:
             for kind, slot, payload in whole_frames(self.incoming):
                 self.obey(kind, slot, payload)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            # A launch never sends this, so the rest of the stream cannot be trusted either.
+            # No launch sends such a frame, so the rest of the stream cannot be trusted either.
             sys.stderr.write(f"the agent got a frame that no launch sends: {error!r}\n")
             self.is_open = False
 
     def obey(self, kind: int, slot: int, payload: bytes) -> None:
-        """Act on a frame; ValueError, KeyError or TypeError where it is malformed."""
+        """Act on a frame; raise ValueError, KeyError or TypeError if it is malformed."""
         if kind == START:
             if slot in self.ranks or len(self.ranks) >= MAX_PROCESSES:
                 raise FrameError(f"process {slot} runs already, or the node has {MAX_PROCESSES} processes")
@@ -180,7 +180,7 @@ class Agent:
             self.pass_on(self.ranks[slot], payload)
 
     def pass_on(self, rank: RankProcess, payload: bytes) -> None:
-        """Queue bytes for a rank's control connection; no bytes close it."""
+        """Queue bytes for a rank's control connection; an empty payload closes the connection."""
         if len(rank.to_control) + len(payload) > MAX_TOLD_BYTES:
             raise FrameError(f"a rank leaves more than {MAX_TOLD_BYTES} bytes unread")
         if payload:
@@ -190,14 +190,14 @@ class Agent:
             rank.control = None
 
     def start(self, slot: int, request: dict[str, Any]) -> None:
-        """Start a process, or report why it cannot be started."""
+        """Start a rank's process, or report why it cannot be started."""
         try:
             self.ranks[slot] = RankProcess(request, self.copied(request["files"]))
         except (OSError, subprocess.SubprocessError) as error:
             self.send(FAULT, slot, str(error).encode("utf-8", "replace")[:CHUNK_BYTES])
 
     def copied(self, files: dict[str, list[str]]) -> dict[str, str]:
-        """Write each file once, in a folder of this launch; the variables that name the copies."""
+        """Write each file once to a folder of this launch, and return the variables that name the copies."""
         for variable, (name, text) in files.items():
             if variable not in self.files:
                 if self.folder is None:
@@ -211,7 +211,7 @@ class Agent:
         return self.files
 
     def stop(self, grace_seconds: float) -> None:
-        """Ask all ranks to end; those that have not ended in time are killed."""
+        """Ask all ranks to end; ranks that have not ended after the grace time are killed."""
         deadline = time.monotonic() + grace_seconds
         self.kill_at = deadline if self.kill_at is None else min(self.kill_at, deadline)
         for rank in self.ranks.values():
@@ -230,7 +230,7 @@ class Agent:
         del rank.to_control[:sent]
 
     def hear(self, slot: int, rank: RankProcess) -> None:
-        """Read a rank's control connection and send what it says."""
+        """Read a rank's control connection and send the bytes to the launching side."""
         assert rank.control is not None
         try:
             data = rank.control.recv(CHUNK_BYTES)
@@ -266,7 +266,7 @@ class Agent:
         del self.outgoing[:sent]
 
     def flush(self) -> None:
-        """Send the rest, for at most FLUSH_SECONDS."""
+        """Send the waiting frames, for at most FLUSH_SECONDS."""
         deadline = time.monotonic() + FLUSH_SECONDS
         while self.outgoing and time.monotonic() < deadline:
             select.select([], [1], [], POLL_SECONDS)
@@ -274,7 +274,7 @@ class Agent:
 
 
 def end_descendants() -> None:
-    """Kill the children that ranks left behind. As a subreaper, this process has adopted them."""
+    """Kill the children that ranks left behind. This process has adopted them, because it is a subreaper."""
     deadline = time.monotonic() + FLUSH_SECONDS
     path = Path(f"/proc/self/task/{os.getpid()}/children")
     while time.monotonic() < deadline:

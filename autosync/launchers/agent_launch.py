@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0
 _SETTLE_SECONDS = 8.0
 _MAX_SIGNAL, _MAX_CODE = 64, 255
 _STARTED = 1
-"""The number of the ping whose answer means that all processes were started, or reported."""
+"""The number of the ping that follows all START frames: its answer means that these were handled."""
 
 
 def start(
@@ -39,7 +39,7 @@ def start(
     explain: Callable[[Process, str], str] = lambda _process, said: " ".join(said.split()),
     then: Callable[[], None] = lambda: None,
 ) -> AgentLaunch:
-    """Start all processes of a request; if one cannot be started, none is left.
+    """Start all processes of a request; if one cannot be started, end the others and raise OperationError.
 
     `explain` turns the last output of the command that could not reach a node into a reason for the user.
     `then` is called when the launch is stopped.
@@ -93,11 +93,11 @@ class AgentLaunch:
             raise OperationError(self._why_late(late))
         for slot, process in enumerate(processes):
             self._links[process.reach].send(frames.START, slot, self._start_fields(process))
-        # Agents answer in order: when all have answered this, all faults are known.
+        # Agents answer in order: when all have answered this ping, all faults are known.
         self._check_faults()
 
     def _why_late(self, late: Mapping[tuple[str, ...], AgentLink]) -> str:
-        """Each reason once, after the nodes that it holds for."""
+        """Return the reasons why nodes did not answer, each reason once, after the names of its nodes."""
         machines: dict[str, list[str]] = {}
         for reach, link in late.items():
             first = next(process for process in self._request.processes if process.reach == reach)
@@ -107,7 +107,7 @@ class AgentLaunch:
         return "; ".join(f"{', '.join(names)}: {why}" for why, names in machines.items())
 
     def _why(self, reach: tuple[str, ...], first: Process, why: str) -> str:
-        """Why a link ended: its breach, or an explanation of what the command said."""
+        """Return why a link ended: its breach of the protocol, or an explanation of the command's last output."""
         link = self._links.get(reach)
         return link.breach if link is not None and link.breach else self._explain(first, why)
 
@@ -154,7 +154,7 @@ class AgentLaunch:
             link.send(frames.SIGNAL, 0, str(int(number)).encode())
 
     def stop(self) -> None:
-        """Ask all ranks to end, then kill them. No process is left, whatever interrupts this."""
+        """Ask all ranks to end, then kill the rest. No process is left, even if this call is interrupted."""
         self._is_stopping = True
         try:
             for link in self._links.values():
@@ -173,7 +173,7 @@ class AgentLaunch:
         self._check_frame(reach, kind, slot, payload)
         match kind:
             case frames.TOLD:
-                # By the batch system at the end of its time, or by an administrator.
+                # The signal comes from the batch system at the end of its time, or from an administrator.
                 self._link_ended(reach, f"its processes were told to end by {signal_name(int(payload))}")
             case frames.OUTPUT:
                 path = self._request.processes[slot].log
@@ -190,7 +190,7 @@ class AgentLaunch:
                 self._carry(slot, payload)
 
     def _check_frame(self, reach: tuple[str, ...], kind: int, slot: int, payload: bytes) -> None:
-        """An agent speaks only for the processes on its node, and reports the end of each once."""
+        """Raise FrameError unless the frame is about a process on the agent's node and reports each end only once."""
         if kind in (frames.OUTPUT, frames.EXIT, frames.FAULT, frames.CONTROL):
             if slot >= len(self._request.processes):
                 raise frames.FrameError(f"it speaks for a process {slot}, which does not exist")
@@ -221,7 +221,7 @@ class AgentLaunch:
         if not any(self.exit_codes()[slot] is None for slot in slots):
             return
         first = self._request.processes[slots[0]]
-        # Without the lock: `explain` may ask a batch system.
+        # Without the lock, because `explain` may take long: it may ask a batch system.
         words = "" if self._is_stopping else f"{_where(first)}: {self._why(reach, first, why)}"
         with self._lock:
             for slot in slots:
@@ -231,7 +231,7 @@ class AgentLaunch:
                     if words:
                         self._lost[slot] = words
 
-    # Control connections of ranks, relayed to the gate.
+    # The methods below relay the control connections of ranks to the gate.
 
     def _carry(self, slot: int, payload: bytes) -> None:
         gate = self._gates.get(slot)
@@ -273,6 +273,6 @@ def _close(connection: socket.socket) -> None:
 
 
 def _where(process: Process) -> str:
-    """A node in messages, with its host where the host has another name."""
+    """Return the name of a node for messages, with its host if the host has another name."""
     node = process.node or process.host
     return node if node == process.host or not process.reach else f"{node} ({process.host})"

@@ -1,4 +1,4 @@
-"""The link from the launching side to the agent of one node: frames through pipes of the command that reaches it."""
+"""The link from the launching side to the agent of one node, through the pipes of the command that reaches it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from autosync.launchers import frames
 BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.readline())))"
 """The program on the command line that starts an agent. It reads the agent's text from stdin and runs it."""
 CARRIED = ("frames", "network_interface", "rank_process")
-"""The modules that travel with the agent, each after those that it imports."""
+"""The modules that travel with the agent, each after the modules that it imports."""
 PING_SECONDS = 3.0
 SILENCE_SECONDS = 15.0
-"""A node that is silent for so long counts as gone: agents answer pings at once."""
+"""A node that is silent for this long counts as gone: agents answer pings at once."""
 PATIENCE_SECONDS = 30.0
-"""An agent on another node that gets no ping for so long takes this machine for gone and ends its ranks."""
+"""An agent on another node that gets no ping for this long ends its ranks: this machine counts as gone."""
 START_SECONDS = 25.0
 _CHUNK_BYTES = 1 << 16
 _MAX_SAID = 4000
 _HELLO_HEAD = frames.HEAD.pack(frames.HELLO, 0, 0)[:5]
 """The first bytes of a HELLO, which is the first frame of every agent."""
 _JUNK_SECONDS = 0.5
-"""The time to collect what else a shell prints, for the message."""
+"""The time to collect further output of a shell for the error message."""
 _MAX_LINES, _MAX_COLUMNS = 5, 200
 _ROOM = "autosync.launchers"
 _PROGRAM = """\
@@ -46,7 +46,7 @@ exec(compile({agent!r}, "agent", "exec"))
 
 
 class AgentLink:
-    """The link to one agent, reached by the command `reach`, or on this machine where that is empty.
+    """The link to one agent, reached by the command `reach`, or on this machine if `reach` is empty.
 
     A thread of the link calls `on_frame` for every frame, and `on_end` once, with the reason why the link ended.
     """
@@ -70,14 +70,14 @@ class AgentLink:
         self._heard = time.monotonic()
         self.why_ended = ""
         self.breach = ""
-        """What the node sent that no agent sends, in words for the user."""
+        """How the node broke the agent protocol, in words for the user; empty if it did not."""
         self._asked: Counter[int] = Counter()
         self._process = subprocess.Popen(
             tuple(reach) or boot_command(sys.executable),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Ctrl-C is passed on by the launch. And no terminal: nothing there may ask for a password.
+            # The launch passes Ctrl-C on. Without a terminal, the command cannot ask for a password.
             start_new_session=True,
             bufsize=0,
         )
@@ -100,20 +100,20 @@ class AgentLink:
         return self._ready.is_set()
 
     def await_ready(self, deadline: float) -> bool:
-        """Wait until the agent has said HELLO; false if it is late, or the link has ended."""
+        """Wait until the agent has said HELLO; return false at the deadline or when the link has ended."""
         while not self._ready.wait(0.05):
             if self._over.is_set() or time.monotonic() >= deadline:
                 return False
         return True
 
     def ask(self, number: int) -> None:
-        """Ask for a PONG with this number. It comes after the answers to all that was sent before."""
+        """Ask for a PONG with this number. It arrives after the answers to all earlier frames."""
         with self._counting:
             self._asked[number] += 1
         self.send(frames.PING, number, self._patience)
 
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
-        """Send a frame. Does nothing where the link has ended: `on_end` tells of that."""
+        """Send a frame. Does nothing if the link has ended: `on_end` reports that."""
         self.send_raw(frames.frame(kind, slot, payload))
 
     def send_raw(self, data: bytes) -> None:
@@ -125,7 +125,7 @@ class AgentLink:
                 view = view[self._process.stdin.write(view) :]
 
     def close(self, seconds: float) -> None:
-        """Wait so long for the agent to end, then end the link: an agent without a link ends its ranks."""
+        """Wait for the agent to end, at most `seconds`, then end the link: an agent without a link ends its ranks."""
         try:
             self._over.wait(seconds)
         finally:
@@ -158,7 +158,7 @@ class AgentLink:
             self._on_end(why)
 
     def _read_all(self, descriptor: int, buffer: bytearray) -> str:
-        """Pass frames on until the stream ends; the reason for the end, where it is known here."""
+        """Pass frames on until the stream ends, and return the reason for the end; empty if it is unknown."""
         while True:
             if not select.select([descriptor], [], [], 1.0)[0]:
                 if self._ready.is_set() and not self.is_here and time.monotonic() - self._heard > SILENCE_SECONDS:
@@ -177,7 +177,7 @@ class AgentLink:
                 self._take(kind, slot, payload)
 
     def _take(self, kind: int, slot: int, payload: bytes) -> None:
-        """Check a frame and pass it on. There are as many PONGs as were asked for, and one HELLO."""
+        """Check a frame and pass it on. Every PONG must have been asked for, and only one HELLO may come."""
         if kind == frames.HELLO and not self._ready.is_set():
             self._ready.set()
             return
@@ -191,7 +191,7 @@ class AgentLink:
         self._on_frame(kind, slot, payload)
 
     def _rest(self, descriptor: int) -> bytes:
-        """The bytes that come in the next moment."""
+        """Return the bytes that arrive within the next `_JUNK_SECONDS`."""
         rest, deadline = b"", time.monotonic() + _JUNK_SECONDS
         while len(rest) < _MAX_SAID and (left := deadline - time.monotonic()) > 0:
             if select.select([descriptor], [], [], left)[0]:
@@ -208,7 +208,7 @@ class AgentLink:
                 self._said = (self._said + data)[-_MAX_SAID:]
 
     def _last_words(self) -> str:
-        """The last output of the command that reached the node."""
+        """Return the last output of the command that reached the node."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._threads[0].join(1.0)
@@ -222,7 +222,7 @@ class AgentLink:
 
 
 def _of_shell(printed: bytes) -> str:
-    """The message about a shell that prints before the agent does."""
+    """Return the message about a shell that prints text before the agent does."""
     lines = [line for line in printed.partition(_HELLO_HEAD)[0].splitlines() if line.strip()]
     told = "; ".join(_shown(line) for line in lines[:_MAX_LINES]) or _shown(printed[:_MAX_COLUMNS])
     more = f"; and {len(lines) - _MAX_LINES} lines more" if len(lines) > _MAX_LINES else ""
@@ -233,18 +233,18 @@ def _of_shell(printed: bytes) -> str:
 
 
 def _shown(data: bytes) -> str:
-    """Bytes that came from a node, made printable."""
+    """Return bytes that came from a node as printable text."""
     text = data[:_MAX_COLUMNS].decode("utf-8", "replace")
     return repr("".join(c if c.isprintable() else "?" for c in text.strip()))
 
 
 def boot_command(python: str) -> tuple[str, ...]:
-    """The command that starts an agent with a Python, here or on another node."""
+    """Return the command that starts an agent with this Python, here or on another node."""
     return (python, "-I", "-S", "-c", BOOT)
 
 
 def agent_program() -> str:
-    """The agent and the modules that it imports, as one program: its node may have no autosync."""
+    """Return the agent and the modules that it imports as one program, because its node may have no autosync."""
     carried = {f"{_ROOM}.{name}": _text_of(name) for name in CARRIED}
     return _PROGRAM.format(carried=carried, agent=_text_of("agent"))
 

@@ -26,10 +26,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Allocation:
-    """Machines that this process has until it closes the allocation or ends.
+    """Machines that this process keeps until it closes the allocation or ends.
 
-    `module` is the allocation holder, run as a program; `request` says what it acquires; `package` is the library that
-    it imports, which is also the name of the extra.
+    `module` is the allocation holder, which runs as a program; `request` says what the holder acquires; `package` is
+    the library that it imports, and also the name of autosync's extra.
     """
 
     def __init__(self, module: str, request: Mapping[str, Any], *, package: str) -> None:
@@ -48,11 +48,11 @@ class Allocation:
             raise
 
     def reach(self, position: int) -> tuple[str, ...]:
-        """The command that reaches the node at that position."""
+        """Return the command that reaches the node at that position."""
         return (sys.executable, "-I", "-S", str(Path(holder_relay.__file__)), self._socket, str(position))
 
     def _await_machines(self, request: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-        """Wait until the machines are ready, without a time limit."""
+        """Wait without a time limit until the machines are ready; return the holder's socket and the addresses."""
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
@@ -81,7 +81,7 @@ def start_held(
     held: AbstractContextManager[Allocation],
     explain: Callable[[Process, str], str],
 ) -> AgentLaunch:
-    """Start a launch on an allocation, which is held until the launch is stopped."""
+    """Start a launch on an allocation; the allocation is held until the launch is stopped."""
     with ExitStack() as stack:
         holder = stack.enter_context(held)
         processes = tuple(

@@ -1,7 +1,7 @@
 """The allocation holder: it acquires machines through a library and relays agents' bytes until its stdin ends.
 
-It is a process of its own, because such libraries (Ray's, Kubernetes') claim signals, threads and loggers, and because
-the launching process may be killed: then stdin ends, and the machines are given back all the same.
+It is a separate process, because such libraries (Ray's, Kubernetes') take over signals, threads and loggers, and
+because the launching process may be killed: then stdin ends, and the machines are still given back.
 
 It reads one line of JSON from stdin: the request, and a folder for its socket. It writes lines of JSON: {"note": ...}
 while it waits, then {"socket": ..., "addresses": ...} or {"error": ...}. A `holder_relay` connects to the socket to
@@ -32,10 +32,10 @@ class AllocationError(Exception):
 
 
 class AgentStream(Protocol):
-    """An agent's stdin and stdout. One thread reads, one writes; any may close."""
+    """An agent's stdin and stdout. One thread reads, another writes; any thread may close it."""
 
     def read(self) -> bytes:
-        """Output of the agent; empty at its end. Waits until there is some."""
+        """Wait for output of the agent and return it; empty at its end."""
 
     def write(self, data: bytes) -> None:
         """Write to the agent's stdin."""
@@ -44,25 +44,25 @@ class AgentStream(Protocol):
         """End the agent. May be called twice."""
 
     def last_words(self) -> str:
-        """Why the agent has ended, as far as known."""
+        """Return why the agent has ended, as far as known."""
 
 
 class HeldMachines(Protocol):
     """The machines of a holder."""
 
     def addresses(self) -> Mapping[str, str]:
-        """The address at which other nodes reach each node, by its name."""
+        """Return the address at which other nodes reach each node, by the node's name."""
 
     def open(self, position: int) -> AgentStream:
-        """Start an agent on the node at that position; AllocationError says why it cannot be started."""
+        """Start an agent on the node at that position; raise AllocationError with the reason if that fails."""
 
 
 Hold = Callable[[Mapping[str, Any], Callable[[str], None]], AbstractContextManager[HeldMachines]]
-"""Holds the requested machines during its block. The function that it gets shows notes to the user."""
+"""Makes a context that holds the requested machines. The second argument shows notes to the user."""
 
 
 def run(hold: Hold) -> None:
-    """Acquire what stdin asks for and hold it until stdin ends."""
+    """Acquire the machines that stdin asks for and hold them until stdin ends."""
     request = json.loads(sys.stdin.readline())
     # Output of the library must not mix with this program's.
     told = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -79,7 +79,7 @@ def run(hold: Hold) -> None:
             hold(request, lambda words: tell(note=words)) as machines,
             _socket(Path(request["folder"])) as (listener, path),
         ):
-            # Again: libraries set signal handlers when they start.
+            # Set again, because libraries set signal handlers when they start.
             signal.signal(signal.SIGTERM, _leave)
             threading.Thread(target=_accept, args=(listener, machines), daemon=True).start()
             tell(socket=str(path), addresses=dict(machines.addresses()))
@@ -103,7 +103,7 @@ def _leave(_number: int, _frame: object) -> NoReturn:
 
 @contextlib.contextmanager
 def _socket(folder: Path) -> Iterator[tuple[socket.socket, Path]]:
-    """A socket in a private folder. Its maker may be gone at the end."""
+    """Listen on a socket in a private folder, and remove the folder at the end: its maker may be gone by then."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             with short_name(folder / "lines") as name:
@@ -122,7 +122,7 @@ def _accept(listener: socket.socket, machines: HeldMachines) -> None:
 
 
 def _carry(connection: socket.socket, machines: HeldMachines) -> None:
-    """Relay one agent's bytes, from start to end."""
+    """Start an agent and relay its bytes until it ends."""
     with connection, contextlib.suppress(OSError):
         (position,) = holder_relay.POSITION.unpack(holder_relay.received(connection, holder_relay.POSITION.size))
         try:

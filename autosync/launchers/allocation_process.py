@@ -1,6 +1,6 @@
 """A process that keeps machines as long as its stdin is open: Slurm's salloc, or an allocation holder.
 
-Its stdin ends with this process, however that ends. So the machines are given back even if this process is killed.
+Its stdin closes when this process ends, for any reason. So the machines are given back even if this process is killed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 END_SECONDS = 10.0
-"""The time to give the machines back; as long again after SIGTERM."""
+"""The time that the process has to give the machines back, and again after SIGTERM."""
 _MAX_LINES = 100
 
 
 class AllocationProcess:
-    """Such a process. `hear` is called with each line of its stderr."""
+    """A process that keeps machines until its stdin closes. `hear` is called with each line of its stderr."""
 
     def __init__(self, command: Sequence[str], *, hear: Callable[[str], None] = lambda _line: None) -> None:
         self.process = subprocess.Popen(
@@ -25,7 +25,7 @@ class AllocationProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Ctrl-C must not reach it directly.
+            # Ctrl-C must not reach the process directly.
             start_new_session=True,
         )
         assert self.process.stdin is not None, "it was asked for"
@@ -45,19 +45,19 @@ class AllocationProcess:
                 self._hear(text)
 
     def last_words(self) -> list[str]:
-        """Its last lines on stderr after its end, or its exit code where there are none."""
+        """Wait for the process's end and return its last lines on stderr, or its exit code if there are none."""
         self.process.wait(END_SECONDS)
         self._listener.join(1.0)
         return list(self._said) or [f"exit code {self.process.returncode}"]
 
     def close(self) -> None:
-        """Give the machines back. The process has ended at the end, whatever interrupts this."""
+        """Give the machines back. Afterwards the process has ended, even if this call is interrupted."""
         with contextlib.suppress(OSError):
             self.stdin.close()
         try:
             self._await_end()
             if self.process.poll() is None:
-                # It may not read stdin yet, because it waits in a queue.
+                # The process may not read stdin yet, because it waits in a queue.
                 self.process.terminate()
                 self._await_end()
         finally:

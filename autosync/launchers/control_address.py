@@ -1,7 +1,7 @@
 """Addresses of control connections, through which ranks talk to the trial service.
 
-`tcp:HOST:PORT`; `unix:PATH` for ranks in network namespaces of this machine; `relayed` for ranks on other nodes. A
-relayed rank gets a descriptor from its agent, which carries the bytes through its own connection.
+The forms are `tcp:HOST:PORT`; `unix:PATH` for ranks in network namespaces of this machine; `relayed` for ranks on other
+nodes. A relayed rank gets a descriptor from its agent, and the agent carries the bytes through its own link.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from autosync.launchers.rank_process import CONTROL_VARIABLE
 
 RELAYED = "relayed"
 KNOCK = b"!"
-"""The first byte of a relayed connection. The gate has short timeouts, so it is called only when a rank speaks."""
+"""The first byte that a relayed rank sends. The launching side then connects to the gate, whose timeouts are short."""
 CONNECT_SECONDS = 5.0
 
 
 def connection_to(address: str) -> socket.socket:
-    """A connection to an address; OSError where nothing listens."""
+    """Connect to an address; raise OSError if nothing listens there."""
     kind, _, place = address.partition(":")
     if kind == RELAYED:
         connection = socket.socket(fileno=int(os.environ.pop(CONTROL_VARIABLE)))
@@ -42,13 +42,13 @@ def connection_to(address: str) -> socket.socket:
 
 
 def tcp_place(host: str, port: int) -> str:
-    """The URL of a store at a port of a host: `tcp://10.0.0.1:29500`."""
+    """Return the URL of torch's store at a port of a host: `tcp://10.0.0.1:29500`."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 @contextlib.contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """A name for a socket file within the limit of 108 bytes, which the folders of studies exceed."""
+    """Give a socket file a name within the limit of 108 bytes, which paths in studies may exceed."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,4 +1,4 @@
-"""The processes of ranks, with the environment that torch gives theirs, so that scripts see no difference."""
+"""Builds the processes of ranks, with the environment that `torchrun` sets, so that scripts see no difference."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
 
 
 def rank_environment(cluster: ClusterSpec, rank: Rank) -> dict[str, str]:
-    """The identity of a rank. WORLD_SIZE counts workers; server-only ranks come after them."""
+    """Return the variables that identify a rank. WORLD_SIZE counts workers; server-only ranks come after them."""
     return {"RANK": str(rank.index), "LOCAL_RANK": str(rank.local), "WORLD_SIZE": str(cluster.num_workers)}
 
 
 def script_ranks(cluster: ClusterSpec, script: TrainingScript) -> list[tuple[Rank, tuple[str, ...]]]:
-    """The ranks of a training, each with its command."""
+    """Return the ranks of a training that run a command, each with its command."""
     commands = {"worker": script.command, "server": script.server_command}
     return [(rank, command) for rank in cluster.ranks if (command := commands[rank.role]) is not None]
 
@@ -27,7 +27,7 @@ def script_ranks(cluster: ClusterSpec, script: TrainingScript) -> list[tuple[Ran
 def script_environment(
     cluster: ClusterSpec, rank: Rank, script: TrainingScript, *, address: str, port: int, interface: str | None
 ) -> dict[str, str]:
-    """The environment of `torchrun`, with the node's name and the training's own variables on top."""
+    """Return the environment that `torchrun` sets, with the node's name and the training's own variables added."""
     node = cluster.nodes[rank.node]
     workers = [position for position, one in enumerate(cluster.nodes) if one.role == "worker"]
     groups = {}
@@ -51,14 +51,14 @@ def script_environment(
 
 
 def python_of(cluster: ClusterSpec) -> str:
-    """The Python of the ranks: the cluster file's, else the launcher's default."""
+    """Return the path of the ranks' Python: from the cluster file, else the launcher's default."""
     return cluster.python or launcher_traits(cluster.launcher).default_python
 
 
 def process_of(
     cluster: ClusterSpec, rank: Rank, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
 ) -> Process:
-    """A rank's process in a request, with its log."""
+    """Return a rank's process for a request, with its log."""
     node = cluster.nodes[rank.node]
     return Process(
         rank=rank.index,
@@ -72,7 +72,7 @@ def process_of(
 
 
 def command_processes(cluster: ClusterSpec, command: Sequence[str], logs: Path) -> tuple[Process, ...]:
-    """The processes of a command that every rank runs, for other nodes."""
+    """Return the processes of a command that every rank runs, for launchers of other nodes."""
     # The working directory must not shadow installed packages.
     environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     return tuple(
@@ -82,7 +82,7 @@ def command_processes(cluster: ClusterSpec, command: Sequence[str], logs: Path) 
 
 
 def script_processes(cluster: ClusterSpec, script: TrainingScript, logs: Path, *, address: str) -> tuple[Process, ...]:
-    """The processes of a user's training, for other nodes; ranks meet at `address`."""
+    """Return the processes of a user's training, for launchers of other nodes; ranks meet at `address`."""
     port = DEFAULT_PORT if script.port is None else script.port
     return tuple(
         process_of(
@@ -97,5 +97,5 @@ def script_processes(cluster: ClusterSpec, script: TrainingScript, logs: Path, *
 
 
 def first_node(cluster: ClusterSpec) -> str:
-    """The name of the node where ranks meet: the one of the first worker."""
+    """Return the name of the node where ranks meet: the first worker's node."""
     return cluster.nodes[cluster.ranks[0].node].name

@@ -9,7 +9,7 @@ empty: without limit; the slot is a number that PONG repeats).
 From the agent: HELLO (JSON), OUTPUT, CONTROL, EXIT (a code as `subprocess` has it), FAULT (why a process could not be
 started), PONG, TOLD (the agent itself was sent this signal, and ends).
 
-Payloads are bounded. Anything else ends the connection. Nothing here is newer than Python 3.8.
+Payloads are bounded. Any other frame ends the connection. Nothing here needs a Python newer than 3.8.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ MAX_TOLD_BYTES = 1 << 26
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame, or a frame that may not come here."""
+    """Bytes that are no frame, or a frame that is not allowed at this point."""
 
 
 def frame(kind: int, slot: int, payload: bytes = b"") -> bytes:
-    """The bytes of a frame."""
+    """Return the bytes of a frame."""
     return HEAD.pack(kind, slot, len(payload)) + payload
 
 
 def whole_frames(buffer: bytearray, max_bytes: int = MAX_TOLD_BYTES) -> Iterator[tuple[int, int, bytes]]:
-    """Take the complete frames out of a buffer; FrameError where a payload is longer than `max_bytes`."""
+    """Take the complete frames out of a buffer; raise FrameError if a payload is longer than `max_bytes`."""
     while len(buffer) >= HEAD.size:
         kind, slot, length = HEAD.unpack_from(buffer)
         if length > max_bytes:
@@ -51,7 +51,7 @@ def whole_frames(buffer: bytearray, max_bytes: int = MAX_TOLD_BYTES) -> Iterator
 
 
 def seconds_of(payload: bytes) -> float:
-    """The seconds in a payload; FrameError where they are negative or too many."""
+    """Return the seconds in a payload; raise FrameError if they are negative or too many."""
     seconds = float(payload)
     if not 0.0 <= seconds <= 1e9:
         raise FrameError(f"a time of {seconds} s")

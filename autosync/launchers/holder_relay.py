@@ -1,7 +1,7 @@
 """The relay command: `holder_relay.py SOCKET POSITION` connects stdin and stdout to an agent through a holder's socket.
 
-It takes the place that `ssh` or `srun` has in other launchers. It imports the standard library alone, because one runs
-for every node.
+It takes the place that `ssh` or `srun` has in other launchers. It imports only the standard library, because one such
+process runs for every node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def send(connection: socket.socket, kind: int, data: bytes) -> None:
 
 
 def received(connection: socket.socket, length: int) -> bytes:
-    """So many bytes; fewer at the end of the stream."""
+    """Return `length` bytes, or fewer at the end of the stream."""
     data = bytearray()
     with contextlib.suppress(OSError):
         while len(data) < length and (more := connection.recv(length - len(data))):
@@ -43,10 +43,10 @@ def carry_in(connection: socket.socket) -> None:
 
 
 def carry_out(connection: socket.socket) -> None:
-    """Copy output of the agent to stdout, and the final message to stderr."""
+    """Copy the agent's output to stdout, and the final message to stderr."""
     while len(head := received(connection, HEAD.size)) == HEAD.size:
         kind, length = HEAD.unpack(head)
-        # In pieces: the node decides on the length.
+        # In pieces, because the node chooses the length.
         while length and (data := received(connection, min(length, CHUNK_BYTES))):
             length -= len(data)
             view = memoryview(data)
@@ -60,7 +60,7 @@ def carry_out(connection: socket.socket) -> None:
 def main(path: str, position: str) -> None:
     """Relay until the agent's side ends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        # Through its folder: socket paths are short, and temporary folders may be deep.
+        # Named through its folder: the paths of sockets must be short, and temporary folders may be deep.
         folder, _, name = path.rpartition("/")
         connection.connect(f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}/{name}")
         connection.sendall(POSITION.pack(int(position)))

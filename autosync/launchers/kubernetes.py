@@ -1,4 +1,4 @@
-"""The Kubernetes launcher: pods stand for nodes; they are made for a tuning run or a training and deleted after it.
+"""The Kubernetes launcher: pods stand for nodes; they are made for a tuning run or a training and deleted afterwards.
 
 The allocation holder (`kubernetes_holder`) makes the objects of `manifests` and deletes them. In each pod an agent is
 started as `kubectl exec --stdin` would. Everything goes through that connection to the API server: requests, output,
@@ -46,7 +46,7 @@ class KubernetesRequest(LaunchRequest):
     cluster: ClusterSpec
 
     def __str__(self) -> str:
-        """The manifests without secrets, and the processes in the pods as comments."""
+        """Format the manifests without secrets, with the processes in the pods as comments."""
         shown = Redaction.of(os.environ).manifest(list(manifests(self.cluster)))
         return f"{manifests_text(shown)}{self.steps_as_comments()}"
 
@@ -62,25 +62,25 @@ class KubernetesLauncher:
     default_python = "python3"
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> KubernetesRequest:
-        """One pod for each node, and under its agent one process for each rank."""
+        """Plan one pod for each node, and under its agent one process for each rank."""
         return _request(cluster, command_processes(cluster, command, logs), {})
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> KubernetesRequest:
-        """The same with the environment of `torchrun`; ranks meet at the first worker's pod."""
+        """Plan a user's training with the environment of `torchrun`; ranks meet at the first worker's pod."""
         address = self.addresses(cluster)[first_node(cluster)]
         return _request(cluster, script_processes(cluster, script, logs, address=address), script.files)
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """The addresses of pods while they are held; their names in the service before."""
+        """Return the addresses of the pods while they are held; before that, their names in the service."""
         holder = _HOLDERS.get(_key(cluster))
         return holder.addresses if holder else pod_addresses(cluster)
 
     def hold(self, cluster: ClusterSpec) -> AbstractContextManager[Allocation]:
-        """The pods, which launches on the cluster share for the time of the block."""
+        """Hold the pods during the block; all launches on the cluster share them."""
         return _HOLDERS.held(_key(cluster), lambda: _hold(cluster))
 
     def start(self, request: LaunchRequest) -> AgentLaunch:
-        """Start the processes of all nodes at once. If one cannot be started, none is left."""
+        """Start the processes of all nodes at once. If one cannot be started, the others are ended."""
         assert isinstance(request, KubernetesRequest), "a launcher starts what it planned"
         return start_held(request, request.cluster, self.hold(request.cluster), _explain)
 
@@ -89,7 +89,7 @@ _HOLDERS: SharedResources[Allocation] = SharedResources()
 
 
 def manifests_text(parts: Sequence[Manifest]) -> str:
-    """Manifests as YAML."""
+    """Format manifests as YAML."""
     return str(yaml.dump_all(parts, Dumper=_ManifestDumper, sort_keys=False, explicit_start=True, width=120))
 
 
@@ -130,7 +130,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
 
 
 def _own_words() -> list[str]:
-    """The command line of this process without --dry-run and --json."""
+    """Return the arguments of this process without --dry-run and --json."""
     return [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
 
 

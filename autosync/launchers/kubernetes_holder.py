@@ -1,7 +1,7 @@
 """The allocation holder of the Kubernetes launcher: it makes pods, waits for them, starts agents, and deletes the pods.
 
-It is a process of its own; see `allocation_holder`. If it is cut off and cannot delete something, that ends by itself:
-idle pods end, Kubernetes deletes finished Jobs, and the service goes with the first of them.
+It is a separate process; see `allocation_holder`. Objects that it cannot delete, because it was cut off, go by
+themselves: idle pods end, Kubernetes deletes finished Jobs, and with the first Job the service.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CUT_OFF = (OSError, urllib3.exceptions.HTTPError)
 
 
 class PodStream:
-    """An agent in a pod, through the API server."""
+    """The stdin and stdout of an agent in a pod, through the API server."""
 
     def __init__(self, connection: Any, why_gone: Callable[[], str]) -> None:
         self._socket = connection.sock
@@ -56,7 +56,7 @@ class PodStream:
             try:
                 code, frame = self._socket.recv_data_frame(control_frame=True)
             except (OSError, ValueError, AttributeError, websocket.WebSocketException):
-                # Also what a connection that another thread has closed answers.
+                # A connection that another thread has closed raises these errors too.
                 return b""
             if code == websocket.ABNF.OPCODE_CLOSE:
                 return b""
@@ -104,7 +104,7 @@ class Pods:
 
     def open(self, position: int) -> PodStream:
         pod = self._pods[self._nodes[position]]
-        # A client of its own: `stream` changes how the one that it is given speaks.
+        # A separate client, because `stream` changes the protocol of the client that it is given.
         api = client.CoreV1Api(client.ApiClient())
         try:
             connection = stream.stream(
@@ -126,7 +126,7 @@ class Pods:
         return PodStream(connection, lambda: self._why_gone(pod))
 
     def _why_gone(self, name: str) -> str:
-        """Why a pod is gone; empty where it is well."""
+        """Return why a pod is gone; empty if it is well."""
         try:
             pod = client.CoreV1Api().read_namespaced_pod(name, self._namespace, _request_timeout=CALL_SECONDS)
         except ApiException as error:
@@ -162,7 +162,7 @@ def _connect(context: str | None) -> None:
         try:
             config.load_kube_config(context=context)
         except config.ConfigException:
-            # In a pod there is a service account instead.
+            # Inside a pod, a service account takes the place of the configuration.
             if "KUBERNETES_SERVICE_HOST" not in os.environ:
                 raise
             config.load_incluster_config()
@@ -182,7 +182,7 @@ def _make(manifest: Mapping[str, Any], made: list[Mapping[str, Any]]) -> None:
         made.append({**manifest, "uid": uid})
 
     try:
-        # In a thread: if this process is told to end meanwhile, it first learns whether there is something to delete.
+        # In a thread: if this process is told to end now, it still learns whether there is an object to delete.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(create).result()
     except ApiException as error:
@@ -211,10 +211,10 @@ def _owner(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _delete(made: Sequence[Mapping[str, Any]]) -> None:
-    """Delete all objects, and wait a while until they are gone."""
+    """Delete all objects, and wait until they are gone, for at most GONE_SECONDS."""
     left = [manifest for manifest in made if manifest["kind"] != "Service"]
     for manifest in [*left, *(one for one in made if one["kind"] == "Service")]:
-        # ValueError: the answer is the object or a status, as the server likes, and the client knows only one of them.
+        # ValueError: the server answers with the object or with a status, and the client can parse only one of them.
         with contextlib.suppress(ApiException, ValueError, *_CUT_OFF):
             _removal(manifest)(propagation_policy="Foreground", _request_timeout=CALL_SECONDS)
     deadline = time.monotonic() + GONE_SECONDS
@@ -249,7 +249,7 @@ def _is_there(manifest: Mapping[str, Any]) -> bool:
 
 
 def _await_pods(request: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, Any]:
-    """The pod of every node, once all run. Scheduling and pulling images may take any time."""
+    """Wait until all pods run, and return them by node. Scheduling and pulling images may take any time."""
     told_at = time.monotonic() + NOTE_SECONDS
     while True:
         found: dict[str, Any] = {}
@@ -276,7 +276,7 @@ def _await_pods(request: Mapping[str, Any], note: Callable[[str], None]) -> dict
 
 
 def _placed(group: Mapping[str, Any], pods: Sequence[Any]) -> dict[str, Any]:
-    """The pod of each node: by its machine where nodes name hosts, else by its index."""
+    """Return the pod of each node, found by its machine if nodes name hosts, else by its index."""
     placed = {}
     for pod in pods:
         if group["hosts"] is not None:
@@ -299,7 +299,7 @@ def _runs(pod: Any) -> bool:
 
 
 def _state(pod: Any) -> str:
-    """The reason why a pod waits."""
+    """Return the reason why a pod waits."""
     for status in pod.status.container_statuses or []:
         if status.state.waiting is not None:
             return str(status.state.waiting.reason)
@@ -310,7 +310,7 @@ def _state(pod: Any) -> str:
 
 
 def _fault(pod: Any) -> str:
-    """Why a pod will never run, or has ended; empty where it is well."""
+    """Return why a pod will never run or has ended; empty if it is well."""
     name = pod.metadata.name
     for status in pod.status.container_statuses or []:
         waiting, ended = status.state.waiting, status.state.terminated
@@ -327,7 +327,7 @@ def _fault(pod: Any) -> str:
 
 
 def _reason(error: ApiException) -> str:
-    """The message of the API server."""
+    """Return the error message of the API server."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         return str(json.loads(error.body)["message"])
     return " ".join(str(error.reason).split())[:400]

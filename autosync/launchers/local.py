@@ -35,7 +35,7 @@ class LocalLauncher:
     default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """One process for each rank, with the environment of torch.distributed."""
+        """Plan one process for each rank, with the environment of torch.distributed."""
         _refuse_others(cluster)
         environment = {
             "GLOO_SOCKET_IFNAME": INTERFACE,
@@ -52,7 +52,7 @@ class LocalLauncher:
         )
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> LaunchRequest:
-        """The same with the environment of `torchrun`; ranks meet at a free port."""
+        """Plan a user's training with the environment of `torchrun`; ranks meet at a free port."""
         _refuse_others(cluster)
         port = _free_port() if script.port is None else script.port
         files = {name: str(path.resolve()) for name, path in script.files.items()}
@@ -71,15 +71,15 @@ class LocalLauncher:
         )
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """Loopback for all nodes."""
+        """Return the loopback address for every node."""
         return {node.name: ADDRESS for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
-        """Nothing to acquire."""
+        """Return an empty context: this machine need not be acquired."""
         return contextlib.nullcontext(cluster)
 
     def start(self, request: LaunchRequest) -> Launch:
-        """Start all processes. If one cannot be started, none is left."""
+        """Start all processes. If one cannot be started, the others are ended."""
         if request.has_agents:
             return agent_launch.start(request)
         launch = LocalLaunch()
@@ -118,17 +118,17 @@ class LocalLaunch:
         return [process.poll() for process in self._running]
 
     def lost(self) -> Mapping[int, str]:
-        """None: the ends of local processes are known."""
+        """Return no process: the exit codes of local processes are always known."""
         return {}
 
     def stop(self) -> None:
-        """Ask, then kill. No process is left, whatever interrupts this."""
+        """Ask all processes to end, then kill the rest. No process is left, even if this call is interrupted."""
         running = [process for process in self._running if process.poll() is None]
         deadline = time.monotonic() + STOP_SECONDS
         try:
             for process in running:
                 process.terminate()
-                # A stopped process gets SIGTERM only when it is continued.
+                # A stopped process receives SIGTERM only when it is continued.
                 process.send_signal(signal.SIGCONT)
             for process in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -149,7 +149,7 @@ def _refuse_others(cluster: ClusterSpec) -> None:
 
 
 def _free_port() -> int:
-    """A port of this machine that is free now."""
+    """Return a port of this machine that is free now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((ADDRESS, 0))
         return int(probe.getsockname()[1])

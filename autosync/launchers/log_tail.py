@@ -13,7 +13,7 @@ from autosync.launchers.request import Process
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _CHUNK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 16
-"""A longer line is cut."""
+"""Longer lines are shown in pieces."""
 
 
 class LogTail:
@@ -24,13 +24,13 @@ class LogTail:
         self._logs = [_Log(process, prefix) for process, prefix in zip(processes, _prefixes(processes), strict=True)]
 
     def poll(self) -> None:
-        """Show complete lines."""
+        """Show the new complete lines of all logs."""
         for log in self._logs:
             for text in log.lines():
                 self._show(text)
 
     def finish(self) -> None:
-        """Show the rest, after all ranks have ended."""
+        """Show the remaining output, after all ranks have ended."""
         self.poll()
         for log in self._logs:
             for text in log.rest():
@@ -72,7 +72,7 @@ class _Log:
 
 
 def _prefixes(processes: Sequence[Process]) -> list[str]:
-    """`n0 rank  3 | `, padded to one width."""
+    """Return the prefix of each process's lines, such as `n0 rank  3 | `, all padded to one width."""
     node_width = max((len(process.node or process.host) for process in processes), default=0)
     rank_width = max((len(str(process.rank)) for process in processes), default=0)
     return [
@@ -81,13 +81,13 @@ def _prefixes(processes: Sequence[Process]) -> list[str]:
 
 
 def last_words(log: Path) -> str:
-    """The end of an error message about a process: the last line of its log, and a note if the disk is full."""
+    """Return the end of an error message about a process: the last line of its log, and a note if the disk is full."""
     line = last_line(log)
     return (f": {line}" if line else "") + full_disk_note(log)
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log, shortened."""
+    """Return the last line of a log, shortened; empty if the log cannot be read."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
 """The Kubernetes objects of a cluster: pods that stand for its nodes, as an Indexed Job or a Kubeflow TrainJob.
 
-The pods do nothing by themselves. Launches start agents in them, one after another. A pod ends when nothing has run in
-it for a while, so no pod stays when its maker was killed or cut off.
+The pods do nothing by themselves; one launch after another starts agents in them. A pod ends when nothing has run in
+it for IDLE_SECONDS, so no pod stays when its maker was killed or cut off.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROLE_LABEL = "app.kubernetes.io/component"
 _HOST_KEY = "kubernetes.io/hostname"
 _OURS_IN_CONTAINER = ("name", "image", "command", "args")
 _OURS_IN_POD = ("containers", "restartPolicy", "subdomain", "hostname")
-# The fields of its runtime's pods and containers that a TrainJob may change.
+# The fields of pods and containers that a TrainJob may change in its runtime.
 _IN_TRAINER = ("resources", "env")
 _IN_CONTAINER_PATCH = ("volumeMounts", "securityContext")
 _IN_POD_PATCH = (
@@ -63,7 +63,7 @@ class PodGroup:
 
 
 def options_of(cluster: ClusterSpec) -> KubernetesOptions:
-    """The section `kubernetes` of the cluster file, which names the image."""
+    """Return the section `kubernetes` of the cluster file; raise InputError if it is missing."""
     if cluster.kubernetes is None:
         raise InputError(
             f"the cluster {cluster.name} says nothing of Kubernetes",
@@ -74,13 +74,13 @@ def options_of(cluster: ClusterSpec) -> KubernetesOptions:
 
 
 def launch_name(cluster: ClusterSpec) -> str:
-    """The name of a cluster's objects in Kubernetes."""
+    """Return the name of a cluster's objects in Kubernetes."""
     words = re.sub(r"[^a-z0-9]+", "-", cluster.name.lower()).strip("-")
     return f"autosync-{words[:40].strip('-') or 'cluster'}"
 
 
 def pod_groups(cluster: ClusterSpec) -> tuple[PodGroup, ...]:
-    """The pods of workers, and those of server-only nodes."""
+    """Return a group for the pods of workers, and one for the pods of server-only nodes if there are any."""
     name = launch_name(cluster)
     kind = options_of(cluster).kind
     groups = []
@@ -93,7 +93,7 @@ def pod_groups(cluster: ClusterSpec) -> tuple[PodGroup, ...]:
 
 
 def pod_addresses(cluster: ClusterSpec) -> dict[str, str]:
-    """The names of pods in their headless service."""
+    """Return the name of each node's pod in their headless service."""
     name = launch_name(cluster)
     return {
         cluster.nodes[place].name: f"{group.prefix}-{index}.{name}"
@@ -103,7 +103,7 @@ def pod_addresses(cluster: ClusterSpec) -> dict[str, str]:
 
 
 def manifests(cluster: ClusterSpec) -> tuple[Manifest, ...]:
-    """All objects in the order in which they are made. Mistakes in the file's section are raised here."""
+    """Return all objects in the order in which they are made; raise InputError for mistakes in the file's section."""
     options = options_of(cluster)
     problems = [*_problems(cluster, options)]
     if problems:
@@ -114,10 +114,10 @@ def manifests(cluster: ClusterSpec) -> tuple[Manifest, ...]:
 
 
 def run_job(cluster: ClusterSpec, words: Sequence[str]) -> Manifest:
-    """A Job whose pod runs a command line of autosync in the same image."""
+    """Return a Job whose pod runs a command line of autosync in the same image."""
     options = options_of(cluster)
     name = f"{launch_name(cluster)}-run"
-    # Other labels than the pods of a launch: it may share a machine with them and is not part of their service.
+    # Not the labels of a launch's pods: this pod may share a machine with them and is not part of their service.
     labels = {"app.kubernetes.io/name": "autosync"}
     command = [python_of(cluster), "-P", "-m", "autosync.cli", *words]
     container = {"name": "run", "image": options.image, "command": command, **_container(options, has_devices=False)}
@@ -207,7 +207,7 @@ def _job(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> M
 
 
 def _container(options: KubernetesOptions, *, has_devices: bool) -> dict[str, Any]:
-    """The file's fields of the container. Devices are resources with a vendor in their name."""
+    """Return the container's fields in the cluster file; devices (vendor/NAME resources) only if `has_devices`."""
     fields = dict(options.container)
     if isinstance(fields.get("resources"), Mapping):
         # Clients want quantities as text; people write `nvidia.com/gpu: 4`.
@@ -258,7 +258,10 @@ def _train_job(cluster: ClusterSpec, options: KubernetesOptions) -> Manifest:
 
 
 def _affinity(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup) -> Mapping[str, Any]:
-    """Each pod on a machine of its own, because a node has one network interface; pinned pods on named machines."""
+    """Return the rule that places each pod on a separate machine, because a node has one network interface.
+
+    Pinned pods go to the named machines.
+    """
     apart = {"labelSelector": {"matchLabels": {INSTANCE_LABEL: launch_name(cluster)}}, "topologyKey": _HOST_KEY}
     affinity: dict[str, Any] = {
         "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
@@ -272,5 +275,5 @@ def _affinity(cluster: ClusterSpec, options: KubernetesOptions, group: PodGroup)
 
 
 def idle_command(cluster: ClusterSpec) -> list[str]:
-    """The command of a pod's container."""
+    """Return the command of a pod's container."""
     return [python_of(cluster), "-I", "-S", "-c", IDLE]

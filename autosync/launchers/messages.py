@@ -6,15 +6,15 @@ import signal
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal."""
+    """Return the name of a signal."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def no_python_message(python: str, said: str) -> str:
-    """The message for a node without the Python that the cluster file names, with the output there."""
+    """Return the message for a node that lacks the Python of the cluster file; `said` is the output of the attempt."""
     return f"no Python at {python}: say `python: PATH` in the cluster file ({said[-300:]})"
 
 
 def exit_message(code: int) -> str:
-    """An exit code of `subprocess` in words; negative where a signal ended the process."""
+    """Return an exit code of `subprocess` in words; it is negative if a signal ended the process."""
     return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"

@@ -1,7 +1,7 @@
 """Finds the network interface of a node that leads to the other nodes.
 
-The agent carries this module to nodes that may have no autosync: it imports the standard library alone, and nothing is
-newer than Python 3.8.
+The agent carries this module to nodes that may have no autosync: it imports only the standard library, and nothing
+needs a Python newer than 3.8.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GET_ADDRESS = 0x8915
 
 
 def find_interface(addresses: list[str]) -> str | None:
-    """The interface that leads to the other nodes. The node's own address comes first in `addresses`."""
+    """Return the interface that leads to the other nodes. The node's own address comes first in `addresses`."""
     own = _own_addresses()
     for position, host in enumerate(addresses):
         for family, place in _resolved(host) if position == 0 else ():
@@ -26,7 +26,7 @@ def find_interface(addresses: list[str]) -> str | None:
         for family, place in _resolved(host):
             try:
                 with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                    # Sends nothing: it only asks the routing table.
+                    # This sends nothing: it only asks the routing table.
                     probe.connect(place)
                     interface = own.get((family, probe.getsockname()[0]))
             except OSError:
@@ -37,7 +37,7 @@ def find_interface(addresses: list[str]) -> str | None:
 
 
 def _resolved(host: str) -> list[tuple[int, Any]]:
-    """The socket addresses of a host, IPv4 first."""
+    """Return the socket addresses of a host, IPv4 first."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -46,7 +46,7 @@ def _resolved(host: str) -> list[tuple[int, Any]]:
 
 
 def _own_addresses() -> dict[tuple[int, str], str]:
-    """The interface of each address of this machine, without loopback."""
+    """Return the interface of each address of this machine, without loopback."""
     found: dict[tuple[int, str], str] = {}
     for _, name in socket.if_nameindex():
         address = _address_of(name)
@@ -60,7 +60,7 @@ def _own_addresses() -> dict[tuple[int, str], str]:
 
 
 def _address_of(interface: str) -> str | None:
-    """An interface's IPv4 address."""
+    """Return an interface's IPv4 address, or None if it has none."""
     try:
         import fcntl
 

@@ -1,7 +1,7 @@
 """Checks that all nodes are fit for trials: before the first trial on other nodes, and in `autosync cluster check`.
 
-A program on every node (`node_report`) reports what is there, and each node tries to reach others. A difference is a
-finding that names a node: the one that differs from most.
+A program on every node (`node_report`) reports versions, memory and disk, and each node tries to reach others. When
+nodes differ, a finding names the node that differs from most.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ REACH_SECONDS = 25.0
 LEAST_DISK_BYTES = 64 * 2**20
 LEAST_MEMORY_BYTES = 2**30
 MAX_PEERS = 16
-"""The peers that each node tries to reach: the first node, and those after it."""
+"""The number of following nodes that each node tries to reach, besides the first node."""
 
 Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFinding:
-    """A finding about a node; an error where no trial could succeed on it."""
+    """A finding about a node; an error if no trial could succeed on the node."""
 
     node: str
     severity: Severity
@@ -76,7 +76,7 @@ class ClusterCheck:
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     def table(self) -> str:
-        """A table with one line for each node."""
+        """Format a table with one line for each node."""
         rows = [
             (
                 facts.node,
@@ -95,7 +95,7 @@ class ClusterCheck:
 
 
 def check_nodes(cluster: ClusterSpec, folder: Path, *, files: Sequence[Path] = ()) -> ClusterCheck:
-    """Check every node of a cluster. `files` are the user's; each node must have the same."""
+    """Check every node of a cluster. `files` are the user's files; every node must have the same versions of them."""
     launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
     with launcher.hold(cluster):
         told, processes, launch = _tell(launcher, cluster, folder / "facts", files)
@@ -119,7 +119,7 @@ def check_nodes(cluster: ClusterSpec, folder: Path, *, files: Sequence[Path] = (
 
 
 def require_fit_nodes(cluster: ClusterSpec, folder: Path, *, files: Sequence[Path] = ()) -> None:
-    """Refuse a cluster on which no trial could succeed. The table of nodes goes to nodes.txt in the folder."""
+    """Raise OperationError if no trial could succeed on the cluster. Writes the table of nodes to nodes.txt."""
     checked = check_nodes(cluster, folder, files=files)
     (folder / "nodes.txt").write_text(checked.table() + "\n", "utf-8")
     if checked.errors:
@@ -127,9 +127,9 @@ def require_fit_nodes(cluster: ClusterSpec, folder: Path, *, files: Sequence[Pat
 
 
 def _plan(launcher: Launcher, cluster: ClusterSpec, folder: Path, arguments: Mapping[str, Sequence[str]]) -> Any:
-    """The request that runs the report program once on every node, with its arguments."""
+    """Return the request that runs the report program once on every node, with the arguments of that node."""
     source = resources.files("autosync.launchers").joinpath("node_report.py").read_text("utf-8")
-    # The last words differ from node to node.
+    # Only the arguments, which are added below, differ from node to node.
     request = launcher.plan(cluster, (python_of(cluster), "-P", "-c", source), folder)
     leaders = [cluster.leader(position) for position in range(len(cluster.nodes))]
     processes = tuple(
@@ -142,7 +142,7 @@ def _plan(launcher: Launcher, cluster: ClusterSpec, folder: Path, arguments: Map
 def _tell(
     launcher: Launcher, cluster: ClusterSpec, folder: Path, files: Sequence[Path]
 ) -> tuple[list[dict[str, Any]], tuple[Process, ...], Launch]:
-    """The reports of all nodes, which then go on listening."""
+    """Start the report program; return the reports of all nodes, its processes, and its launch, which still listens."""
     arguments = dict.fromkeys((node.name for node in cluster.nodes), ("tell", *(str(f.resolve()) for f in files)))
     request = _plan(launcher, cluster, folder, arguments)
     launch = launcher.start(request)
@@ -157,7 +157,7 @@ def _tell(
 def _reach(
     launcher: Launcher, cluster: ClusterSpec, folder: Path, peers: Mapping[str, Mapping[str, tuple[str, int]]]
 ) -> list[dict[str, str]]:
-    """The peers that each node cannot reach, and why."""
+    """Return the peers that each node cannot reach, with the reasons."""
     arguments = {node: ("reach", json.dumps(others)) for node, others in peers.items()}
     request = _plan(launcher, cluster, folder, arguments)
     launch = launcher.start(request)
@@ -171,7 +171,7 @@ def _reach(
 def _peers(
     cluster: ClusterSpec, processes: Sequence[Process], told: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, tuple[str, int]]]:
-    """The peers that each node tries to reach, with their addresses."""
+    """Return the peers that each node tries to reach, with their addresses."""
     addresses = LAUNCHERS.get(cluster.launcher)().addresses(cluster)
     places = [(p.node, (addresses[p.node], facts["port"])) for p, facts in zip(processes, told, strict=True)]
     peers = {}
@@ -186,10 +186,10 @@ def _peers(
 def _await_lines(
     processes: Sequence[Process], launch: Launch, *, num_lines: int, seconds: float
 ) -> list[list[dict[str, Any]]]:
-    """The JSON lines of every process; OperationError names a node that prints none."""
+    """Wait for the JSON lines of every process; raise OperationError with the name of a node that prints too few."""
     deadline = time.monotonic() + seconds
     while True:
-        # Codes first: all output of a process is there once it has ended.
+        # Exit codes are read first: the output of a process that has ended is complete.
         codes = launch.exit_codes()
         answers = [_lines(process) for process in processes]
         if all(len(answer) >= num_lines for answer in answers):
@@ -214,7 +214,7 @@ def _lines(process: Process) -> list[dict[str, Any]]:
 
 
 def find(nodes: Sequence[NodeFacts], files: Sequence[Path] = ()) -> Iterator[NodeFinding]:
-    """All findings about the nodes."""
+    """Yield all findings about the nodes."""
     for facts in nodes:
         for package in ("torch", "autosync"):
             if not getattr(facts, package):
@@ -256,7 +256,7 @@ def _in_files(facts: NodeFacts, files: Sequence[Path]) -> Iterator[NodeFinding]:
 
 
 def _odd_ones(nodes: Sequence[NodeFacts], what: str, severity: Severity) -> Iterator[NodeFinding]:
-    """The nodes whose version differs from that of most nodes."""
+    """Yield a finding for each node whose version differs from that of most nodes."""
     versions = [version for facts in nodes if (version := getattr(facts, what))]
     if len(set(versions)) < 2:
         return

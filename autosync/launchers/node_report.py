@@ -1,8 +1,8 @@
-"""A program that runs on a node and reports what is there, for `node_check`.
+"""A program that runs on a node and reports its versions, memory, disk and reachable peers, for `node_check`.
 
 `node_report.py tell FILE ...` prints a line of JSON, then listens at a port so that other nodes can connect.
 `node_report.py reach PEERS` prints the peers that this node cannot connect to. The node's Python gets the program as
-text, because the node may have no autosync. It needs the standard library alone.
+text, because the node may have no autosync. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_AT_ONCE = 16
 
 
 def tell(files: list[str]) -> dict[str, Any]:
-    """Versions, the network interface for gradients, free memory and disk, and hashes of the user's files."""
+    """Return versions, the network interface for gradients, free memory and disk, and hashes of the user's files."""
     folders = {str(Path.cwd()), tempfile.gettempdir()}
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -72,7 +72,7 @@ def _content(file: str) -> str:
 
 
 def listen() -> None:
-    """Print a port, then accept connections of other nodes at it."""
+    """Print the number of a free port, then accept connections of other nodes at it."""
     with _listener() as listener:
         sys.stdout.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
         sys.stdout.flush()
@@ -86,7 +86,7 @@ def listen() -> None:
 
 
 def _listener() -> socket.socket:
-    """A socket that listens at a free port, by IPv6 too where the machine has it."""
+    """Return a socket that listens at a free port, also over IPv6 if the machine has it."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", 0), family=socket.AF_INET6, backlog=256, dualstack_ipv6=True)
@@ -97,7 +97,7 @@ def _listener() -> socket.socket:
 
 
 def reach(peers: dict[str, tuple[str, int]]) -> dict[str, str]:
-    """The peers that cannot be connected to, and why."""
+    """Return the peers that this node cannot connect to, with the reasons."""
 
     def attempt(place: tuple[str, int]) -> str:
         try:

@@ -1,6 +1,6 @@
 """A process that the agent starts for a rank. The agent carries this module to its node.
 
-Nothing here is newer than Python 3.8, and the standard library is all that it needs.
+It needs only the standard library, and no Python newer than 3.8.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SET_DEATH_SIGNAL, SET_SUBREAPER = 1, 36
 
 
 class RankProcess:
-    """The process of a rank. It leads a session of its own, so that its children can be found."""
+    """The process of a rank. It leads its own session, so that its children can be found."""
 
     def __init__(self, request: dict[str, Any], files: dict[str, str]) -> None:
         environment = dict(os.environ, **files)
@@ -54,7 +54,7 @@ class RankProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=() if theirs is None else (theirs.fileno(),),
-                # Safe: the agent has one thread. The rank ends with the agent, however that ends.
+                # Safe, because the agent has one thread. The rank ends when the agent ends, for any reason.
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - see above
             )
         finally:
@@ -75,20 +75,20 @@ class RankProcess:
             os.killpg(self.process.pid, signal.SIGCONT)
 
     def has_ended(self) -> bool:
-        """Whether the process has just ended. Its children are killed then."""
+        """Return whether the process has ended since the last call, and kill its children then."""
         if self.code is not None:
             return False
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, self.process.pid, flags) is None:
             return False
-        # Until it is waited for, no other process can get its pid.
+        # The process was not waited for yet, so no other process can have its pid.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.code = self.process.wait()
         return True
 
     def read(self) -> bytes:
-        """Output that is there now; empty where there is none."""
+        """Return the output that can be read now; empty if there is none."""
         if self.output is None:
             return b""
         try:

@@ -1,7 +1,7 @@
 """The Ray launcher: a placement group on an existing Ray cluster, with a bundle for each node.
 
-The allocation holder (`ray_holder`) keeps the placement group as long as it is held here, even if this process is
-killed: Ray takes back everything of a driver that is gone. In each bundle an actor starts the agents of its node.
+The allocation holder (`ray_holder`) keeps the placement group while this process holds it, and ends when this process
+is killed: Ray then frees everything of the holder. In each bundle an actor starts the agents of its node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autosync.specs.launch_options import RayOptions
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 PIN = 0.001
-"""The share of a node's own resource, `node:ADDRESS` (1 in all), that ties a bundle to it."""
+"""The share of a node's own resource, `node:ADDRESS` (1 in total), that ties a bundle to the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class RayRequest(LaunchRequest):
     cluster: ClusterSpec
 
     def __str__(self) -> str:
-        """The placement group, and the processes in its bundles."""
+        """Format the placement group, its bundles, and the processes in them."""
         options = _options(self.cluster)
         where = options.address if options.address != "auto" else os.environ.get(ADDRESS_VARIABLE, "auto")
         bundles = [
@@ -46,7 +46,7 @@ class RayRequest(LaunchRequest):
             for position, (node, bundle) in enumerate(zip(self.cluster.nodes, bundles_of(self.cluster), strict=True))
         ]
         group = f"placement group on the Ray cluster at {where}: {options.strategy}"
-        # Not super(): a class with slots is made twice.
+        # Not super(): a dataclass with slots is made twice, and super() would mean the first class.
         return "\n".join([group, *bundles, LaunchRequest.__str__(self)])
 
 
@@ -60,25 +60,25 @@ class RayLauncher:
     default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> RayRequest:
-        """One actor for each node, and under its agent one process for each rank."""
+        """Plan one actor for each node, and under its agent one process for each rank."""
         return _request(cluster, command_processes(cluster, command, logs), {})
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> RayRequest:
-        """The same with the environment of `torchrun`; ranks meet at the first worker's address."""
+        """Plan a user's training with the environment of `torchrun`; ranks meet at the first worker's address."""
         address = self.addresses(cluster)[first_node(cluster)]
         return _request(cluster, script_processes(cluster, script, logs, address=address), script.files)
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """Ray's addresses while the placement group is held; the hosts of the cluster file before."""
+        """Return Ray's addresses while the placement group is held; before that, the hosts of the cluster file."""
         holder = _HOLDERS.get(_key(cluster))
         return {node.name: holder.addresses[node.name] if holder else node.host for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> AbstractContextManager[Allocation]:
-        """The placement group, which launches on the cluster share for the time of the block."""
+        """Hold the placement group during the block; all launches on the cluster share it."""
         return _HOLDERS.held(_key(cluster), lambda: _hold(cluster))
 
     def start(self, request: LaunchRequest) -> AgentLaunch:
-        """Start the processes of all nodes at once. If one cannot be started, none is left."""
+        """Start the processes of all nodes at once. If one cannot be started, the others are ended."""
         assert isinstance(request, RayRequest), "a launcher starts what it planned"
         return start_held(request, request.cluster, self.hold(request.cluster), _explain)
 
@@ -87,7 +87,7 @@ _HOLDERS: SharedResources[Allocation] = SharedResources()
 
 
 def bundles_of(cluster: ClusterSpec) -> list[dict[str, float]]:
-    """The reserved resources of each node, in the order of the file."""
+    """Return the resources to reserve for each node, in the order of the cluster file."""
     options = _options(cluster)
     pins = [{f"node:{node.host}": PIN} if options.pinned else {} for node in cluster.nodes]
     return [{**_resources(cluster, node, options), **pin} for node, pin in zip(cluster.nodes, pins, strict=True)]
@@ -97,7 +97,7 @@ def _resources(cluster: ClusterSpec, node: Node, options: RayOptions) -> dict[st
     if node.role == "server":
         return {"CPU": 1}
     if options.resources:
-        # Print whole numbers as the file has them.
+        # Whole numbers are printed as they are in the file.
         return {name: int(amount) if amount == int(amount) else amount for name, amount in options.resources.items()}
     return {"CPU": node.devices, **({"GPU": node.devices} if cluster.backend == "nccl" else {})}
 
@@ -143,7 +143,7 @@ def _hold(cluster: ClusterSpec) -> Allocation:
 
 
 def _explain(_process: Process, said: str) -> str:
-    """What the holder said, in words that say what to do."""
+    """Turn the holder's output into a message that tells the user what to do."""
     line = " ".join(said.split())
     if line.endswith(("No such file or directory", "Permission denied")):
         return no_python_message(line.partition(":")[0], line)

@@ -1,6 +1,6 @@
 """An actor on a node of a Ray cluster: it starts agents there and passes their bytes on.
 
-It is sent to the node by value, so the node may have no autosync. It imports the standard library alone.
+Ray sends the actor's code to the node, so the node needs no autosync. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import threading
 
 CHUNK_BYTES = 1 << 18
 MAX_CALLS = 32
-"""Concurrent calls of an actor: one reader waits for each agent."""
+"""The most concurrent calls of an actor: for each agent, one call waits for output."""
 
-# Detached from the actor: Ray kills the children of an actor that ends, and an agent must first end its ranks.
+# Agents are detached from the actor: Ray kills the children of an ended actor, but an agent must first end its ranks.
 _DETACH = """
 import os, sys
 if os.fork():
@@ -29,7 +29,7 @@ except OSError as error:
 
 
 class RayActor:
-    """Agents on one node, by number."""
+    """Starts agents on one node and passes their bytes on; each agent has a number."""
 
     def __init__(self) -> None:
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
@@ -56,13 +56,13 @@ class RayActor:
             self._said[number] += data
 
     def read(self, number: int) -> bytes:
-        """Output of an agent; empty at its end. Waits until there is some."""
+        """Wait for output of an agent and return it; empty at its end."""
         output = self._agents[number].stdout
         assert output is not None, "it was asked for"
         return os.read(output.fileno(), CHUNK_BYTES)
 
     def write(self, number: int, data: bytes) -> None:
-        """Write to an agent's stdin. Ignored where the agent has ended: its reader notices."""
+        """Write to an agent's stdin. Does nothing if the agent has ended: its reader notices that."""
         entry = self._agents[number].stdin
         assert entry is not None, "it was asked for"
         with contextlib.suppress(OSError, ValueError):
@@ -71,12 +71,12 @@ class RayActor:
                 view = view[entry.write(view) :]
 
     def close(self, number: int) -> None:
-        """End an agent's stdin, which ends its ranks and then the agent."""
+        """Close an agent's stdin, so that the agent ends its ranks and then itself."""
         entry = self._agents[number].stdin
         assert entry is not None, "it was asked for"
         with contextlib.suppress(OSError):
             entry.close()
 
     def said(self, number: int) -> str:
-        """An agent's output on stderr."""
+        """Return an agent's output on stderr."""
         return self._said[number].decode("utf-8", "replace")

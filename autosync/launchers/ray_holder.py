@@ -1,6 +1,6 @@
-"""The allocation holder of the Ray launcher: it has a placement group, and in each bundle an actor with agents.
+"""The allocation holder of the Ray launcher: it keeps a placement group, and in each bundle an actor with agents.
 
-It is a Ray driver in a process of its own; see `allocation_holder`. Ray ends what belongs to it when it ends.
+It is a Ray driver in a separate process; see `allocation_holder`. When it ends, Ray ends everything that it made.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class RayAllocation:
 
 
 class RayStream:
-    """An agent that an actor started. Every call is awaited, because Ray keeps no order among calls of an actor."""
+    """The stdin and stdout of an agent that an actor started.
+
+    Each call is awaited before the next, because Ray does not keep the order of an actor's calls.
+    """
 
     def __init__(self, actor: Any, number: int) -> None:
         self._actor = actor
@@ -129,7 +132,7 @@ def _group(request: Mapping[str, Any], note: Callable[[str], None]) -> Iterator[
 
 
 def _pin(name: str, host: str, bundle: Mapping[str, float]) -> dict[str, float]:
-    """The resource that ties a bundle to a node; AllocationError where the node can never hold it."""
+    """Return the resource that ties a bundle to a node; raise AllocationError if the node can never hold the bundle."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     found = [n for n in nodes if host in (n["NodeManagerAddress"], n["NodeManagerHostname"], n["NodeName"])]
     if not found:
@@ -143,7 +146,7 @@ def _pin(name: str, host: str, bundle: Mapping[str, float]) -> dict[str, float]:
 
 
 def _actors(group: PlacementGroup, bundles: Sequence[Mapping[str, float]], names: Sequence[str]) -> list[Any]:
-    # By value: nodes may have no autosync.
+    # Pickled by value, because nodes may have no autosync.
     ray.cloudpickle.register_pickle_by_value(ray_actor)
     make = ray.remote(ray_actor.RayActor)
     actors = []
@@ -175,7 +178,7 @@ def _addresses(group: PlacementGroup, names: Sequence[str]) -> dict[str, str]:
 
 
 def _reason(error: BaseException) -> str:
-    """Ray's error message without its advice."""
+    """Return Ray's error message on one line, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:400] if lines else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Hides secrets in everything that a launch shows of itself: tokens of ranks and passwords in environments.
+"""Hides secrets in everything that is shown of a launch: tokens and passwords in the environments of ranks.
 
 A variable or option is secret by its name (`WANDB_API_KEY`, `--password`). Its value is hidden wherever it occurs: in
 command lines, batch scripts, manifests and fields of cluster files. Passwords in URLs are hidden too.
@@ -16,14 +16,14 @@ _SECRET = re.compile(
     r"passw|passphrase|passcode|secret|credential|cookie|webhook|connection_?string|token$|token_\d+$|oauth"
     r"|api_?keys?$|(^|_)(auth|authorization|key|pat|pwd|pw|pass|jwt|sas|dsn|otp)$"
 )
-# Tokens of language models, working directories, and paths or types of secrets.
+# Names that are not secret: tokens of language models, working directories, and paths or types of secrets.
 _NO_SECRET = re.compile(
     r"(^|_)(eos|bos|pad|unk|sep|cls|mask|special)_?token$|^(old)?pwd$|(^|_)(sock|file|path|dir|name|mode|type)$"
 )
 _URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*):(?P<password>[^\s/@\"']+)@")
 _SETTING = re.compile(r"(?P<head>-{0,2}(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)=)(?P<value>.+)", re.DOTALL)
 _SHORTEST = 6
-"""A shorter value is not searched in other text: it would be found in unrelated words."""
+"""Shorter values are not searched for in other text: they would be found in unrelated words."""
 
 
 def is_secret(name: str) -> bool:
@@ -34,13 +34,13 @@ def is_secret(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """The values to hide: those of secret variables, here or in the environments of ranks."""
+    """The values to hide: the values of secret variables in this process or in the environments of ranks."""
 
     values: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, *environments: Mapping[str, str]) -> Self:
-        """The secrets of environments. The longest comes first, because one may contain another."""
+        """Collect the secrets of environments, the longest first, because one may contain another."""
         found = {
             value
             for environment in environments
@@ -50,13 +50,13 @@ class Redaction:
         return cls(tuple(sorted(found, key=len, reverse=True)))
 
     def text(self, text: str) -> str:
-        """Text without the known secrets and without passwords of URLs."""
+        """Return the text with known secrets and passwords of URLs hidden."""
         for value in self.values:
             text = text.replace(value, HIDDEN)
         return _URL.sub(rf"\g<head>:{HIDDEN}@", text)
 
     def words(self, words: Sequence[str]) -> list[str]:
-        """A command line without secrets, also those after a secret name (`--token X`, `TOKEN=X`)."""
+        """Return a command line with secrets hidden, including values after a secret name (`--token X`, `TOKEN=X`)."""
         shown, is_next = [], False
         for word in words:
             setting = _SETTING.fullmatch(word)
@@ -70,11 +70,11 @@ class Redaction:
         return shown
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables; secret ones without their values."""
+        """Return the variables with the values of secret ones hidden."""
         return {name: HIDDEN if is_secret(name) else self.text(value) for name, value in environment.items()}
 
     def manifest(self, part: Any) -> Any:
-        """A manifest without secrets: in entries of `env`, commands and all other text."""
+        """Return a manifest with secrets hidden in entries of `env`, in commands and in all other text."""
         match part:
             case {"name": str(name), "value": value, **rest} if is_secret(name) and isinstance(value, str | int):
                 return {"name": name, "value": HIDDEN, **self.manifest(rest)}

@@ -1,4 +1,4 @@
-"""A launch as data: its processes, nodes and environments. It is planned without acting and can be shown."""
+"""A launch as data: its processes, nodes and environments. It is planned before anything is started, and printable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_PORT = 29500
 class Process:
     """One rank's process: its role, host, command, additional environment, and the log for its output.
 
-    `reach` is the command that leads from this machine to the node; empty where the node is this machine.
+    `reach` is the command that leads from this machine to the node; empty if the node is this machine.
     """
 
     rank: int
@@ -36,7 +36,7 @@ class Process:
 
     @property
     def place(self) -> str:
-        """The process in messages: `rank 3 on n1`."""
+        """The name of the process in messages: `rank 3 on n1`."""
         return f"rank {self.rank} on {self.node or self.host}"
 
 
@@ -44,10 +44,10 @@ class Process:
 class LaunchRequest:
     """All processes of one launch.
 
-    `has_agents`: an agent on each node starts the processes and ends them, with their children, when this side is gone.
-    `files` are copied to other nodes: the variable that names the copy, and the file here. `control` is the address on
-    this machine to which control connections of ranks on other nodes are carried. `batch_script` does the same launch
-    through a batch system. `folder` is the working directory of ranks; None is the one of this process.
+    `has_agents`: an agent on each node starts the processes and ends them, with their children, when this process is
+    gone. `files` are copied to other nodes; the key is the variable that names the copy. `control` is the address on
+    this machine to which the control connections of ranks on other nodes are carried. `batch_script` does the same
+    launch through a batch system. `folder` is the working directory of ranks; None means that of this process.
     """
 
     processes: tuple[Process, ...]
@@ -59,7 +59,7 @@ class LaunchRequest:
 
     @property
     def shown(self) -> tuple[Process, ...]:
-        """The processes without the secrets of their commands and environments."""
+        """The processes, with the secrets in their commands and environments hidden."""
         hiding = Redaction.of(os.environ, *(process.environment for process in self.processes))
         return tuple(
             replace(
@@ -72,7 +72,7 @@ class LaunchRequest:
         )
 
     def __str__(self) -> str:
-        """One shell line for each process, and the command that reaches each other node; no secrets."""
+        """Format one shell line for each process, and the command that reaches each other node; secrets are hidden."""
         lines = []
         reached: set[tuple[str, ...]] = set()
         for process in self.shown:
@@ -85,17 +85,17 @@ class LaunchRequest:
         return "\n".join(lines)
 
     def steps_as_comments(self) -> str:
-        """The same as comments of a shell script or of YAML."""
-        # Not str(self): subclasses print these comments as part of more.
+        """Return the same lines as comments of a shell script or of YAML."""
+        # Not str(self): the texts of subclasses contain these comments.
         return "\n".join(f"# {line}" for line in LaunchRequest.__str__(self).splitlines())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingScript:
-    """A user's training: the command of every worker, and the one of server-only nodes (None: they run nothing).
+    """A user's training: the command of every worker, and that of server-only nodes (None: they run nothing).
 
-    All have `environment`, and for each of `files` a variable that names the file or its copy. `port` is where ranks
-    meet, at the first worker; None leaves it to the launcher.
+    All processes get `environment`, and for each of `files` a variable that names the file or its copy. Ranks meet at
+    `port` of the first worker's node; None leaves the port to the launcher.
     """
 
     command: tuple[str, ...]
@@ -106,16 +106,16 @@ class TrainingScript:
 
 
 class Launch(Protocol):
-    """Processes that were started."""
+    """The processes of a launch that was started."""
 
     def exit_codes(self) -> Sequence[int | None]:
-        """Each process's exit code, in the order of the request; None while it runs, LOST where its end is unknown."""
+        """Return the exit codes in the order of the request: None for a running process, LOST for an unknown end."""
 
     def lost(self) -> Mapping[int, str]:
-        """The processes whose end is unknown, by their position in the request, each with the reason and the node."""
+        """Return the processes whose end is unknown, by position in the request, each with the reason and the node."""
 
     def stop(self) -> None:
-        """End all processes that still run, and wait until they have ended. May be repeated."""
+        """End all processes that still run, and wait until they have ended. May be called again."""
 
 
 LOST = 255
@@ -123,10 +123,10 @@ LOST = 255
 
 
 class ScriptLaunch(Launch, Protocol):
-    """The launch of a user's script: its processes have agents."""
+    """The launch of a user's script; agents start its processes."""
 
     def ended(self) -> Sequence[int]:
-        """The processes that have ended, by their position in the request, in the order of their ends."""
+        """Return the positions in the request of the processes that have ended, in the order in which they ended."""
 
     def signal(self, number: int) -> None:
         """Send a signal to all running processes and their children."""
@@ -135,23 +135,23 @@ class ScriptLaunch(Launch, Protocol):
 class Launcher(LauncherTraits, Protocol):
     """Plans a launch purely, then starts it.
 
-    `control` says where the launching side listens for its ranks: at the loopback address; at a socket file, where
-    ranks have another network than this machine; or where the launch relays their control connections to.
+    `control` says how ranks connect to the launching side: at the loopback address; through a socket file, if ranks
+    have another network than this machine; or through a connection that the launch relays.
     """
 
     control: Literal["loopback", "file", "relayed"]
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """The request that runs `command` on every rank, workers first; nothing happens yet."""
+        """Return the request that would run `command` on every rank, workers first. Starts nothing."""
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> LaunchRequest:
-        """The request, with agents, that runs a user's training as torchrun does; nothing happens yet."""
+        """Return the request, with agents, that would run a user's training as torchrun does. Starts nothing."""
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """The address at which other nodes reach each node, by its name."""
+        """Return the address at which other nodes reach each node, by the node's name."""
 
     def start(self, request: LaunchRequest) -> Launch:
-        """Start the processes of a request. The caller stops them."""
+        """Start the processes of a request. The caller must stop the launch."""
 
     def hold(self, cluster: ClusterSpec) -> AbstractContextManager[object]:
-        """Acquire what every launch on the cluster needs, and keep it between launches until the block ends."""
+        """Acquire the machines that launches on the cluster need, and keep them until the block ends."""

@@ -22,11 +22,11 @@ from autosync.specs.launchers import LAUNCHERS
 
 POLL_SECONDS = 0.05
 CAUSE_SECONDS = 1.0
-"""After a failure, other ranks run on for so long, so that failures that it caused are reported too."""
+"""The time that other ranks run on after a failure, so that further failures are reported too."""
 PARTING_SECONDS = 15.0
-"""The time for ranks to end after a signal was passed on."""
+"""The time that ranks have to end after a signal was passed on."""
 SERVERS_SECONDS = 15.0
-"""The time for servers to notice that all workers are done."""
+"""The time that servers have to notice that all workers are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def script_of(
     environment: Mapping[str, str],
     port: int | None = None,
 ) -> TrainingScript:
-    """A training with a bundle. `command` begins with a Python file, with `-m MODULE`, or with any other program."""
+    """Return a training with a bundle. `command` begins with a Python file, with `-m MODULE`, or with a program."""
     python = python_of(cluster)
     words = tuple(command)
     if words[0] == "-m" or words[0].endswith(".py"):
@@ -61,7 +61,7 @@ def script_of(
 
 
 def plan_script(cluster: ClusterSpec, script: TrainingScript, logs: Path) -> tuple[Launcher, LaunchRequest]:
-    """The launcher of a cluster and the request that it would start."""
+    """Return the launcher of a cluster and the request that it would start."""
     launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
     return launcher, launcher.plan_script(cluster, script, logs)
 
@@ -84,7 +84,7 @@ class ScriptRun:
         self._asked.append(number)
 
     def run(self, *, started: Callable[[LaunchRequest], None]) -> ScriptOutcome:
-        """Run the script to its end; `started` is called when it runs. No process is left at the end."""
+        """Run the script to its end, and leave no process; `started` is called when the script runs."""
         launcher, _ = plan_script(self._cluster, self._script, self._logs)
         with launcher.hold(self._cluster):
             _, request = plan_script(self._cluster, self._script, self._logs)
@@ -126,7 +126,10 @@ class ScriptRun:
         )
 
     def _outcome(self, processes: Sequence[Process], launch: ScriptLaunch) -> ScriptOutcome:
-        """The first failure gives the exit code. A server that still runs when all workers are done is no failure."""
+        """Return the outcome: the first failure gives the exit code.
+
+        A server that still runs when all workers are done counts as no failure.
+        """
         if self._asked:
             return self._asked_for()
         codes, lost = launch.exit_codes(), launch.lost()
@@ -144,7 +147,7 @@ class ScriptRun:
 
 
 def _with_secret(request: LaunchRequest) -> LaunchRequest:
-    """Add a new secret for workers and servers, unless the user set one. It is drawn late: plans are printed."""
+    """Add a secret for workers and servers, a new one unless the user set one. Plans have none, as they are printed."""
     if not any(process.role == "server" for process in request.processes):
         return request
     secret = {SECRET_VARIABLE: os.environ.get(SECRET_VARIABLE) or draw_secret()}
@@ -157,7 +160,10 @@ def _with_secret(request: LaunchRequest) -> LaunchRequest:
 
 
 def passed_on_settings(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The settings of `NAME=VALUE`, or of `NAME` with its value here; KeyError for a name that is not set."""
+    """Return the variables given as `NAME=VALUE`, or as `NAME` with its value in `environment`.
+
+    Raises KeyError for a name that is not set there.
+    """
     settings = {}
     for text in names:
         name, is_given, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""Resources that several launches share (an allocation, a placement group, pods), kept while one launch needs them."""
+"""Resources that several launches share (an allocation, a placement group, pods), kept while any launch needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 class _Closable(Protocol):
     def close(self) -> None:
-        """Give it back."""
+        """Give the resource back."""
 
 
 T = TypeVar("T", bound=_Closable)
@@ -24,7 +24,7 @@ class _Share(Generic[T]):
 
 
 class SharedResources(Generic[T]):
-    """Resources by key: each is made for its first user and closed after its last."""
+    """Resources by key: each is made for its first user and closed after its last user."""
 
     def __init__(self) -> None:
         self._shares: dict[Hashable, _Share[T]] = {}
@@ -32,7 +32,7 @@ class SharedResources(Generic[T]):
 
     @contextlib.contextmanager
     def held(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
-        """The resource of a key, for the time of the block."""
+        """Hold the resource of a key during the block; make it if it does not exist."""
         with self._lock:
             share = self._shares.get(key)
             if share is None:
@@ -48,6 +48,6 @@ class SharedResources(Generic[T]):
                     share.thing.close()
 
     def get(self, key: Hashable) -> T | None:
-        """The resource of a key, if it is in use."""
+        """Return the resource of a key, or None if it is not in use."""
         share = self._shares.get(key)
         return None if share is None else share.thing

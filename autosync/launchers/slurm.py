@@ -1,8 +1,8 @@
 """The Slurm launcher: one allocation for a whole tuning run or training, and in it a step on each node.
 
-Inside an allocation (SLURM_JOB_ID is set: a batch script, a shell of salloc) that one is used. Elsewhere `salloc` makes
-one of the cluster's nodes. It lasts as long as it is held here, even if this process is killed: the command that salloc
-runs waits for the end of its stdin. Each step is an agent, which is linked through srun.
+Inside an allocation (SLURM_JOB_ID is set, as in a batch script or a shell of salloc) that allocation is used. Elsewhere
+`salloc` allocates the cluster's nodes until they are given back, or until this process ends, even if it is killed: the
+command that salloc runs waits for the end of its stdin. Each step is an agent, which srun starts and connects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ JOB_VARIABLE = "SLURM_JOB_ID"
 
 QUERY_SECONDS = 10.0
 STATE_SECONDS = 6.0
-"""The time for Slurm to say why a job is ending."""
+"""The time that Slurm has to say why a job is ending."""
 _ENDING = "COMPLETING"
 _NODE_FAILED = "NODE_FAIL"
 _WAIT = "echo $SLURM_JOB_ID; exec cat"
@@ -53,7 +53,7 @@ class SlurmRequest(LaunchRequest):
     cluster: ClusterSpec
 
     def __str__(self) -> str:
-        """The batch script that would do the same, with its steps and their processes as comments."""
+        """Format the batch script that would do the same, with its steps and their processes as comments."""
         assert self.batch_script is not None, "it is planned with one"
         head, _, command = self.batch_script.rstrip("\n").rpartition("\n")
         return f"{head}\n{self.steps_as_comments()}\n{command}"
@@ -69,16 +69,16 @@ class SlurmLauncher:
     default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> SlurmRequest:
-        """One step for each node, and in it one process for each rank."""
+        """Plan one step for each node, and in it one process for each rank."""
         return _request(cluster, command_processes(cluster, command, logs), {})
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> SlurmRequest:
-        """The same with the environment of `torchrun`; ranks meet at the first worker's address."""
+        """Plan a user's training with the environment of `torchrun`; ranks meet at the first worker's address."""
         address = self.addresses(cluster)[first_node(cluster)]
         return _request(cluster, script_processes(cluster, script, logs, address=address), script.files)
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """Slurm's addresses of the nodes; the host names where Slurm cannot be asked."""
+        """Return Slurm's addresses of the nodes, or their host names if Slurm cannot be asked."""
         found = {}
         with contextlib.suppress(OperationError):
             for line in _query("scontrol", "--oneliner", "show", "node", _hosts(cluster)).splitlines():
@@ -87,11 +87,11 @@ class SlurmLauncher:
         return {node.name: found.get(node.host) or node.host for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
-        """The allocation, which launches on the cluster share for the time of the block."""
+        """Hold the allocation during the block; all launches on the cluster share it."""
         return _held(cluster)
 
     def start(self, request: LaunchRequest) -> AgentLaunch:
-        """Start all steps at once. If one process cannot be started, none is left."""
+        """Start all steps at once. If one process cannot be started, the others are ended."""
         assert isinstance(request, SlurmRequest), "a launcher starts what it planned"
         with contextlib.ExitStack() as stack:
             job = stack.enter_context(_held(request.cluster))
@@ -105,8 +105,8 @@ class SlurmLauncher:
 
 
 def batch_script(cluster: ClusterSpec) -> str:
-    """An sbatch script that runs this command line in an allocation of its own."""
-    # People read and keep it: no secret of this command line may be in it.
+    """Return an sbatch script that runs this command line in a new allocation."""
+    # People read and keep the script, so no secret of this command line may be in it.
     ours = Redaction.of(os.environ).words([word for word in sys.orig_argv[1:] if word not in ("--dry-run", "--json")])
     options = "".join(f"#SBATCH {option}\n" for option in _allocation(cluster))
     return f"#!/bin/bash\n{options}exec {shlex.join([sys.executable, *ours])}\n"
@@ -149,7 +149,7 @@ def _request(cluster: ClusterSpec, processes: Sequence[Process], files: Mapping[
 
 
 def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process:
-    """The process as a step of a job, with Slurm's address of its node."""
+    """Return the process as part of a job, with Slurm's address of its node."""
     srun, *rest = process.reach
     return replace(process, host=addresses[process.node], reach=(srun, f"--jobid={job}", *rest))
 
@@ -158,7 +158,7 @@ def _in_job(process: Process, job: str, addresses: Mapping[str, str]) -> Process
 
 
 class _SlurmAllocation:
-    """Nodes that this process has until it closes the allocation or ends."""
+    """Nodes that this process keeps until it closes the allocation or ends."""
 
     def __init__(self, cluster: ClusterSpec) -> None:
         if shutil.which("salloc") is None:
@@ -172,7 +172,7 @@ class _SlurmAllocation:
             raise
 
     def _await_job(self) -> str:
-        """Wait for the allocation, as long as the queue takes."""
+        """Wait for the allocation as long as the queue takes, and return the job's id."""
         while not select.select([self._process.stdout], [], [], 0.5)[0]:
             pass
         job = self._process.stdout.readline().decode().strip()
@@ -187,7 +187,7 @@ class _SlurmAllocation:
 
 
 def _tell_of_waiting(line: str) -> None:
-    """Show the user what salloc says about waiting."""
+    """Show the user a line of salloc if it is about waiting in the queue."""
     if "queued" in line or "Pending" in line:
         _LOG.warning("%s", line)
 
@@ -197,7 +197,7 @@ _ALLOCATIONS: SharedResources[_SlurmAllocation] = SharedResources()
 
 @contextlib.contextmanager
 def _held(cluster: ClusterSpec) -> Iterator[str]:
-    """The id of the allocation that this process is in or holds; makes one where there is none."""
+    """Yield the id of the allocation that this process is in, or else of one that it holds during the block."""
     given = os.environ.get(JOB_VARIABLE)
     if given:
         yield given
@@ -219,7 +219,7 @@ def _query(*command: str) -> str:
 
 
 def _explain(process: Process, said: str, job: str) -> str:
-    """The output of srun, or the end of the job where that is the reason."""
+    """Turn the output of srun into a reason for the user; if the job has ended, that is the reason."""
     line = " ".join(said.split())
     python = process.reach[-5]
     if python in line and "No such file" in line:
@@ -236,12 +236,12 @@ def _explain(process: Process, said: str, job: str) -> str:
 
 
 def _state(job: str) -> str:
-    """The state of a job in Slurm's words; empty where it is unknown."""
+    """Return the state of a job in Slurm's words; empty if it is unknown."""
     return _facts("job", job).get("JobState", "")
 
 
 def _down(job: str) -> str:
-    """The nodes of a failed job that are down: the steps of all nodes end with the job."""
+    """Say which nodes of a failed job are down. The steps tell nothing, because all of them end with the job."""
     states = {node: _facts("node", node).get("State", "") for node in _nodes_of(job)}
     names = [node for node, state in states.items() if "DOWN" in state or "NOT_RESPONDING" in state or "*" in state]
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} down" if names else "a node was lost"
@@ -254,7 +254,7 @@ def _nodes_of(job: str) -> list[str]:
 
 
 def _facts(kind: Literal["job", "node"], name: str) -> dict[str, str]:
-    """Slurm's facts about a job or a node; empty where it cannot be asked."""
+    """Return Slurm's facts about a job or a node; none if Slurm cannot be asked."""
     try:
         return _facts_in(_query("scontrol", "--oneliner", "show", kind, name))
     except OperationError:

@@ -1,8 +1,8 @@
 """The ssh launcher: the system's ssh reaches every node, and an agent there starts its ranks.
 
-It is the system's ssh and not a library. So the user's configuration holds in full (names, ports, keys, jump hosts,
+It runs the system's ssh instead of a library. So the user's whole configuration holds (names, ports, keys, jump hosts,
 agents, certificates, hardware tokens), host keys are checked as usual, and nothing more has to be installed. One
-connection to each node carries requests, output, exit codes and the control connections of trials with their token. So
+connection to each node carries requests, output, exit codes, and the control connections of trials with their token. So
 no secret is on a command line, and no port is opened.
 """
 
@@ -34,7 +34,7 @@ _OPTIONS = (
     # ssh must not ask questions: an unknown host key, or a password, is an error.
     "-oBatchMode=yes",
     "-oConnectTimeout=10",
-    # A connection for this launch alone, which ends with it.
+    # This connection is for this launch alone and ends with it.
     "-oControlPath=none",
     "-oClearAllForwardings=yes",
     "-oLogLevel=ERROR",
@@ -68,24 +68,24 @@ class SshLauncher:
     default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> LaunchRequest:
-        """One process for each rank, on its node's host."""
+        """Plan one process for each rank, on the host of its node."""
         return LaunchRequest(has_agents=True, processes=_reached(cluster, command_processes(cluster, command, logs)))
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> LaunchRequest:
-        """The same with the environment of `torchrun`; ranks meet at the first worker's host."""
+        """Plan a user's training with the environment of `torchrun`; ranks meet at the first worker's host."""
         processes = script_processes(cluster, script, logs, address=self.addresses(cluster)[first_node(cluster)])
         return LaunchRequest(has_agents=True, files=script.files, processes=_reached(cluster, processes))
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """The hosts of the cluster file: every node must be able to resolve them."""
+        """Return the hosts of the cluster file; every node must be able to resolve them."""
         return {node.name: node.host for node in cluster.nodes}
 
     def hold(self, cluster: ClusterSpec) -> contextlib.AbstractContextManager[object]:
-        """Nothing to acquire."""
+        """Return an empty context: the hosts need not be acquired."""
         return contextlib.nullcontext(cluster)
 
     def start(self, request: LaunchRequest) -> AgentLaunch:
-        """Log in to all hosts at once and start all processes. If one cannot be started, none is left."""
+        """Log in to all hosts at once and start all processes. If one cannot be started, the others are ended."""
         return agent_launch.start(request, explain=_explain)
 
 
@@ -95,7 +95,7 @@ def _reached(cluster: ClusterSpec, processes: Sequence[Process]) -> tuple[Proces
 
 
 def remote_command(python: str) -> str:
-    """The command for the user's shell on the node."""
+    """Return the command that starts an agent, for the user's shell on the node."""
     return shlex.join(["exec", *boot_command(python)])
 
 
@@ -111,7 +111,7 @@ def _ssh() -> list[str]:
 
 
 def _explain(process: Process, said: str) -> str:
-    """The output of ssh as a reason that says what to do."""
+    """Turn the output of ssh into a reason that tells the user what to do."""
     line = " ".join(said.split())
     python = shlex.split(process.reach[-1])[1]
     if python in line and _NO_PYTHON.search(line):

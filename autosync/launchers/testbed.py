@@ -1,4 +1,4 @@
-"""The testbed launcher: every rank is a process in its node's host of the emulated cluster."""
+"""The testbed launcher: every rank is a process in the emulated host of its node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autosync.testbed import Testbed, live
 from autosync.testbed.layout import INTERFACE, cluster_key, host_namespace
 from autosync.testbed.requirements import find_folders
 
-# Many ranks share few cores. As batch processes they preempt each other less: small messages take a third of the time.
+# Many ranks share few cores. Batch processes preempt each other less, so small messages take a third of the time.
 _BATCH = ("chrt", "--batch", "0")
 
 
@@ -34,7 +34,7 @@ class TestbedRequest(LaunchRequest):
 
 
 class TestbedLauncher:
-    """Starts the ranks of a cluster in the hosts of its testbed, one thread each."""
+    """Starts the ranks of a cluster as processes with one thread each, in the emulated hosts of its testbed."""
 
     __test__ = False
     control: Literal["loopback", "file", "relayed"] = "file"
@@ -44,7 +44,10 @@ class TestbedLauncher:
     default_python = sys.executable
 
     def plan(self, cluster: ClusterSpec, command: Sequence[str], logs: Path) -> TestbedRequest:
-        """One process for each rank, in its node's host. WORLD_SIZE counts workers; server-only ranks come last."""
+        """Plan one process for each rank, in its node's emulated host.
+
+        WORLD_SIZE counts workers; server-only ranks come last.
+        """
         environment = {
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "OMP_NUM_THREADS": "1",
@@ -61,7 +64,7 @@ class TestbedLauncher:
         )
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> TestbedRequest:
-        """The same with the environment of `torchrun`."""
+        """Plan a user's training with the environment of `torchrun`."""
         address = self.addresses(cluster)[cluster.nodes[cluster.ranks[0].node].name]
         port = DEFAULT_PORT if script.port is None else script.port
         files = {name: str(path.resolve()) for name, path in script.files.items()}
@@ -81,15 +84,15 @@ class TestbedLauncher:
         )
 
     def addresses(self, cluster: ClusterSpec) -> Mapping[str, str]:
-        """The addresses in the testbed that is up, or that would be built."""
+        """Return the addresses in the testbed that is up, or else in the one that would be built."""
         return {host.node: host.address for host in live.planned(cluster).hosts}
 
     def hold(self, cluster: ClusterSpec) -> Testbed:
-        """The testbed, which stays up between launches."""
+        """Bring the testbed up and keep it up between launches."""
         return testbed.up(cluster)
 
     def start(self, request: LaunchRequest) -> Launch:
-        """Bring the testbed up if needed, then start all processes. If one cannot be started, none is left."""
+        """Bring the testbed up if needed, then start all processes. If one cannot be started, the others are ended."""
         assert isinstance(request, TestbedRequest), "a launcher starts what it planned"
         if request.has_agents:
             return _start_with_agents(request)
@@ -125,7 +128,7 @@ def _start_with_agents(request: TestbedRequest) -> AgentLaunch:
 
 
 class TestbedLaunch(LocalLaunch):
-    """Processes in a testbed's hosts, with a lease on it until they are stopped."""
+    """Processes in a testbed's hosts; they keep the testbed up until they are stopped."""
 
     __test__ = False
 
@@ -134,7 +137,7 @@ class TestbedLaunch(LocalLaunch):
         self.testbed = bed
 
     def stop(self) -> None:
-        """End the processes; the testbed goes too unless somebody else has it."""
+        """End the processes, and take the testbed down unless another process uses it."""
         try:
             super().stop()
         finally:

@@ -1,1 +1,1 @@
-"""Specs of tasks, models and clusters: plain values, checked where files are read."""
+"""Specs of tasks, models and clusters: plain values that are checked when files are read."""

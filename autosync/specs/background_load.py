@@ -1,7 +1,7 @@
 """The load that other programs put on this machine's processors (Linux).
 
-Other programs are all processes but this one, its descendants, and the kernel's threads, which do our network's work.
-Time that the host of a virtual machine takes away counts as theirs.
+Other programs are all processes except this process, its descendants, and the kernel's threads, which do the work of
+our network traffic. Time that the host takes from a virtual machine counts as used by other programs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUSY_SHARE = 0.15
-"""The machine counts as busy where other programs use a larger share."""
+"""The machine counts as busy if other programs use a larger share of processor time."""
 
 _KERNEL_THREADS = 2
 _PROC = Path("/proc")
@@ -19,7 +19,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadShare:
-    """The share of all processor time that other programs used, and the ticks of the interval."""
+    """The share of processor time that other programs used in an interval, and the interval's ticks of all processors."""
 
     share: float
     num_ticks: int
@@ -32,21 +32,21 @@ class _Ticks:
 
 
 class BackgroundLoad:
-    """Measures the load of other programs since its last call."""
+    """Measures the load of other programs since its previous measurement, or since its construction."""
 
     def __init__(self, proc: Path = _PROC) -> None:
         self._proc = proc
         self._last = self._look()
 
     def share(self) -> float:
-        """The share of processor time that other programs used since the last call; 0 where no tick has passed."""
+        """Return the share of processor time that other programs used since the last call; 0 if no tick has passed."""
         return self.usage().share
 
     def usage(self) -> LoadShare:
-        """The same with the ticks of all processors in the interval: the share of a short one means little."""
+        """Return the same share with the interval's ticks: the share of a short interval means little."""
         before, self._last = self._last, self._look()
         ticks = self._last.all_ticks - before.all_ticks
-        # The time of an ended process is added to its parent's when that waits for it. Until then no process has it.
+        # The time of an ended process is added to its parent's only when the parent waits for it.
         used = max(0, self._last.others_ticks - before.others_ticks)
         return LoadShare(share=min(1.0, used / ticks) if ticks > 0 else 0.0, num_ticks=ticks)
 
@@ -77,7 +77,7 @@ class BackgroundLoad:
 
 
 def _descendants(root: int, parents: dict[int, int]) -> set[int]:
-    """A process with its children, their children and so on."""
+    """Return a process, its children, their children and so on."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)

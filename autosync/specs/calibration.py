@@ -1,4 +1,4 @@
-"""Measurements of a cluster, beside the rates that its file claims.
+"""Measurements of a cluster, besides the rates that its file claims.
 
 `autosync cluster probe` writes them into the cluster file; the bound and simulators read them. Plans and fingerprints
 ignore them. Rates are payload bytes per second. Every figure has its 95 % interval.
@@ -37,7 +37,7 @@ class NodeCalibration:
     - `rate_out_both`, `rate_in_both`: the same while both directions are full;
     - `burst_out_bytes`, `burst_in_bytes`: the bytes that pass at once after a pause;
     - `latency_seconds`: half a round trip of the smallest message;
-    - `message_seconds`, `message_cpu_seconds`: the cost of one more message to its sender, in time and processor time;
+    - `message_seconds`, `message_cpu_seconds`: the time and processor time that one more message costs its sender;
     - `rate_within`: bytes per second between two of its ranks;
     - `compute_seconds`: for each rank, the time of a small fixed computation;
     - `interface`: the network interface that the traffic used.
@@ -62,7 +62,7 @@ class NodeCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackCalibration:
-    """A rack's uplink, in bytes per second: all nodes of the rack at once, against nodes elsewhere."""
+    """The rates of a rack's uplink in bytes per second, when all its nodes exchange data with nodes elsewhere at once."""
 
     __pydantic_config__ = STRICT
 
@@ -73,7 +73,7 @@ class RackCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """The time of a collective of so many bytes on its slowest rank."""
+    """The time that a collective of `num_bytes` takes on its slowest rank."""
 
     __pydantic_config__ = STRICT
 
@@ -83,7 +83,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The time of a collective among all workers by size; `algorithm` is the backend's own (native) or one of ours."""
+    """The time of a collective among all workers, by size.
+
+    `algorithm` is `native` for the backend's own collective, or the name of one of ours.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -96,10 +99,11 @@ class Curve:
 class Calibration:
     """One probe of a cluster.
 
-    `emulated`: a testbed, whose nodes share this machine. `cpu_share` is the largest share of processor time in use on
-    a node during the probe: near 1, the processor was measured and not the network. `step_seconds` is the time of a
-    mixed step, repeated; `step_variation` is its coefficient of variation; None where one rank trains alone.
-    `num_processors` are those of the machine that emulates all nodes; None if the nodes are real.
+    `emulated`: the cluster is a testbed, whose nodes share this machine. `cpu_share` is the largest share of processor
+    time in use on a node during the probe; if it is near 1, the probe measured the processor and not the network.
+    `step_seconds` is the time of a repeated step of mixed operations, and `step_variation` its coefficient of
+    variation; both are None if one rank trains alone. `num_processors` is the number of processors of the machine that
+    emulates all nodes; None if the nodes are real.
     """
 
     __pydantic_config__ = STRICT
@@ -123,5 +127,5 @@ class Calibration:
             raise ValueError(f"num_processors: {self.num_processors} is no number of processors (1 or more)")
 
     def node(self, name: str) -> NodeCalibration | None:
-        """The measurements of a node; None where it was not probed."""
+        """Return the measurements of a node, or None if it was not probed."""
         return next((node for node in self.nodes if node.name == name), None)

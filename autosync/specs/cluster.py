@@ -1,8 +1,8 @@
 """The cluster spec: nodes, ranks, links, and classes of equal nodes.
 
 A node has one network interface; a rank is one process. Worker ranks come first, node by node in the order of the file;
-then each server-only node has one rank. Rates are bytes per second in each direction. A spec that breaks a rule
-(`cluster_rules`) cannot be built. `cluster_file` reads and writes files. `calibration` holds measurements, if the
+after them comes one rank for each server-only node. Rates are bytes per second in each direction. A spec that breaks a
+rule (`cluster_rules`) cannot be built. `cluster_file` reads and writes files. `calibration` holds measurements, if the
 cluster was probed.
 """
 
@@ -30,7 +30,7 @@ class Node:
     """One machine with one network interface.
 
     A worker has one rank per device; a server-only node has one rank and no device (`devices` is 0).
-    `intra_bandwidth` is the rate between two ranks of the node, where it is known.
+    `intra_bandwidth` is the rate between two ranks of the node, or None if it is unknown.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Rack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process: `index` in the whole cluster, `local` on its node (the node by its position in the spec)."""
+    """One process: `index` is its number in the cluster, `node` its node's position in the spec, `local` its number there."""
 
     index: int
     node: int
@@ -102,38 +102,41 @@ class ClusterSpec:
 
     @property
     def is_one_machine(self) -> bool:
-        """All ranks run on this machine and share its processors and memory."""
+        """Whether all ranks run on this machine and share its processors and memory."""
         return launcher_traits(self.launcher).is_one_machine
 
     @property
     def is_emulated(self) -> bool:
-        """The network between the nodes is emulated."""
+        """Whether the network between the nodes is emulated."""
         return launcher_traits(self.launcher).is_emulated
 
     @property
     def shares_loopback(self) -> bool:
-        """Nodes share this machine's own network: ranks talk over loopback."""
+        """Whether nodes share this machine's own network, so that ranks talk over loopback."""
         return shares_loopback(self.launcher)
 
     @property
     def launcher_options(self) -> RayOptions | KubernetesOptions | None:
-        """The file's section for the launcher of this cluster."""
+        """The section of the cluster file for this cluster's launcher, or None."""
         return {"ray": self.ray, "kubernetes": self.kubernetes}.get(self.launcher)
 
     def node_index(self, name: str) -> int:
-        """The position of the node of that name; KeyError where there is none."""
+        """Return the position of the node of that name; raise KeyError if there is no such node."""
         return _node_indexes(self)[name]
 
     def leader(self, node: int) -> int:
-        """The first rank of a node: it serves, and the ranks of the node meet at it."""
+        """Return the first rank of a node: it acts as the node's server, and the node's ranks exchange data through it."""
         return next(rank.index for rank in self.ranks if rank.node == node)
 
     def worker_groups(self) -> tuple[tuple[int, ...], ...]:
-        """The worker ranks, node by node."""
+        """Return the worker ranks, node by node."""
         return _worker_groups(self)
 
     def fingerprint(self) -> str:
-        """A hash of all that plans depend on: names, ranks, racks, backend, symmetry; not rates, hosts, launcher."""
+        """Return a hash of everything that plans depend on: names, ranks, racks, backend, symmetry.
+
+        Rates, hosts and the launcher are left out.
+        """
         nodes = [(n.name, n.role, n.devices, n.rack) for n in self.nodes]
         classes = [list(positions) for positions in symmetry_classes(self)]
         return jsonio.content_hash([nodes, classes, self.backend])
@@ -141,7 +144,7 @@ class ClusterSpec:
 
 @functools.lru_cache(maxsize=256)
 def symmetry_classes(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
-    """Node positions by class; a node that is in no declared class is a class of its own.
+    """Return the node positions of each class of equal nodes; a node without a declared class is alone in its class.
 
     The classes are ordered by first member, so their order in the file does not matter.
     """
@@ -182,7 +185,7 @@ def _worker_groups(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
 
 
 def describe(cluster: ClusterSpec) -> str:
-    """The cluster as a table: one line for each node, then racks and totals."""
+    """Format the cluster as a table: one line for each node, then racks and totals."""
     ranks: dict[int, list[int]] = {}
     for rank in cluster.ranks:
         ranks.setdefault(rank.node, []).append(rank.index)
@@ -229,12 +232,12 @@ def _count(number: int, what: str) -> str:
 
 
 def _span(indexes: list[int]) -> str:
-    """Ranks of a node, which follow one another: `3` or `4-7`."""
+    """Format the ranks of a node, which are consecutive: `3` or `4-7`."""
     return str(indexes[0]) if len(indexes) == 1 else f"{indexes[0]}-{indexes[-1]}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Aligned columns, without those that have only a heading."""
+    """Format rows as aligned columns, without columns that have only a heading."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in zip(*columns, strict=True)]

@@ -1,7 +1,7 @@
 """Reads and writes cluster files: YAML or JSON.
 
-The file has words (`500 Mbit/s`, `16 GB`) and groups (`count: 8`); the spec has bytes per second and single nodes. All
-mistakes of a file are reported together, each with its line. AutoDist's resource_spec.yml is recognised and read by
+The file has rates in words (`500 Mbit/s`, `16 GB`) and groups (`count: 8`); the spec has bytes per second and single
+nodes. All mistakes of a file are reported together, each with its line. AutoDist's resource_spec.yml is recognised and read by
 `resource_spec`. A bare name such as `8-hosts` names a cluster that ships with the package.
 """
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeEntry:
-    """A node of the file, or `count` of them. Sizes and rates may be any value: `units` checks them."""
+    """An entry of the file for one node or for `count` nodes. Sizes and rates may be any value: `units` checks them."""
 
     __pydantic_config__ = STRICT
 
@@ -75,12 +75,12 @@ class _ClusterEntry:
 
 
 def load_cluster(path: Path | str) -> ClusterSpec:
-    """The cluster of a file, or the shipped one of that bare name."""
+    """Read the cluster of a file, or the shipped cluster of that bare name."""
     return parse_cluster(documents.read_document(_find(path)))
 
 
 def parse_cluster(document: Document) -> ClusterSpec:
-    """The cluster of a document in our format or in AutoDist's."""
+    """Return the cluster of a document in our format or in AutoDist's."""
     try:
         if resource_spec.is_resource_spec(document.value):
             return resource_spec.build_cluster(document.value, name=Path(document.file).stem, document=document)
@@ -94,12 +94,12 @@ def parse_cluster(document: Document) -> ClusterSpec:
 
 
 def build_cluster(fields: Mapping[str, Any], *, name: str = "cluster", document: Document | None = None) -> ClusterSpec:
-    """The cluster of a file's fields without header; `name` is the default name."""
+    """Build the cluster from a file's fields without header; `name` is the default name."""
     return _Builder(documents.from_plain(dict(fields), into=_ClusterEntry, document=document), name).build()
 
 
 def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
-    """The fields of a file that reads back as the same cluster."""
+    """Return the fields of a file that reads back as the same cluster."""
     return {
         "schema": f"autosync.{SCHEMA_KIND}/{SCHEMA_VERSION}",
         "name": cluster.name,
@@ -116,18 +116,18 @@ def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 
 def save_cluster(path: Path | str, cluster: ClusterSpec) -> None:
-    """Write a cluster as YAML, or as JSON where the file name ends in .json."""
+    """Write a cluster as YAML, or as JSON if the file name ends in .json."""
     documents.write(path, dump_cluster(cluster))
 
 
 def shipped_clusters() -> dict[str, Path]:
-    """The clusters that ship with the package, by name."""
+    """Return the files of the clusters that ship with the package, by name."""
     folder = Path(str(resources.files("autosync.configs"))) / "clusters"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def _find(path: Path | str) -> Path:
-    """The file, or the shipped one where a bare name is no file."""
+    """Return the file, or the shipped cluster's file if `path` is a bare name and no file."""
     given = Path(path)
     is_bare = given.name == str(path) and given.suffix not in (".yaml", ".yml", ".json")
     if given.is_file() or not is_bare:
@@ -168,7 +168,7 @@ def _dump_rates(key: str, out: float, into: float) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns entries into nodes and collects mistakes. A harmless value stands for a wrong one until the end."""
+    """Turns entries into nodes and collects mistakes. A harmless value replaces a wrong one until the end."""
 
     entry: _ClusterEntry
     default_name: str
@@ -211,7 +211,7 @@ class _Builder:
         raise InputError(dict.fromkeys([*self.problems, *placed]))
 
     def _check_counts(self) -> None:
-        """Checked before nodes are multiplied: one line of a file must not become a million nodes."""
+        """Check all counts before nodes are multiplied: one line of a file must not become a million nodes."""
         total = 0
         for position, entry in enumerate(self.entry.nodes):
             count = 1 if entry.count is None else entry.count
@@ -264,7 +264,7 @@ class _Builder:
         return Rack(name=entry.name, uplink_out=out, uplink_in=into)
 
     def _rates(self, entry: _NodeEntry | _RackEntry, key: str, path: ValuePath) -> tuple[float, float]:
-        """The rates out and in: one value for both, or one each."""
+        """Return the rates out and in, which the entry gives as one value for both or as two values."""
         both = getattr(entry, key)
         each = {name: getattr(entry, name) for name in (f"{key}_out", f"{key}_in")}
         rule = f"{key} for both directions, or {key}_out and {key}_in"
@@ -295,9 +295,10 @@ class _Builder:
 
 
 def _in_file(problem: Problem, origins: list[int], num_counted: int) -> Problem | None:
-    """A problem of the spec with its place in the file.
+    """Return a problem of the spec with its place in the file, or None if it need not be reported.
 
-    Classes of counted nodes come before those of the file; their mistakes are reported for the nodes already.
+    In the spec, the classes of counted nodes come before the classes of the file; mistakes in them are already reported
+    for the nodes.
     """
     match problem.path:
         case ("nodes", int(position), *rest):

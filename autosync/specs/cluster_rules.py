@@ -35,7 +35,7 @@ _ALIKE_FIELDS = (
 
 
 class NodeFields(Protocol):
-    """The fields of a node that rules are about."""
+    """The fields of a node that the rules check."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +52,7 @@ class NodeFields(Protocol):
 
 
 class RackFields(Protocol):
-    """The fields of a rack that rules are about."""
+    """The fields of a rack that the rules check."""
 
     @property
     def name(self) -> str: ...
@@ -70,7 +70,7 @@ def mistakes(
     alike: Sequence[Sequence[str]],
     launcher: str,
 ) -> list[Problem]:
-    """All mistakes of a cluster, except nodes that are declared alike and differ."""
+    """Return all mistakes of a cluster, except that nodes declared alike differ."""
     return [
         *_in_name(name),
         *_in_nodes(nodes),
@@ -82,7 +82,10 @@ def mistakes(
 
 
 def disagreements(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -> list[Problem]:
-    """Nodes that are declared alike and differ. Call it only where `mistakes` returns none."""
+    """Return a problem for each node that differs from nodes that it is declared alike to.
+
+    Call this only if `mistakes` returns none.
+    """
     by_name = {node.name: node for node in nodes}
     found = []
     for index, names in enumerate(alike):
@@ -102,7 +105,7 @@ def disagreements(nodes: Sequence[NodeFields], alike: Sequence[Sequence[str]]) -
 
 
 def strangers(calibration: Calibration, nodes: Sequence[NodeFields], racks: Sequence[RackFields]) -> list[Problem]:
-    """Measurements of unknown nodes and racks, and repeated ones."""
+    """Return a problem for each measurement of an unknown node or rack, and for each repeated measurement."""
     nodes_measured = [node.name for node in calibration.nodes]
     racks_measured = [rack.name for rack in calibration.racks]
     return [
@@ -123,7 +126,7 @@ def _strange_names(kind: str, measured: Sequence[str], known: Sequence[str]) -> 
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], path: Path) -> Problem:
-    """The problem of an unknown name, with the known names and the nearest."""
+    """Return the problem of an unknown name, with the known names and the nearest one."""
     names = list(known)
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     return Problem(
@@ -181,13 +184,13 @@ def _in_rate(rate: float | None, path: Path) -> Iterator[Problem]:
 
 
 def _in_hosts(nodes: Sequence[NodeFields], launcher: str) -> Iterator[Problem]:
-    """Nodes on one host would share its network interface. That is allowed only where all ranks run on this machine."""
+    """Yield problems of hosts. Nodes may share a host, and so its interface, only if all ranks run on this machine."""
     owners: dict[str, str] = {}
     is_shared = launcher in LAUNCHERS and shares_loopback(launcher)
     for position, node in enumerate(nodes):
         path: Path = ("nodes", position, "host")
         if not _WORD.fullmatch(node.host):
-            # A host that is left out is the name, which has been checked already.
+            # A host that is left out is the node's name, which has been checked already.
             if node.host != node.name:
                 yield Problem(what=f"{node.host!r} is no host", rule=_HOST_RULE, path=path)
         elif owners.get(node.host, node.name) != node.name and not is_shared:

@@ -1,10 +1,10 @@
 """Consent to what files ask for: running a program, contacting a machine, writing to a storage.
 
-The user's own wish is what the user types on the command line: a task `FILE.py`, a cluster file with all that it says,
-a storage. What a file names by itself needs consent: the cluster in a bundle; the task, the cluster and the storage of
-a study that is resumed. Each of these is a `FileAction`, and `require` asks for it before it is done. An action that
-this user once typed is remembered and not asked for again. Strategies, models, records and rankers are data: nothing
-of them is ever run.
+Whatever the user types on the command line is the user's own wish: a task `FILE.py`, a cluster file with all its
+contents, a storage. Whatever only a file names needs consent: the cluster in a bundle; the task, the cluster and the
+storage of a study that is resumed. Each of these is a `FileAction`, and `require` asks the user before it is done. An
+action that this user once typed is remembered and not asked for again. Strategies, models, records and rankers are
+data: no part of them is ever run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAction:
-    """An action that a file asks for: the file and the place in it, what would be done, and with what.
+    """An action that a file asks for: `file` and the `place` in it, `what` would be done, and the `value` to do it with.
 
-    Two actions of the same `what` and `value` do the same.
+    Two actions with the same `what` and `value` do the same.
     """
 
     file: str
@@ -43,7 +43,7 @@ class FileAction:
 
     @property
     def key(self) -> str:
-        """The hash that is remembered. The file has no part in it: a copy of a bundle is as good as the bundle."""
+        """The hash that is remembered. It does not depend on the file, so a copy of a bundle counts as the bundle."""
         return jsonio.content_hash([self.what, self.value], length=32)
 
     def __str__(self) -> str:
@@ -52,42 +52,42 @@ class FileAction:
         return f"{self.place}: {self.what}: {shown}"
 
     def problem(self) -> Problem:
-        """The problem to report where no user can be asked."""
+        """Return the problem to report if no user can be asked."""
         return Problem(what=str(self), rule=RULE, hint=HINT, file=self.file, line=1)
 
 
 Consent = Callable[[Sequence[FileAction]], None]
-"""Asks the user about actions; returns where they may be done, and raises where not."""
+"""Asks the user about actions; returns if they may be done, and raises an error if not."""
 
 
 def refuse(actions: Sequence[FileAction]) -> None:
-    """The consent of a process that cannot ask."""
+    """Refuse all actions by raising InputError: the consent of a process that cannot ask the user."""
     raise InputError([action.problem() for action in actions])
 
 
 def agree(_actions: Sequence[FileAction]) -> None:
-    """The consent of a user who has said so before (`--trust`)."""
+    """Allow all actions: the consent of a user who has given `--trust`."""
 
 
 def unconfirmed(actions: Sequence[FileAction]) -> list[FileAction]:
-    """The actions that this user has never typed."""
+    """Return the actions that this user has never typed."""
     known = consent_memory.recall() if actions else frozenset()
     return [action for action in actions if action.key not in known]
 
 
 def require(actions: Sequence[FileAction], consent: Consent) -> None:
-    """Return only with consent to all actions."""
+    """Ask for consent to the actions that this user has never typed; `consent` raises an error if it is not given."""
     if asked := unconfirmed(actions):
         consent(asked)
 
 
 def remember(actions: Sequence[FileAction]) -> None:
-    """Remember actions that the user typed, so that files that name them need no consent."""
+    """Remember actions that the user typed, so that they need no consent when a file names them."""
     consent_memory.remember(action.key for action in actions)
 
 
 def cluster_actions(cluster: ClusterSpec, *, file: str, place: str = "cluster") -> list[FileAction]:
-    """The actions of a launch on a cluster: programs that run, and machines that are reached."""
+    """Return the actions of a launch on a cluster: programs that run, and machines that are reached."""
     return [
         FileAction(file=file, place=f"{place}.{field}" if place else field, what=what, value=value)
         for field, what, value in _of_cluster(cluster)
@@ -95,7 +95,7 @@ def cluster_actions(cluster: ClusterSpec, *, file: str, place: str = "cluster") 
 
 
 def task_actions(target: str, *, file: str, place: str = "task") -> list[FileAction]:
-    """The action of running a task's Python file; none where the target names a model spec."""
+    """Return the action of running a task's Python file; none if the target names a model spec."""
     if not is_task(target):
         return []
     path = os.path.realpath(task_path(target))
@@ -103,7 +103,10 @@ def task_actions(target: str, *, file: str, place: str = "task") -> list[FileAct
 
 
 def storage_actions(url: str | None, *, file: str, place: str = "storage", is_written: bool = True) -> list[FileAction]:
-    """The action of using a storage outside the study's folder. Files of records that are only read are data."""
+    """Return the action of using a storage outside the study's folder.
+
+    A file of records that is only read is data and needs no consent.
+    """
     is_file = url is None or "://" not in url or url.startswith("sqlite")
     if url is None or (is_file and not is_written):
         return []
@@ -112,7 +115,7 @@ def storage_actions(url: str | None, *, file: str, place: str = "storage", is_wr
 
 
 def link_action(path: Path, *, file: str, place: str) -> FileAction:
-    """The action of writing through a link in a study's folder."""
+    """Return the action of writing through a link in a study's folder."""
     return FileAction(file=file, place=place, what="this would be written to, through a link", value=str(path))
 
 
@@ -132,7 +135,7 @@ def _of_cluster(cluster: ClusterSpec) -> Iterator[tuple[str, str, str]]:
 
 
 def _program(cluster: ClusterSpec) -> str:
-    """The Python of the ranks. A path on this machine is made absolute: a relative one depends on the folder."""
+    """Return the Python of the ranks. A path on this machine is made absolute: a relative one depends on the folder."""
     program = str(cluster.python)
     is_path = cluster.is_one_machine and "/" in program
     return str(Path(program).absolute()) if is_path else program

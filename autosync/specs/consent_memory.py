@@ -1,7 +1,7 @@
-"""The actions that this user once consented to, as hashes in the user's own state folder.
+"""The actions that this user once typed, as hashes in the user's own state folder.
 
-A study or a bundle cannot bring its own consent along: the file is read only where this user alone could have written
-it. Where there is no state folder (no HOME, nothing writable) nothing is remembered, and the user is asked.
+A study or a bundle cannot bring its own consent along: the file is read only if nobody but this user could have written
+it. Without a state folder (no HOME, nothing writable) nothing is remembered, and the user is asked.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from autosync import jsonio
 SCHEMA = "autosync.trusted/1"
 STATE_VARIABLE = "XDG_STATE_HOME"
 MAX_REMEMBERED = 4096
-"""The oldest hashes beyond this number are forgotten, and the user is asked again."""
+"""The number of hashes that are kept. Older ones are forgotten, and the user is asked again."""
 _MAX_BYTES = 1 << 20
 
 
 def trusted_file() -> Path | None:
-    """The file of hashes; None where this user has no state folder."""
+    """Return the file of hashes, or None if this user has no state folder."""
     given = os.environ.get(STATE_VARIABLE, "")
     if given.startswith("/"):
         return Path(given) / "autosync" / "trusted.json"
@@ -36,13 +36,13 @@ def trusted_file() -> Path | None:
 
 
 def recall() -> frozenset[str]:
-    """The remembered hashes; none where other users could have written the file, or where it is malformed."""
+    """Return the remembered hashes; none if other users could have written the file, or if it is malformed."""
     path = trusted_file()
     return frozenset() if path is None else frozenset(_read(path))
 
 
 def remember(hashes: Iterable[str]) -> None:
-    """Add hashes. Does nothing where that is not possible."""
+    """Add hashes to the file. Does nothing if the file cannot be written."""
     new = list(dict.fromkeys(hashes))
     path = trusted_file()
     if not new or path is None or set(new) <= recall():
@@ -52,13 +52,13 @@ def remember(hashes: Iterable[str]) -> None:
         with _alone(path):
             kept = list(dict.fromkeys([*_read(path), *new]))[-MAX_REMEMBERED:]
             jsonio.write_json(path, {"schema": SCHEMA, "hashes": kept})
-            # Whatever the umask: a file that other users may write is not trusted.
+            # Set without regard to the umask: a file that other users may write is not trusted.
             path.chmod(0o600)
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """A lock, so that two processes can add hashes at the same time."""
+    """Hold a lock during the block, so that two processes can add hashes at the same time."""
     with path.with_name("lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -66,7 +66,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _read(path: Path) -> list[str]:
     try:
-        # Do not wait where the file was replaced by a FIFO.
+        # Do not wait if the file was replaced by a FIFO.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return []

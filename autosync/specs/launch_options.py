@@ -13,8 +13,8 @@ _STRICT: Any = {"extra": "forbid", "strict": True}
 class RayOptions:
     """The Ray cluster, and the resources of each bundle of the placement group.
 
-    Without `resources` a worker's bundle has a CPU for each device, and also a GPU where the backend is nccl. `pinned`
-    nodes are those that the hosts of the file name. Otherwise Ray places each node anywhere, on a machine of its own.
+    Without `resources`, a worker's bundle has a CPU for each device, and also a GPU if the backend is nccl. With
+    `pinned`, each node is placed on the host that the file names; otherwise Ray chooses the machines by `strategy`.
     """
 
     __pydantic_config__ = _STRICT
@@ -29,8 +29,8 @@ class RayOptions:
 class KubernetesOptions:
     """The pods that stand for nodes.
 
-    `container` and `pod` are more fields of the container and of the pod in Kubernetes. `pinned` pods run on the
-    machines that the hosts of the file name; others on any, each on a machine of its own.
+    `container` and `pod` are further fields of the container and of the pod in Kubernetes. With `pinned`, pods run on
+    the hosts that the file names; otherwise on any machines, but each pod on a separate machine.
     """
 
     __pydantic_config__ = _STRICT

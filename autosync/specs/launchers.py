@@ -1,7 +1,7 @@
-"""The launchers by name, and what each says of the machines that it starts ranks on.
+"""The launchers by name, and the properties that each declares of the machines where it starts ranks.
 
 The classes live in `autosync.launchers`, above this package, or in packages of third parties (entry-point group
-`autosync.launchers`). They are imported when a cluster is asked about its launcher.
+`autosync.launchers`). They are imported when the properties of a launcher are used.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class LauncherTraits(Protocol):
     """All ranks run on this machine and share its processors and memory."""
 
     is_emulated: bool
-    """The network between the nodes is emulated; its rates are those of the cluster file."""
+    """The network between the nodes is emulated, with the rates of the cluster file."""
 
     way: str
-    """How other machines are reached, in messages: `by ssh`. Empty where all ranks run on this machine."""
+    """How other machines are reached, in messages: `by ssh`. Empty if all ranks run on this machine."""
 
     default_python: str
-    """The Python of the ranks where the cluster file names none."""
+    """The Python of the ranks if the cluster file names none."""
 
 
 def launcher_traits(name: str) -> LauncherTraits:
-    """The properties of the launcher called `name`; UnknownNameError lists the known names."""
+    """Return the properties of the launcher called `name`; raise UnknownNameError with the known names if unknown."""
     launcher: LauncherTraits = LAUNCHERS.get(name)()
     return launcher
 

@@ -1,4 +1,4 @@
-"""Names of links in output: interfaces of nodes, uplinks of racks, and the inside of nodes."""
+"""The names that output gives to links: interfaces of nodes, uplinks of racks, and links inside nodes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ Direction = Literal["out", "in"]
 
 
 def interface_name(node: str, direction: Direction) -> str:
-    """One direction of a node's network interface."""
+    """Return the name of one direction of a node's network interface."""
     return f"interface of {node}, {direction}"
 
 
 def uplink_name(rack: str, direction: Direction) -> str:
-    """One direction of a rack's uplink, seen from the rack."""
+    """Return the name of one direction of a rack's uplink, seen from the rack."""
     return f"uplink of rack {rack}, {direction}"
 
 
 def inside_name(node: str, rank: int | None = None) -> str:
-    """The link between the ranks of a node; with a rank, the direction out of that rank."""
+    """Return the name of the link between the ranks of a node; with `rank`, of the direction out of that rank."""
     return f"inside of {node}" if rank is None else f"inside of {node}, from rank {rank}"
 
 
 def busy_in_words(link: str, busy_share: float) -> str:
-    """The load of a link: `uplink of rack r1, out: 98% busy`."""
+    """Describe the load of a link: `uplink of rack r1, out: 98% busy`."""
     return f"{link}: {min(busy_share, 1.0):.0%} busy"

@@ -1,8 +1,9 @@
 """The model spec: a model as data, without its code.
 
-It has the model's variables, which must be synchronised, with the order in which they are used and become ready; and
-the compute timeline of one step. Plans depend on the variables alone, whose orders are integers. Simulators and replay
-use the seconds of the timeline. So two profiles of one model on different devices make the same plans.
+It has the variables, which must be synchronised, with the order in which they are used and in which their gradients
+become ready; and the compute timeline of one step. Plans depend only on the variables and these orders, which are
+integers; simulators and replay use the seconds of the timeline. So two profiles of one model on different devices make
+the same plans.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Variable:
 
     `use` is the position of its first use in the forward pass, counted over all variables; variables of one module have
     the same `use`. `ready` is the position at which its gradient is complete in the backward pass. A tied weight is one
-    variable: it is used at its first use and ready at its last contribution. `aliases` are its other names.
+    variable: `use` is its first use, and `ready` its last contribution. `aliases` are its other names.
 
     `kind` is the form of its gradient: any (`dense`); rows (`embedding`, with the mean and the largest number of
     distinct rows that a rank touches in a step); or a product of two factors with `factor_rows` rows (`linear`; the
     gradient is outputsᵀ · inputs). A tied weight has no factors. `sparse`: torch makes the gradient a sparse tensor,
-    as for `nn.Embedding(sparse=True)`; only embeddings have such gradients. `idle`: it got no gradient in the profiled
-    steps and may get one in others.
+    as for `nn.Embedding(sparse=True)`; only embeddings have such gradients. `idle`: the variable got no gradient in the
+    profiled steps and may get one in others.
     """
 
     __pydantic_config__ = STRICT
@@ -102,7 +103,8 @@ class Variable:
 class Untrained:
     """A parameter that is not synchronised.
 
-    `frozen` needs no gradient, `unused` got none in the profiled steps, `empty` has no elements.
+    The reason is `frozen` if it needs no gradient, `unused` if it got none in the profiled steps, and `empty` if it has
+    no elements.
     """
 
     __pydantic_config__ = STRICT
@@ -117,8 +119,8 @@ class Untrained:
 class Segment:
     """A stretch of compute in one module: forward, backward or optimizer.
 
-    `variables` are those that it uses (forward), whose gradients are complete at its end (backward), or that it updates
-    (optimizer). A module that is called twice has two segments.
+    `variables` are the variables that it uses (forward), whose gradients are complete at its end (backward), or that it
+    updates (optimizer). A module that is called twice has two segments.
     """
 
     __pydantic_config__ = STRICT
@@ -137,10 +139,10 @@ class Profiled:
     """The quality of measured times.
 
     `low_seconds` to `high_seconds` is the 95 % interval of the compute time of one optimizer step, from `num_steps`
-    steps; both are None where these are too few. `other_cpu_share` is the share of processor time that other programs
-    used; `waited_share` is the share of time in which threads of the profile waited for a processor; None where
-    unknown, as on a GPU. The flag `busy_machine` means that one of them is too large, `unsteady` that the interval is
-    too wide.
+    steps; both are None if these are too few. `other_cpu_share` is the share of processor time that other programs
+    used; `waited_share` is the share of time in which threads of the profile waited for a processor; both are None if
+    unknown, as on a GPU. The flag `busy_machine` means that one of these shares is too large, `unsteady` that the
+    interval is too wide.
     """
 
     __pydantic_config__ = STRICT
@@ -165,7 +167,7 @@ class Profiled:
                 raise ValueError(f"{share} is no share (0 to 1)")
 
     def dilated(self, factor: float) -> Profiled:
-        """The same for times that are `factor` times as long."""
+        """Return the same quality for times that are `factor` times as long."""
         if self.low_seconds is None or self.high_seconds is None:
             return self
         return replace(self, low_seconds=self.low_seconds * factor, high_seconds=self.high_seconds * factor)
@@ -175,8 +177,8 @@ class Profiled:
 class Timeline:
     """The compute of one step on one device, in order, without communication. `source` is the origin of the times.
 
-    With gradient accumulation, `forward` and `backward` are those of one microstep; see `ModelSpec.step_seconds`.
-    `profiled` is None where times were computed, or measured by a version that did not record their quality.
+    With gradient accumulation, `forward` and `backward` are the passes of one microstep; see `ModelSpec.step_seconds`.
+    `profiled` is None if times were computed, or measured by a version that did not record their quality.
     """
 
     __pydantic_config__ = STRICT
@@ -191,11 +193,11 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Compute time of one microstep and the update."""
+        """The compute time of one microstep and the update."""
         return sum(segment.seconds for segment in (*self.forward, *self.backward, *self.optimizer))
 
     def dilated(self, factor: float) -> Timeline:
-        """The timeline with times that are `factor` times as long."""
+        """Return the timeline with times that are `factor` times as long."""
 
         def slow(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
             return tuple(replace(segment, seconds=segment.seconds * factor) for segment in segments)
@@ -215,8 +217,8 @@ class OptimizerSpec:
 
     `elementwise`: the update of each element depends on that element alone (SGD, Adam, AdamW …), so parts and shards
     can be updated separately. `per_variable`: the update of a variable depends on that variable alone, so it can be
-    updated as soon as its gradient is there; None in older files, where only `elementwise` is known. `sparse`: it takes
-    sparse gradients. `state_slots`: the tensors of state for each parameter.
+    updated as soon as its gradient is ready; None in older files, which give only `elementwise`. `sparse`: the
+    optimizer takes sparse gradients. `state_slots`: the number of state tensors for each parameter.
     """
 
     __pydantic_config__ = STRICT
@@ -235,7 +237,7 @@ class OptimizerSpec:
 
     @property
     def updates_apart(self) -> bool:
-        """Whether each variable can be updated separately; false where that is unknown."""
+        """Whether each variable can be updated separately; false if that is unknown."""
         return self.elementwise or bool(self.per_variable)
 
 
@@ -278,7 +280,7 @@ class ModelSpec:
         self._check_timeline(names)
 
     def _check_timeline(self, names: set[str]) -> None:
-        """A timeline has every variable, in the order that plans are made for."""
+        """Raise ValueError unless the timeline has every variable, in the order that plans are made for."""
         timeline = self.timeline
         for segment in (*timeline.forward, *timeline.backward, *timeline.optimizer):
             unknown = set(segment.variables) - names
@@ -299,31 +301,31 @@ class ModelSpec:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all dense gradients."""
+        """The bytes of all gradients in dense form."""
         return sum(variable.num_bytes for variable in self.variables)
 
     @property
     def num_parameters(self) -> int:
-        """Trainable parameters, including those without a gradient."""
+        """The number of elements of trainable parameters, including parameters without a gradient."""
         idle = sum(math.prod(u.shape) for u in self.untrained if u.reason == "unused")
         return sum(variable.num_elements for variable in self.variables) + idle
 
     @property
     def step_seconds(self) -> float:
-        """Compute time of one optimizer step: all its microsteps and the update."""
+        """The compute time of one optimizer step: all its microsteps and the update."""
         microstep = sum(segment.seconds for segment in (*self.timeline.forward, *self.timeline.backward))
         return self.accumulation_steps * microstep + sum(segment.seconds for segment in self.timeline.optimizer)
 
     def variable(self, name: str) -> Variable:
-        """The variable of that name."""
+        """Return the variable of that name."""
         return variables_by_name(self)[name]
 
     def dilated(self, factor: float) -> ModelSpec:
-        """The model with compute times that are `factor` times as long; bytes stay."""
+        """Return the model with compute times that are `factor` times as long and the same bytes."""
         return replace(self, name=f"{self.name}@x{factor:g}", timeline=self.timeline.dilated(factor))
 
     def fingerprint(self) -> str:
-        """A hash of all that plans depend on; not of times and notes."""
+        """Return a hash of everything that plans depend on, without times and notes."""
         return _fingerprint(self)
 
 
@@ -346,7 +348,7 @@ def _check_order(what: str, segments: tuple[Segment, ...], order: Mapping[str, i
 
 @functools.lru_cache(maxsize=256)
 def variables_by_name(model: ModelSpec) -> Mapping[str, Variable]:
-    """The variables of a model by name."""
+    """Return the variables of a model by name."""
     return {variable.name: variable for variable in model.variables}
 
 

@@ -1,7 +1,7 @@
-"""Reads and writes model specs: files, the specs that ship with autosync, and dilated ones.
+"""Reads and writes model specs: files, the specs that ship with autosync, and specs with dilated times.
 
-`load_model` takes the MODEL of commands: a spec file or the name of a shipped spec, either with `@x4` for compute that
-takes four times as long. `model_of` also takes a task and profiles it.
+`load_model` takes the MODEL argument of commands: a spec file or the name of a shipped spec. Either may end in `@x4`,
+for compute that takes four times as long. `model_of` also takes a task and profiles it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from autosync.specs.task_file import is_task
 
 _DILATION = re.compile(r"(?P<base>.+)@(?P<factor>[^@/]*)", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
-# Words that some YAML reader does not take for a string.
+# Words that some YAML readers do not take for strings.
 _TAKEN_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def load_model(target: str) -> ModelSpec:
-    """The model spec of a file, or the shipped one of that name; `@x4` dilates its compute."""
+    """Read the model spec of a file, or the shipped spec of that name; `@x4` makes its compute times 4 times as long."""
     base, factor = split_dilation(target)
     if is_task(base):
         hint = f"autosync profile {base} -o {Path(base.partition('.py')[0]).name}.yaml"
@@ -38,7 +38,7 @@ def load_model(target: str) -> ModelSpec:
 
 
 def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
-    """The model spec of any target; a task is profiled now, on the device."""
+    """Return the model spec of any target; a task is profiled now, on the device."""
     base, factor = split_dilation(target)
     if not is_task(base):
         return load_model(target)
@@ -51,7 +51,7 @@ def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
 
 
 def save_model(model: ModelSpec, path: Path | str) -> None:
-    """Write a model spec as YAML, or as JSON where the file name ends in .json."""
+    """Write a model spec as YAML, or as JSON if the file name ends in .json."""
     if Path(path).suffix.lower() == ".json":
         documents.write(path, dump_model(model))
     else:
@@ -59,17 +59,20 @@ def save_model(model: ModelSpec, path: Path | str) -> None:
 
 
 def dump_model(model: ModelSpec) -> dict[str, Any]:
-    """The fields of a model spec file."""
+    """Return the fields of a model spec file."""
     return documents.dump(model, kind=SCHEMA_KIND, version=SCHEMA_VERSION)
 
 
 def format_model(model: ModelSpec) -> str:
-    """A model spec as YAML with one line for each variable and segment."""
+    """Format a model spec as YAML with one line for each variable and segment."""
     return "".join(f"{line}\n" for line in _block(dump_model(model), indent=""))
 
 
 def split_dilation(target: str) -> tuple[str, float | None]:
-    """`resnet50@x4` -> `("resnet50", 4.0)`; `(target, None)` without dilation, or where a file has that name."""
+    """Split `resnet50@x4` into `("resnet50", 4.0)`.
+
+    Returns `(target, None)` if the target has no dilation or names an existing file.
+    """
     match = _DILATION.fullmatch(target)
     if match is None or Path(target).exists():
         return target, None
@@ -108,7 +111,7 @@ def _find(name: str) -> Path:
 
 
 def shipped_models() -> dict[str, Path]:
-    """The model specs that ship with the package, by name."""
+    """Return the files of the model specs that ship with the package, by name."""
     folder = Path(str(resources.files("autosync.configs"))) / "models"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 

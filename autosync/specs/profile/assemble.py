@@ -1,7 +1,8 @@
-"""Assembles a model spec from recorded steps. Pure: the same records make the same spec.
+"""Assembles a model spec from recorded steps. The same records always make the same spec.
 
 Orders are facts of the program and come from one step. Times are medians over steps that did the same things. The
-number of measured steps depends on how steady they are, so plans depend only on a fixed number of first steps.
+number of measured steps depends on how steady they are; so that plans do not depend on it, everything except the times
+comes from a fixed number of first steps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autosync.specs.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledStep:
-    """One optimizer step: its microsteps, the time of the update, and the distinct rows that it touched."""
+    """One optimizer step: its microsteps, the time of the update, and the number of distinct rows that it touched."""
 
     microsteps: tuple[Microstep, ...]
     update_seconds: float
@@ -39,9 +40,9 @@ class ProfiledStep:
 class ProfileRecords:
     """All records of a task.
 
-    `facts` is the step in which autograd was asked for the order of uses. Only the times of `later` steps count.
-    `sparse` names the gradients that were sparse tensors. `load` is the load of the machine while times were measured;
-    None where they were computed.
+    `facts` is the step in which autograd was asked for the order of uses. Of `later` steps, only the times are used.
+    `sparse` names the variables whose gradients were sparse tensors. `load` is the load of the machine while times were
+    measured; None if times were computed.
     """
 
     structure: ModelStructure
@@ -58,12 +59,12 @@ class ProfileRecords:
 
     @property
     def timed(self) -> tuple[ProfiledStep, ...]:
-        """All steps whose times count."""
+        """All steps whose times are used."""
         return self.steps + self.later
 
 
 def assemble(task: Task, records: ProfileRecords) -> ModelSpec:
-    """The model spec of a task from its records."""
+    """Build the model spec of a task from its records."""
     structure = records.structure
     trained = [name for name, parameter in structure.parameters.items() if parameter.requires_grad]
     microsteps = [m for step in records.steps for m in step.microsteps]
@@ -118,7 +119,7 @@ def assemble(task: Task, records: ProfileRecords) -> ModelSpec:
 
 
 def _ready_order(microsteps: Sequence[Microstep], notes: list[str]) -> list[str]:
-    """The order in which gradients become ready; if a variable becomes ready several times, the last one counts."""
+    """Return the order in which gradients become ready; of a variable that becomes ready several times, the last counts."""
     orders = [list(reversed(dict.fromkeys(reversed(m.ready)))) for m in microsteps]
     order = orders[-1]
     if any(other != order for other in orders):
@@ -136,7 +137,10 @@ def _ready_order(microsteps: Sequence[Microstep], notes: list[str]) -> list[str]
 
 
 def _idle(structure: ModelStructure, ready: Sequence[str], notes: list[str]) -> list[str]:
-    """Trainable parameters without a gradient. They are synchronised too: other batches may take another branch."""
+    """Return trainable parameters without a gradient.
+
+    They are synchronised too, because other batches may take another branch of the model.
+    """
     idle = [
         name
         for name, parameter in structure.parameters.items()
@@ -151,7 +155,10 @@ def _idle(structure: ModelStructure, ready: Sequence[str], notes: list[str]) -> 
 
 
 def _use_positions(records: ProfileRecords, ready: Iterable[str]) -> dict[str, int]:
-    """The call at which each variable is first needed: of its own module, or of an earlier one that accesses it."""
+    """Return the module call at which each variable is first needed.
+
+    It is the first call of the variable's own module, or of an earlier module that uses the variable.
+    """
     microstep = records.facts.microsteps[-1]
     structure = records.structure
     first_call: dict[str, int] = {}
@@ -204,7 +211,7 @@ def _variable(records: ProfileRecords, name: str, *, use: int, ready: int, notes
 
 
 def dtype_name(dtype: object) -> str:
-    """`torch.float32` -> `float32`."""
+    """Return the short name of a type: `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -214,7 +221,10 @@ def _is_embedding_weight(records: ProfileRecords, name: str) -> bool:
 
 
 def _factor_rows(records: ProfileRecords, name: str) -> int | None:
-    """Rows of the factors of a linear layer's weight that is used once in each microstep; else None."""
+    """Return the number of rows of a gradient's factors, or None if the gradient has none.
+
+    Only the weight of a linear layer that is used once in each microstep has factors.
+    """
     structure = records.structure
     owner = structure.owners[name]
     if structure.aliases[name] or getattr(structure.modules[owner], "weight", None) is not structure.parameters[name]:
@@ -261,7 +271,7 @@ _IDLE_WORDS = {
 def _describe_sharing(
     structure: ModelStructure, microstep: Microstep, variables: Sequence[Variable], notes: list[str]
 ) -> None:
-    """Notes on tied weights, modules that are called again, and uses that autograd hides."""
+    """Add notes about tied weights, modules that are called again, and uses that autograd hides."""
     for variable in variables:
         if variable.aliases:
             notes.append(f"{variable.name} is tied with {', '.join(variable.aliases)}")
@@ -284,7 +294,7 @@ def _idle_parameters(structure: ModelStructure, variables: Sequence[Variable]) -
 
 
 def _forward(records: ProfileRecords, positions: Mapping[str, int], ready: Sequence[str]) -> tuple[Segment, ...]:
-    # Positions refer to these calls. Only microsteps with the same calls count.
+    # Positions refer to these calls, so only microsteps with the same calls are used.
     known = records.facts.microsteps[-1]
     alike = [m for step in records.timed for m in step.microsteps if m.modules == known.modules] or [known]
     seconds = medians([m.forward_seconds for m in alike])
@@ -320,7 +330,7 @@ def _backward(records: ProfileRecords, last: Microstep, ready: Sequence[str]) ->
 
 
 def _optimizer(records: ProfileRecords, variables: Sequence[Variable]) -> tuple[Segment, ...]:
-    """The time of the update, split over modules by the elements that it updates."""
+    """Return a segment for each module: the time of the update, split by the number of updated elements."""
     total = statistics.median(step.update_seconds for step in records.timed)
     elements: dict[str, float] = {}
     owned: dict[str, list[str]] = {}
@@ -342,12 +352,12 @@ def _num_updated(records: ProfileRecords, variable: Variable) -> float:
 
 
 def medians(rows: Sequence[Sequence[float]]) -> list[float]:
-    """The median of each column, scaled so that they add up to the median of the row sums."""
+    """Return the median of each column, scaled so that the medians add up to the median of the row sums."""
     columns = [statistics.median(column) for column in zip(*rows, strict=True)]
     whole, parts = statistics.median(sum(row) for row in rows), sum(columns)
     return [column * whole / parts for column in columns] if parts > 0 else columns
 
 
 def round_time(seconds: float) -> float:
-    """Four digits: no clock is more precise."""
+    """Round to four digits: no clock is more precise."""
     return float(f"{seconds:.4g}")

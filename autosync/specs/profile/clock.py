@@ -1,7 +1,7 @@
 """Clocks for profiling: the wall clock for CPUs, events of the device for CUDA.
 
-A clock marks moments and later returns the time between them, because a GPU reaches a moment after the host.
-`computed_clock` has a third clock, which computes its time.
+A clock marks moments and returns the times between them later, because a GPU reaches a moment later than the host.
+`computed_clock` has a third clock, which computes its times.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Clock(Protocol):
     """Marks moments in the order of work; used by one thread at a time."""
 
     def mark(self) -> Any:
-        """Mark this moment. Cheap; never waits."""
+        """Mark this moment. This is cheap and never waits."""
 
     def seconds(self, marks: Sequence[Any]) -> list[float]:
-        """The seconds between each mark and the next. May wait for the device."""
+        """Return the seconds between each mark and the next. May wait for the device."""
 
 
 class HostClock:
@@ -35,7 +35,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Events on the current stream: the time at which the GPU reaches them."""
+    """A clock for a GPU: it records events on the current stream, which the GPU reaches in the order of its work."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

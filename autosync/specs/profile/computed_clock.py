@@ -1,10 +1,11 @@
 """A clock that computes its time: the model runs on torch's `meta` device, where tensors have shapes and no values.
 
-Each operation adds its computed time, forward and backward alike. So the recorder that measures real devices also tells
-how long each module would take on a device that is not here. Orders are the same as on any device.
+Each operation adds its computed time, in the forward and in the backward pass. So the recorder that measures real
+devices can also tell how long each module would take on a device that this machine lacks. Orders are the same as on any
+device.
 
 Tensors on `meta` have no values, but the rows that an embedding touches depend on values. Integer tensors are small, so
-the clock keeps a shadow of each with its values, and repeats operations on integers there.
+the clock keeps a shadow of each, a copy with values, and repeats operations on integers with the shadows.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from autosync.specs.profile.device_rates import DeviceRate
 
 META = torch.device("meta")
-# They read the rows that they look up, not the whole table.
+# These operations read the rows that they look up, not the whole table.
 _LOOKUPS = {"aten::embedding", "aten::_embedding_bag", "aten::index_select", "aten::gather"}
-# These touch no memory, although they are no views.
+# These operations touch no memory, although they are no views.
 _FREE = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::detach", "aten::_unsafe_view"}
 
 
@@ -46,7 +47,7 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [end - start for start, end in itertools.pairwise(marks)]
 
     def to_meta(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor without values; the clock keeps those of integers."""
+        """Return the tensor without values on `meta`; the clock keeps the values of integers."""
         moved = tensor.to(META)
         if _has_shadow(tensor):
             self._shadows[moved] = tensor
@@ -65,7 +66,7 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     setattr(module, name, self.to_meta(buffer))
 
     def values(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The values of an integer tensor, if they are known."""
+        """Return the values of an integer tensor, or None if they are unknown."""
         if tensor.device != META:
             return tensor
         found: torch.Tensor | None = self._shadows.get(tensor)
@@ -89,7 +90,7 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._now += self._rate.seconds(operations, num_bytes)
 
     def _shadow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Repeat the operation on values where all of them are known and the result has integers."""
+        """Repeat the operation on values if the values of all its inputs are known and its results are integers."""
         results = list(_tensors(result))
         if not results or not all(_has_shadow(tensor) for tensor in results):
             return
@@ -117,6 +118,6 @@ def _has_shadow(tensor: torch.Tensor) -> bool:
 
 def _num_bytes(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided:
-        # Sparse: its rows are counted where they are made, as a dense tensor.
+        # The rows of a sparse tensor are counted when they are made, as a dense tensor.
         return 0
     return math.prod(tensor.shape) * tensor.element_size()

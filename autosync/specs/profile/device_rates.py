@@ -1,6 +1,6 @@
-"""Devices by name: the rates of their data sheets, and the share of them that training sustains.
+"""Devices by name: the rates of their data sheets, and the shares of these rates that training sustains.
 
-Computed times are no measurements, and every spec made from them says so. They serve where the device is not at hand:
+Computed times are no measurements, and every spec made from them says so. They are for devices that are not available:
 the proportions between modules come from operation counts, the scale from the data sheet.
 """
 
@@ -15,7 +15,10 @@ from autosync.errors import InputError, UnknownNameError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRate:
-    """A device's peak rates (float32 without tensor cores; memory) and the shares of them that training sustains."""
+    """The peak rates of a device, and the shares of these that training sustains.
+
+    `peak_operations` is for float32 without tensor cores, `peak_bytes` for the memory; both are per second.
+    """
 
     name: str
     peak_operations: float
@@ -32,14 +35,14 @@ class DeviceRate:
                 raise InputError(f"{share} is no share", rule="above 0, at most 1")
 
     def seconds(self, operations: float, num_bytes: float) -> float:
-        """The time of an operation: the longer of arithmetic and memory access."""
+        """Return the time of an operation: of its arithmetic or of its memory access, whichever is longer."""
         return max(
             operations / (self.peak_operations * self.operations_share),
             num_bytes / (self.peak_bytes * self.bytes_share),
         )
 
     def describe(self) -> str:
-        """The note of a timeline about its computed times."""
+        """Return the note that a timeline gives about its computed times."""
         return (
             "computed, not measured: per operation the larger of its floating-point operations at "
             f"{self.operations_share:.0%} of {self.peak_operations / 1e12:g} TFLOP/s and its bytes at "
@@ -62,7 +65,7 @@ DEFAULT_RATE = "NVIDIA T4"
 
 
 def device_rate(name: str) -> DeviceRate:
-    """The device of that name; `T4` also names `NVIDIA T4`."""
+    """Return the device of that name; `T4` also names `NVIDIA T4`."""
     wanted = name.casefold()
     found = [
         rate for known, rate in RATES.items() if wanted in (known.casefold(), known.casefold().removeprefix("nvidia "))

@@ -1,7 +1,7 @@
-"""Reads autograd's graph of a step: the operations that used each parameter, the first use, and the rows.
+"""Reads autograd's graph of a step: the operations that used each parameter, its first use, and the rows looked up.
 
 Module hooks see only calls of modules. The graph of the loss shows every use, also of a weight that another module's
-code uses (a word embedding as output layer), and it tells dense gradients from sparse ones.
+code uses (a word embedding as output layer), and it distinguishes look-ups of rows from dense uses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-# These pass a weight on in another shape or precision: an operation on their result uses the weight.
+# These operations pass a weight on in another shape or precision: an operation on their result uses the weight.
 _HANDED_ON = {"TBackward0", "TransposeBackward0", "ToCopyBackward0"}
 _EMBEDDINGS = {"EmbeddingBackward0", "EmbeddingBagBackward0"}
 
@@ -21,8 +21,9 @@ _EMBEDDINGS = {"EmbeddingBackward0", "EmbeddingBagBackward0"}
 class ParameterUses:
     """The uses of one parameter in one microstep.
 
-    `operations` are their names in autograd. `first_sequence` orders the first use among all records. `ids` are the
-    rows that embedding operations looked up, each with its padding row (-1: none).
+    `operations` are autograd's names of the operations that use it. `first_sequence` is the position of the first use
+    among autograd's records. `ids` are the rows that each embedding operation looked up, with the operation's padding
+    row (-1: none).
     """
 
     operations: tuple[str, ...]
@@ -41,9 +42,9 @@ class ParameterUses:
 
 
 def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, ParameterUses]:
-    """The uses of each parameter, by name. `names` maps the `id` of a parameter to its name.
+    """Return the uses of each parameter, by name. `names` maps the `id` of a parameter to its name.
 
-    Parameters whose use hides in a custom autograd function are missing (reentrant checkpointing, a compiled graph).
+    Parameters whose use is hidden in a custom autograd function are missing (reentrant checkpointing, a compiled graph).
     """
     users = _users(loss.grad_fn)
     uses = {}
@@ -61,12 +62,12 @@ def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, Paramet
 
 
 def sequence_of(node: Any) -> int:
-    """The position of a node in autograd's order of records."""
+    """Return the position of a node in autograd's order of records."""
     return int(node._sequence_nr())  # noqa: SLF001 - autograd has no public name for it
 
 
 def _users(root: Any) -> dict[Any, list[Any]]:
-    """Each node of the graph with the nodes that used its result, once for each use."""
+    """Return each node of the graph with the nodes that used its result, once for each use."""
     users: dict[Any, list[Any]] = {root: []}
     pending = [root]
     while pending:
@@ -94,7 +95,7 @@ def _ids(node: Any) -> tuple[torch.Tensor, int]:
 
 
 def distinct_rows(ids: tuple[tuple[torch.Tensor, int], ...]) -> torch.Tensor:
-    """The distinct rows of several look-ups, padding left out."""
+    """Return the distinct rows of several look-ups, without padding."""
     rows = [torch.unique(values.detach().cpu()) for values, _ in ids]
     kept = [row[row != padding] for row, (_, padding) in zip(rows, ids, strict=True)]
     distinct: torch.Tensor = torch.unique(torch.cat(kept))

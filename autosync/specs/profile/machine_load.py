@@ -1,6 +1,7 @@
-"""The load of the machine during a profile: the share of other programs, and the waiting time of the profile's threads.
+"""Measures the machine's load during a profile: the share of other programs, and how long the profile's threads waited.
 
-Both come from /proc (Linux). Elsewhere, and in a sandbox that hides them, they are unknown and nothing is flagged.
+Both come from /proc (Linux). On other systems, and in a sandbox that hides /proc, they are unknown and nothing is
+flagged.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from pathlib import Path
 from autosync.specs.background_load import BUSY_SHARE, BackgroundLoad
 
 MOST_WAITED = 0.1
-"""The machine counts as busy where runnable threads wait for a larger share of their time."""
+"""The machine counts as busy if runnable threads wait for a larger share of their time."""
 FEW_OTHERS = 0.02
-"""Where other programs use a smaller share, the threads of the profile waited for one another."""
+"""If other programs use a smaller share, the threads of the profile waited for one another."""
 LEAST_TICKS = 20
-"""In fewer ticks of all processors, the share of other programs means nothing."""
+"""The fewest ticks of all processors for which the share of other programs means anything."""
 LEAST_SECONDS = 0.02
-"""In less runnable time, the share of waiting means nothing: one time slice is 4 ms."""
+"""The least runnable time for which the share of waiting means anything: one time slice is 4 ms."""
 
 _PROC = Path("/proc")
 
@@ -43,7 +44,7 @@ UNKNOWN = MachineLoad(other_cpu_share=None, waited_share=None)
 
 
 class LoadWatch:
-    """Observes the machine from its construction on."""
+    """Measures the load of the machine, beginning with its construction."""
 
     def __init__(self, proc: Path = _PROC) -> None:
         self._proc = proc
@@ -52,7 +53,7 @@ class LoadWatch:
         self._used = time.process_time()
 
     def load(self) -> MachineLoad:
-        """The load since construction."""
+        """Return the load since construction."""
         return MachineLoad(other_cpu_share=self._other_cpu_share(), waited_share=self._waited_share())
 
     def _other_cpu_share(self) -> float | None:
@@ -65,7 +66,7 @@ class LoadWatch:
         now = _waited_seconds(self._proc)
         if self._waited is None or now is None:
             return None
-        # The figure of an ended thread is gone; a new thread began at zero.
+        # The figures of ended threads are lost; those of new threads began at zero.
         waited = sum(max(0.0, seconds - self._waited.get(thread, 0.0)) for thread, seconds in now.items())
         used = time.process_time() - self._used
         return round(waited / (waited + used), 4) if waited + used >= LEAST_SECONDS else None
@@ -79,7 +80,7 @@ def _others(proc: Path) -> BackgroundLoad | None:
 
 
 def _waited_seconds(proc: Path) -> dict[str, float] | None:
-    """The time that each thread of this process has waited for a processor so far."""
+    """Return the time that each thread of this process has waited for a processor so far."""
     try:
         threads = [entry.name for entry in (proc / "self" / "task").iterdir()]
     except OSError:

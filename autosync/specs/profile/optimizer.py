@@ -1,4 +1,4 @@
-"""The facts about an optimizer that plans depend on: elementwise or not, sparse gradients or not, its state."""
+"""Finds the facts about an optimizer that plans depend on: elementwise or not, sparse gradients or not, its state."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ ELEMENTWISE = {
 
 
 def optimizer_spec(optimizer: torch.optim.Optimizer, others: Iterable[torch.Tensor] = ()) -> OptimizerSpec:
-    """The facts of an optimizer that has made a step, or of the one that it replaces (`stands_for`).
+    """Return the facts of an optimizer that has made a step, or of the optimizer that it replaces (`stands_for`).
 
-    It counts as elementwise only if its class is listed and the trial agrees. `others` are tensors that the trial must
-    not touch.
+    It counts as elementwise only if its class is in ELEMENTWISE and the trial agrees, or no trial was possible. `others`
+    are tensors that the trial must not touch.
     """
     stands_for = getattr(optimizer, "stands_for", None)
     if isinstance(stands_for, OptimizerSpec):
@@ -53,7 +53,7 @@ def optimizer_spec(optimizer: torch.optim.Optimizer, others: Iterable[torch.Tens
 
 
 def optimizer_notes(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -> tuple[str, ...]:
-    """The reason why all variables are updated together, if they are."""
+    """Return a note with the reason why all variables are updated together; none if they are updated separately."""
     if spec.updates_apart:
         return ()
     reason = try_out(optimizer).reason
@@ -61,7 +61,7 @@ def optimizer_notes(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -> tu
 
 
 def probe_optimizer(task: Task, *, sparse: bool) -> OptimizerSpec:
-    """The facts of a task's optimizer from one step on a tiny parameter, where the real ones have no memory."""
+    """Return the facts of a task's optimizer from one step on a tiny parameter, if the real parameters have no memory."""
     parameter = nn.Parameter(torch.zeros(2, 3))
     optimizer = task_run.build_optimizer(task, [parameter])
     gradient = torch.ones(2, 3)
@@ -86,7 +86,7 @@ def _takes_sparse(name: str, groups: list[dict[str, Any]]) -> bool:
 
 
 def _state_slots(optimizer: torch.optim.Optimizer) -> int:
-    """The most tensors with the shape of their parameter in the state of any parameter."""
+    """Return the largest number of state tensors with the shape of their parameter that any parameter has."""
     counts = [0]
     for parameter, state in optimizer.state.items():
         # A number such as the step count has the shape of a parameter without axes.

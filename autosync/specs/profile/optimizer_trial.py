@@ -2,12 +2,12 @@
 
 The engine updates variables piece by piece, with optimizers of the user's class that it makes from the groups and their
 options. That is right only if an update depends on nothing else: no number that all variables share (the step size of
-D-Adaptation, a global norm), no change of its own options, no random numbers, no attributes outside the groups. A class
+D-Adaptation, a global norm), no change of the options, no random numbers, no attributes outside the groups. A class
 does not declare this. So the trial makes some steps with all variables together, with each alone and with halves of
 each, with the same random gradients, and compares the results.
 
-The trial touches nothing of the user's. Copies are small; they have the options and attributes of the originals and
-values of their own. An operation that would reach the memory of the originals is stopped before it runs.
+The trial touches none of the user's tensors. Copies are small; they have the options and attributes of the originals
+but different values. An operation that would reach the memory of the originals is stopped before it runs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NO_OPTIONS = ("params", "param_names")
 class OptimizerTrial:
     """The result of a trial; `reason` says why variables or elements depend on others, or why no trial was possible.
 
-    `was_tried`: steps on copies were made.
+    `was_tried`: whether steps on copies were made.
     """
 
     per_variable: bool
@@ -76,7 +76,7 @@ class _Sample:
     marks: Mapping[str, Any]
 
     def halves(self) -> Iterator[_Sample]:
-        """The sample as two flat pieces."""
+        """Yield the sample as two flat pieces."""
         middle = max(self.value.numel() // 2, 1)
         for piece in (slice(0, middle), slice(middle, None)):
             value = self.value.reshape(-1)[piece]
@@ -86,11 +86,11 @@ class _Sample:
 
 
 class _StepError(Exception):
-    """An update that depends on something else; the message says on what."""
+    """The update depends on something else than the groups; the message names it."""
 
 
 def try_out(optimizer: torch.optim.Optimizer, others: Iterable[torch.Tensor] = ()) -> OptimizerTrial:
-    """Try an optimizer's class with the options of its groups. It must not touch `others` (tensors of a model)."""
+    """Try an optimizer's class with the options of its groups. The trial stops if it touches `others` (model tensors)."""
     before = random.getstate()
     fence = _Fence([*others, *_tensors_of(optimizer)])
     try:
@@ -137,7 +137,7 @@ def _try_out(optimizer: torch.optim.Optimizer, fence: _Fence) -> OptimizerTrial:
 
 
 def _samples(optimizer: torch.optim.Optimizer, generator: torch.Generator) -> list[_Sample]:
-    """Some variables of each group: one for each number of axes, and those with attributes of their own."""
+    """Return copies of some variables of each group: one for each number of axes and each set of attributes."""
     chosen: list[tuple[int, torch.Tensor]] = []
     seen: set[Any] = set()
     for group, options in enumerate(optimizer.param_groups):
@@ -149,7 +149,7 @@ def _samples(optimizer: torch.optim.Optimizer, generator: torch.Generator) -> li
     # Steps with sparse gradients are slow.
     chosen = chosen[: 2 if _takes_rows_alone(optimizer) else _NUM_VARIABLES]
     if len(chosen) == 1:
-        # It takes two variables to see whether one depends on the other.
+        # Two variables are needed to see whether one depends on the other.
         chosen *= 2
     return [_sample(group, parameter, generator) for group, parameter in chosen]
 
@@ -170,7 +170,7 @@ def _sample(group: int, parameter: torch.Tensor, generator: torch.Generator) -> 
 
 
 def _steps(optimizer: torch.optim.Optimizer, samples: Sequence[_Sample]) -> list[torch.Tensor]:
-    """The results of some steps by an optimizer that is made from the groups of variables alone."""
+    """Return the results of some steps by an optimizer that is made from the groups of variables alone."""
     values = [nn.Parameter(sample.value.clone()) for sample in samples]
     for value, sample in zip(values, samples, strict=True):
         vars(value).update(sample.marks)
@@ -192,7 +192,10 @@ def _steps(optimizer: torch.optim.Optimizer, samples: Sequence[_Sample]) -> list
 
 
 def _refuse_without_gradients(optimizer: torch.optim.Optimizer, samples: Sequence[_Sample]) -> None:
-    """The user's own optimizer still steps while the engine updates, and finds no gradients: it must do nothing."""
+    """Raise _StepError if a step without gradients changes anything.
+
+    While the engine updates, the user's own optimizer still steps and finds no gradients, and it must do nothing.
+    """
     values = [nn.Parameter(sample.value.clone()) for sample in samples]
     for value, sample in zip(values, samples, strict=True):
         vars(value).update(sample.marks)
@@ -235,7 +238,7 @@ def _options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remade(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> torch.optim.Optimizer:
-    """Another optimizer of the class, made from groups, with the same defaults."""
+    """Return a new optimizer of the same class, made from groups, with the same defaults."""
     kind: Any = type(optimizer)
     made: torch.optim.Optimizer = kind([dict(group) for group in groups])
     made.defaults.update(copy.deepcopy(optimizer.defaults))
@@ -243,7 +246,7 @@ def remade(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]
 
 
 def _refuse_attributes(optimizer: torch.optim.Optimizer, samples: Sequence[_Sample]) -> None:
-    """Attributes beside the groups would be missing in an optimizer that is made from groups."""
+    """Raise _StepError for attributes outside the groups: an optimizer made from the groups would lack them."""
     step = vars(optimizer).get("step")
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         raise _StepError("the script has replaced its step")
@@ -282,7 +285,7 @@ def _tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 class _Fence(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Stops an operation that gets memory of any of these tensors, before it is done."""
+    """Stops an operation on memory of any of these tensors before it runs."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -299,7 +302,7 @@ class _Fence(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    """The address of the memory of a tensor; 0 where it has none."""
+    """Return the address of a tensor's memory; 0 if it has none."""
     if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
         return 0
     try:

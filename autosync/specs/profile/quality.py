@@ -8,7 +8,7 @@ from autosync.units import format_time
 
 
 def profile_warning(model: ModelSpec) -> str | None:
-    """One line that says why the times of a model spec cannot be trusted; None where nothing speaks against them."""
+    """Return one line that says why the times of a model spec cannot be trusted, or None if they can."""
     found = model.timeline.profiled
     if found is None or not found.flags:
         return None
@@ -20,7 +20,7 @@ def profile_warning(model: ModelSpec) -> str | None:
 
 
 def profile_fields(model: ModelSpec) -> dict[str, object] | None:
-    """The quality of a profile for `--json`; None where times were computed, or measured by an older version."""
+    """Return the quality of a profile for `--json`; None if times were computed, or measured by an older version."""
     found = model.timeline.profiled
     if found is None:
         return None
@@ -37,7 +37,7 @@ def profile_fields(model: ModelSpec) -> dict[str, object] | None:
 
 
 def interval_in_words(model: ModelSpec) -> str | None:
-    """The interval of a profile's step time, and its number of steps; None where times were not measured."""
+    """Describe the interval of a profile's step time and its number of steps; None if the quality is unknown."""
     found = model.timeline.profiled
     if found is None:
         return None

@@ -1,8 +1,8 @@
 """Runs microsteps of a task and records them: calls, uses, the order in which gradients become ready, and times.
 
-Forward: a segment begins at the call of a module that owns parameters and lasts until the next such call. So its
-parameters are needed at its beginning, and the segments add up to the whole. Backward: a segment ends where a gradient
-becomes ready and begins where the previous segment ended.
+In the forward pass, a segment begins at the call of a module that owns parameters and lasts until the next such call.
+So its parameters are needed at its beginning, and the segments add up to the whole pass. In the backward pass, a
+segment ends when a gradient becomes ready and begins when the previous segment ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Microstep:
     """The record of one forward and backward pass.
 
     `forward_seconds` has the time before the first call, then one entry for each call. `backward_seconds` has one entry
-    for each of `ready`, then the time after them.
+    for each gradient in `ready`, then the time after the last.
     """
 
     calls: tuple[ModuleCall, ...]
@@ -62,7 +62,7 @@ class ModelStructure:
 
 
 def structure_of(model: nn.Module) -> ModelStructure:
-    """The parameters of a model and the modules that own them. The model itself has the name of its class."""
+    """Return the parameters of a model and the modules that own them. The model itself has the name of its class."""
     parameters = dict(model.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
     aliases: dict[str, list[str]] = {name: [] for name in parameters}
@@ -90,7 +90,7 @@ def structure_of(model: nn.Module) -> ModelStructure:
 
 
 def _where_hooks_can_be(model: nn.Module, path: str, module: nn.Module) -> tuple[str, nn.Module]:
-    """The module or, because scripted modules take no hooks, the nearest one around it that does."""
+    """Return the module, or the nearest enclosing module that takes hooks: scripted modules take none."""
     while path and isinstance(module, torch.jit.ScriptModule):
         path = path.rpartition(".")[0]
         module = model.get_submodule(path)
@@ -99,11 +99,11 @@ def _where_hooks_can_be(model: nn.Module, path: str, module: nn.Module) -> tuple
 
 @dataclass
 class MicrostepRecorder:
-    """Hooks in a model that record one microstep at a time."""
+    """Records one microstep at a time through hooks in a model."""
 
     structure: ModelStructure
     clock: Clock
-    # Asking autograd for its position takes time, so it is done in a step that is not measured.
+    # Asking autograd for its position takes time, so this is done only in a step that is not measured.
     asks_sequence: bool = False
     _in_forward: bool = field(default=False, init=False)
     _calls: list[ModuleCall] = field(default_factory=list, init=False)
@@ -112,7 +112,7 @@ class MicrostepRecorder:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """The block in which hooks are in the model."""
+        """Keep the hooks in the model during the block."""
         handles: list[Any] = []
         for label, module in self.structure.modules.items():
             if isinstance(module, torch.jit.ScriptModule):
@@ -155,7 +155,7 @@ class MicrostepRecorder:
 
     def _call_hook(self, label: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            # Checkpointing calls modules again in the backward pass; these are no uses of the forward pass.
+            # Checkpointing calls modules again in the backward pass; these calls are no uses in the forward pass.
             if not self._in_forward:
                 return
             sequence = _sequence_now() if self.asks_sequence else -1
@@ -174,7 +174,7 @@ class MicrostepRecorder:
 
 
 def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Rows of the input matrix of a linear layer: batch × tokens."""
+    """Return the rows of a linear layer's input matrix (batch × tokens); None for other modules."""
     if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
         return None
     inputs = args[0] if args else kwargs.get("input")
@@ -184,7 +184,7 @@ def _factor_rows(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _sequence_now() -> int:
-    """The position of autograd: that of a record made now."""
+    """Return the position that autograd gives to a record made now."""
     with torch.enable_grad():
         probe = torch.zeros((), device="cpu", requires_grad=True) * 1
     return sequence_of(probe.grad_fn)

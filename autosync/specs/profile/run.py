@@ -1,7 +1,7 @@
 """Profiling: runs a task's real model and records everything that synchronisation depends on.
 
-`profile` runs a few steps on a device and measures them. Or it runs them on no device and computes the times from
-operation counts and the rate of a named device. Variables, kinds and orders are the same either way. docs/task.md says
+`profile` runs a few steps on a device and measures them, or runs them without a device and computes the times from
+operation counts and the rates of a named device. Variables, kinds and orders are the same either way. docs/task.md says
 where each figure comes from.
 """
 
@@ -32,10 +32,10 @@ from autosync.specs.profile.steadiness import LEAST_STEPS, StoppingRule
 from autosync.specs.task import Task
 
 NUM_FACTS = 5
-"""Facts come from so many steps, even where more are measured until the time is steady."""
+"""The number of steps from which facts other than times come, even if more steps are measured."""
 WARM_UP_STEPS = 2
 TOLD_STEPS = 20
-"""Once an interval is known, progress is reported for every twentieth step only."""
+"""Once there are enough steps for an interval, only every twentieth step is reported as progress."""
 
 Progress = Callable[[str], None]
 
@@ -50,9 +50,9 @@ def profile(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ModelSpec:
-    """The model spec of a task. `rate` is the device of computed times.
+    """Profile a task and return its model spec. `rate` is the device of computed times.
 
-    Exactly `steps` steps are measured after warm-up; without `steps`, as many as it takes until the time of a step is
+    Exactly `steps` steps are measured after warm-up; without `steps`, as many as are needed until the time of a step is
     steady, within limits. The spec says how steady it is and whether the machine was busy (`Timeline.profiled`).
     """
     if steps is not None and steps < 1:
@@ -70,7 +70,7 @@ def profile(
 
 
 def _with_advice(error: TaskError) -> TaskError:
-    """Add a hint to errors of code that needs the values of tensors, which `meta` does not have."""
+    """Add a hint to errors of code that needs the values of tensors: tensors on `meta` have none."""
     advice = "computed times run the model on tensors without values; measured ones run it on a device"
     return TaskError(replace(p, hint=advice) if "meta" in p.what and not p.hint else p for p in error.problems)
 
@@ -116,7 +116,7 @@ def _measure(task: Task, device: torch.device, steps: int | None, seed: int, tel
         start = clock.mark()
         if task.clip_norm is not None and not sparse:
             nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
-        # An optimizer that needs a closure gets a constant loss: its passes are not part of the update's time.
+        # An optimizer that needs a closure gets a constant loss: the passes are not part of the update's time.
         task_run.step_optimizer(task, optimizer, lambda: torch.zeros(()))
         update_seconds = clock.seconds([start, clock.mark()])[0]
         return _step(microsteps, update_seconds, _known_rows)
@@ -144,7 +144,7 @@ def _measure(task: Task, device: torch.device, steps: int | None, seed: int, tel
 def _paced(
     step: Callable[[int], ProfiledStep], steps: int | None, tell: Progress
 ) -> tuple[ProfiledStep, list[ProfiledStep], MachineLoad]:
-    """The first step, which has the facts; the measured steps after warm-up; and the load during them."""
+    """Run the steps; return the first step, the measured steps after warm-up, and the load during the latter."""
     pace, done, taken = StoppingRule(num_steps=steps), list[ProfiledStep](), list[float]()
     for number in range(WARM_UP_STEPS):
         tell(f"step {number + 1} (warm-up)")
@@ -210,7 +210,10 @@ def _compute(task: Task, rate: DeviceRate, steps: int, seed: int, tell: Progress
 
 
 def _build_without_values(task: Task, clock: ComputedClock) -> nn.Module:
-    """A model may exceed this machine's memory: it gets values only if its construction needs some."""
+    """Build the model without values, because it may exceed this machine's memory.
+
+    It is built with values only if its construction needs some; they are dropped afterwards.
+    """
     try:
         with torch.device(META), clock:
             model = task_run.build_model(task)
@@ -226,7 +229,10 @@ _UPDATE_NOTE = "the update as a whole, split over modules by the elements that i
 def _step(
     microsteps: list[Microstep], update_seconds: float, rows_of: Callable[[ParameterUses, str], torch.Tensor | int]
 ) -> ProfiledStep:
-    """A step with the distinct rows that its microsteps touched together, for variables that only embeddings used."""
+    """Return a step with the number of distinct rows that its microsteps touched together.
+
+    Only variables that embeddings alone use have such a number.
+    """
     touched: dict[str, int] = {}
     for name in {name for microstep in microsteps for name in microstep.uses}:
         uses = [microstep.uses[name] for microstep in microsteps if name in microstep.uses]
