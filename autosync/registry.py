@@ -33,7 +33,7 @@ class Registry:
         return name in self._table or name in self._given
 
     def name_of(self, variant: str | Callable[..., Any]) -> str:
-        """Return the name of a variant. An object gets a name by which `get` finds it from now on, in this process."""
+        """Return the name of a variant. An object gets a name, by which `get` finds it from now on in this process."""
         if isinstance(variant, str):
             return variant
         name = f"{variant.__module__}.{variant.__qualname__}"
@@ -46,7 +46,7 @@ class Registry:
         return {name: self.get(name) for name in (*self._builtin, *added)}
 
     def get(self, name: str) -> Any:
-        """Import and return the variant called `name`; for an unknown name, raise an error that lists the known names."""
+        """Import and return the variant called `name`; the error for an unknown name lists the known names."""
         if name in self._given:
             return self._given[name]
         if name not in self._table:

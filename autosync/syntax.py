@@ -1,9 +1,9 @@
-"""Parses YAML and JSON texts into plain values, with the line and the spelling of each.
+"""Parses YAML and JSON texts into plain values, with the line and the spelling of each value.
 
-Reading goes from text to events (of libyaml, or tokens of JSON), then to values. Our builder of values knows the line
-of each key. It refuses what our files never hold (tags, anchors, several documents, repeated keys, endless nesting) and
-reads plain scalars as JSON does (`yes`, `12:30` and `007` are strings). It has a stack of its own, so no file can
-overflow Python's, and nothing in a file is ever run.
+Reading goes from text to events (events of libyaml, or tokens of JSON), then to values. Our builder of values knows the
+line of each key. It refuses everything that our files never contain (tags, anchors, several documents, repeated keys,
+deep nesting) and reads plain scalars as JSON does (`yes`, `12:30` and `007` are strings). It has its own stack, so
+no file can overflow Python's stack, and no part of a file is ever run.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from autosync.errors import MAX_PROBLEMS, DocumentError, Path, Problem, first_pr
 
 MAX_DEPTH = 40
 MAX_VALUES = 250_000
-"""The most values and keys; a model of 400 variables has 11,000. So any file is read or refused within seconds."""
+"""The most values and keys of a text, so that every file is read or refused within seconds.
+
+The spec of a model with 400 variables has 11,000.
+"""
 
 MAX_LENGTH = 2**20
-"""The most characters of a value, and between two values."""
+"""The most characters in a value or between two values."""
 
 _MOST_VALUES = f"at most {MAX_VALUES:,} values and keys"
 MAX_TOKENS = 3 * MAX_VALUES
 """Each value of a JSON text has at most three tokens: two brackets and a comma."""
 
 MAX_TOKEN = 6 * MAX_LENGTH
-"""A character may be written as \\u0000."""
+"""The most characters of a token: a character of a value may be written with six, as \\u0000."""
 
 _STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 MAX_INTEGER = 2**63 - 1
@@ -45,8 +48,8 @@ _WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 _NO_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_ENDS = ("\n", "\r", "\x85", "\u2028", "\u2029")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-# An unclosed string makes one token up to the end: it is scanned once, and the parser refuses it.
-# Text between tokens is a token too, so every character is scanned once.
+# An unclosed string becomes one token up to the end of the text, which the parser refuses. Text between tokens becomes a
+# token too. So every character is scanned only once.
 _JSON_TOKEN = re.compile(r'\s++|"(?:[^"\\]++|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 
 # Messages of libyaml for frequent mistakes, in plain words, with the rule.
@@ -74,7 +77,7 @@ _JSON_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Values of a text, the line of each, and the spelling of values that JSON would spell otherwise."""
+    """The values of a text, the line of each, and the spelling of values that JSON would spell differently."""
 
     value: Any
     lines: Mapping[Path, int]
@@ -82,10 +85,10 @@ class Parsed:
 
 
 def parse_yaml(text: str, *, file: str) -> Parsed:
-    """Values and lines of a YAML text (JSON is nearly a subset)."""
+    """Parse a YAML text into values and lines. Nearly all JSON is YAML too."""
     builder = _TreeBuilder(file)
     try:
-        # libyaml passes exceptions of the reader on.
+        # libyaml passes on exceptions of the reader.
         reader: Any = _PieceReader(text, builder)
         for event in yaml.parse(reader, Loader=_Loader):
             _take_event(builder, event)
@@ -97,8 +100,8 @@ def parse_yaml(text: str, *, file: str) -> Parsed:
 
 
 def parse_json(text: str, *, file: str) -> Parsed:
-    """Values and lines of a JSON text."""
-    # Before json.loads, which recurses and builds everything.
+    """Parse a JSON text into values and lines."""
+    # Checked before json.loads, which recurses and builds all values.
     _check_json_size(text, file)
     try:
         json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
@@ -115,7 +118,7 @@ def parse_json(text: str, *, file: str) -> Parsed:
 
 
 def plain(text: str) -> Any:
-    """The value of a scalar without quotes. A number that is not finite stays text."""
+    """Return the value of a scalar without quotes. A number that is not finite stays text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _LONGEST_NUMBER:
@@ -129,7 +132,7 @@ def plain(text: str) -> Any:
 
 
 class _PieceReader:
-    """Gives libyaml a text in pieces, and refuses characters that are no text when it reaches them.
+    """Gives libyaml a text piece by piece, and refuses characters that are no text when it reaches them.
 
     So a document that is too large is refused as soon as it exceeds the limit.
     """
@@ -140,7 +143,7 @@ class _PieceReader:
         self._builder = builder
 
     def read(self, size: int) -> str:
-        """The next piece."""
+        """Return the next piece of at most `size` characters."""
         start, end = self._place, self._place + size
         piece = self._text[start:end]
         odd = _NO_TEXT.search(piece)
@@ -163,8 +166,8 @@ class _TreeBuilder:
     root: Any = None
     place: LineEntry | None = None
     problems: list[Problem] = field(default_factory=list)
-    # The open collections from the outside in, each with its places and its step in the path; the step of the outermost
-    # means nothing. Of mappings also the key that awaits its value.
+    # The open collections from outermost to innermost, each with the places of its values and its step in the path; the
+    # step of the outermost has no meaning. `keys` holds for each open mapping the key that awaits its value.
     stack: list[tuple[dict[str, Any] | list[Any], LineTree, str | int]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     num_values: int = 0
@@ -177,7 +180,7 @@ class _TreeBuilder:
         return Parsed(self.root, ValueLines(place), ValueSpellings(place))
 
     def is_silent_since(self, place: int) -> bool:
-        """Whether the text up to `place` has brought no value for too long."""
+        """Whether the text up to `place` has had no new value for more than MAX_LENGTH characters."""
         num_values, since = self._heard_at
         if num_values != self.num_values:
             self._heard_at = (self.num_values, place)
@@ -235,7 +238,7 @@ class _TreeBuilder:
             self.stop("too many values", _MOST_VALUES, line)
 
     def _add(self, value: Any, place: LineEntry) -> str | int:
-        """Add a value at the current place; the last step of its path."""
+        """Add a value at the current place, and return the last step of its path."""
         self._count(line_at(place))
         if not self.stack:
             self.root, self.place = value, place
@@ -251,7 +254,7 @@ class _TreeBuilder:
         assert isinstance(places.inside, dict), "as the values, so the places"
         parent[key] = value
         self.keys[-1] = None
-        # The line of a value is that of its key.
+        # A value gets the line of its key.
         line = line_at(places.inside[key])
         if isinstance(place, LineTree):
             place.line = line
@@ -289,7 +292,7 @@ def _check_node(builder: _TreeBuilder, event: Any, line: int) -> None:
 
 
 def _json_spelling(value: Any) -> str:
-    """The JSON spelling of a number, a truth value or null."""
+    """Return the JSON spelling of a number, a truth value or null."""
     if value is None:
         return "null"
     return json.dumps(value) if isinstance(value, bool) else repr(value)
@@ -320,7 +323,7 @@ def _json_tokens(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _json_places(text: str) -> Iterator[tuple[int, int, int]]:
-    """Beginning, end and line of each token."""
+    """Yield the beginning, end and line of each token."""
     line = 1
     for match in _JSON_TOKEN.finditer(text):
         start, end = match.span()
@@ -333,7 +336,7 @@ def _json_places(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def _check_json_size(text: str, file: str) -> None:
-    """Refuse texts that are nested without end or larger than any document of ours, before they are parsed."""
+    """Refuse texts that are nested too deeply or larger than any document of ours, before they are parsed."""
     depth = 0
     for num_before, (start, end, line) in enumerate(_json_places(text)):
         depth += _STEPS.get(text[start], 0)
@@ -355,7 +358,7 @@ def _no_constant(word: str) -> NoReturn:
 
 def _yaml_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     mark = error.problem_mark or error.context_mark
-    # libyaml reports the end of a file as a line after the last one.
+    # libyaml reports the end of a file as one line after the last line.
     line = min(mark.line + 1, _num_lines(text)) if mark else 1
     what, rule = str(error.problem or error.context), "YAML 1.2"
     what, rule = _YAML_WORDS.get(what, (what, rule))
@@ -370,7 +373,7 @@ def _yaml_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
 
 
 def _num_lines(text: str) -> int:
-    """The number of lines that an editor shows."""
+    """Return the number of lines that an editor shows."""
     num_ends = sum(map(text.count, _LINE_ENDS)) - text.count("\r\n")
     return max(1, num_ends + (not text.endswith(_LINE_ENDS)))
 

@@ -19,7 +19,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadShare:
-    """The share of processor time that other programs used in an interval, and the interval's ticks of all processors."""
+    """The share of processor time that other programs used in an interval; its ticks, summed over processors."""
 
     share: float
     num_ticks: int

@@ -62,7 +62,7 @@ class NodeCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackCalibration:
-    """The rates of a rack's uplink in bytes per second, when all its nodes exchange data with nodes elsewhere at once."""
+    """The rates of a rack's uplink in bytes per second, while all its nodes exchange data with other racks."""
 
     __pydantic_config__ = STRICT
 

@@ -55,7 +55,7 @@ class Rack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process: `index` is its number in the cluster, `node` its node's position in the spec, `local` its number there."""
+    """One process: `index` numbers it in the cluster, `local` on its node; `node` is the node's position in the spec."""
 
     index: int
     node: int
@@ -125,7 +125,7 @@ class ClusterSpec:
         return _node_indexes(self)[name]
 
     def leader(self, node: int) -> int:
-        """Return the first rank of a node: it acts as the node's server, and the node's ranks exchange data through it."""
+        """Return the first rank of a node: it acts as the node's server, and the node's ranks meet at it."""
         return next(rank.index for rank in self.ranks if rank.node == node)
 
     def worker_groups(self) -> tuple[tuple[int, ...], ...]:

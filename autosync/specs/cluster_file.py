@@ -1,8 +1,9 @@
 """Reads and writes cluster files: YAML or JSON.
 
-The file has rates in words (`500 Mbit/s`, `16 GB`) and groups (`count: 8`); the spec has bytes per second and single
-nodes. All mistakes of a file are reported together, each with its line. AutoDist's resource_spec.yml is recognised and read by
-`resource_spec`. A bare name such as `8-hosts` names a cluster that ships with the package.
+The file has rates and sizes in words (`500 Mbit/s`, `16 GB`) and groups of nodes (`count: 8`); the spec has bytes per
+second, bytes and single nodes. All mistakes of a file are reported together, each with its line. AutoDist's
+resource_spec.yml is recognised and read by `resource_spec`. A bare name such as `8-hosts` names a cluster that ships
+with the package.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAction:
-    """An action that a file asks for: `file` and the `place` in it, `what` would be done, and the `value` to do it with.
+    """An action that a file asks for: the `file`, the `place` in it, `what` would be done, and with which `value`.
 
     Two actions with the same `what` and `value` do the same.
     """

@@ -28,7 +28,7 @@ _TAKEN_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def load_model(target: str) -> ModelSpec:
-    """Read the model spec of a file, or the shipped spec of that name; `@x4` makes its compute times 4 times as long."""
+    """Read the model spec of a file, or the shipped spec of that name; `@x4` makes compute times four times as long."""
     base, factor = split_dilation(target)
     if is_task(base):
         hint = f"autosync profile {base} -o {Path(base.partition('.py')[0]).name}.yaml"

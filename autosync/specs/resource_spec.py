@@ -20,7 +20,7 @@ from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_rules import unknown_name
 
 BYTES_PER_SECOND = 1e9 / 8
-"""One unit of `network_bandwidth`."""
+"""The bytes per second of 1 Gbit/s, the unit of `network_bandwidth`."""
 
 _KEYS: Mapping[object, str] = {
     "name": "address",
@@ -29,12 +29,12 @@ _KEYS: Mapping[object, str] = {
     "bandwidth_out": "network_bandwidth",
     "bandwidth_in": "network_bandwidth",
 }
-"""The keys of a resource spec, by the fields of a node that come from them."""
+"""For each field of a node, the key of a resource spec that gives its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ResourceNode:
-    """One machine. AutoDist assumes 1 Gbit/s where no bandwidth is given, and warns."""
+    """One machine. If no bandwidth is given, AutoDist warns and assumes 1 Gbit/s."""
 
     __pydantic_config__ = STRICT
 
@@ -73,10 +73,10 @@ def is_resource_spec(value: Any) -> bool:
 
 
 def build_cluster(fields: Mapping[str, Any], *, name: str, document: Document | None = None) -> ClusterSpec:
-    """The cluster of a resource spec.
+    """Build the cluster of a resource spec.
 
-    A node with GPUs is a worker with a rank for each. One without is a server-only node where others have GPUs
-    (AutoDist's parameter servers), else a worker with one rank. NCCL is the backend where every node has GPUs.
+    A node with GPUs is a worker with a rank for each GPU. A node without GPUs is a server-only node if others have GPUs
+    (AutoDist's parameter servers), else a worker with one rank. NCCL is the backend if every node has GPUs.
     """
     spec = documents.from_plain(dict(fields), into=_ResourceSpec, document=document)
     problems = list(_mistakes(spec))
@@ -99,7 +99,7 @@ def build_cluster(fields: Mapping[str, Any], *, name: str, document: Document | 
 
 
 def dump_resource_spec(cluster: ClusterSpec) -> dict[str, Any]:
-    """The cluster in AutoDist's format: addresses, devices, and the slower direction of each interface.
+    """Return the cluster in AutoDist's format: addresses, devices, and the slower direction of each interface.
 
     Ranks without GPUs become CPUs. The first node is the chief. ssh settings are left out.
     """
@@ -137,7 +137,7 @@ def _node(entry: _ResourceNode, *, has_gpus: bool) -> Node:
 
 
 def _mistakes(spec: _ResourceSpec) -> Iterator[Problem]:
-    """Everything that AutoDist refuses, or fails on later."""
+    """Yield everything that AutoDist refuses or fails on later."""
     is_single = len(spec.nodes) == 1
     chiefs = [position for position, entry in enumerate(spec.nodes) if entry.chief]
     if not chiefs and not is_single:

@@ -1,10 +1,10 @@
-"""Token buckets that hold the rate of an emulated link: the settings of `tc tbf` and of the sender's interface.
+"""Token buckets that limit the rate of an emulated link: the settings of `tc tbf` and of the sender's interface.
 
-Two things keep a rate within a percent. Frames are large, so headers cost little: of 9014 bytes on the wire, 8948 are
-payload. And a bucket takes the largest packet that a sender hands over. Segmentation is left to the interface, so one
-"packet" has up to 64 kB; a smaller bucket would cut it up frame by frame, which a busy machine is too slow for. So
-senders on slow links hand over smaller packets and have smaller buckets: after a pause, a bucket's worth of bytes
-passes at once, whatever the rate.
+Two things keep a rate within a percent. First, frames are large, so headers cost little: of 9014 bytes on the wire,
+8948 are payload. Second, a bucket is large enough for the largest packet that a sender hands over. The interface does
+the segmentation, so one "packet" has up to 64 kB; a smaller bucket would cut it up frame by frame, which is too slow on
+a busy machine. Yet after a pause a whole bucket of bytes passes at once, at any rate. So senders on slow links hand over
+smaller packets and have smaller buckets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 MTU_BYTES = 9000
 QUEUE_BYTES = 64 * 2**20
-"""The queue before a link. It is larger than the buffers of all sockets: nothing is dropped, senders wait."""
+"""The queue before a link. It is larger than the buffers of all sockets, so senders wait and nothing is dropped."""
 
 _BUCKET_SECONDS = 500e-6
 # Two frames with headers (smaller packets would save nothing), and the kernel's limit.
@@ -31,16 +31,16 @@ class Bucket:
     burst_bytes: int
 
     def __str__(self) -> str:
-        """The words of `tc`, whose `bps` are bytes per second."""
+        """Format the bucket as arguments of `tc`, whose `bps` are bytes per second."""
         return f"tbf rate {self.rate}bps burst {self.burst_bytes} limit {QUEUE_BYTES}"
 
 
 def packet_bytes(rate: float) -> int:
-    """The largest packet that the sender on a link of this rate may hand to its interface."""
+    """Return the bytes of the largest packet that the sender on a link of this rate may hand to its interface."""
     return int(min(max(rate * _BUCKET_SECONDS, _MIN_PACKET_BYTES), _MAX_PACKET_BYTES))
 
 
 def bucket(rate: float) -> Bucket:
-    """The bucket for a rate in bytes per second: half a millisecond's worth, at least one packet."""
+    """Return the bucket for a rate in bytes per second: the bytes of half a millisecond, but at least one packet."""
     burst = max(packet_bytes(rate) + _HEADER_BYTES, round(rate * _BUCKET_SECONDS))
     return Bucket(rate=max(1, round(rate)), burst_bytes=burst)

@@ -1,4 +1,4 @@
-"""A task: the model, data and optimizer that the user wants trained, from a function `task()` in a Python file."""
+"""A task: the model, data and optimizer of a training, which the user gives by a function `task()` in a Python file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Task:
     `model` is called once on every rank after seeding. `batch` draws a rank's batch for one microstep from a generator
     that differs by rank. `loss` is the mean loss of the model on a batch. `accumulation_steps` microsteps make one
     optimizer step. `clip_norm` and `loss_scaling` declare that the training clips the global gradient norm or scales
-    the loss; then all gradients must be complete before the first update. `source` is the origin of the task,
-    `FILE.py:NAME`, which errors name; `load_task` sets it.
+    the loss; then all gradients must be complete before the first update. `source` is the origin of the task for error
+    messages, `FILE.py:NAME`; `load_task` sets it.
     """
 
     model: Callable[[], nn.Module]
@@ -44,7 +44,7 @@ class Task:
 
 
 def _problems(task: Task) -> Iterator[Problem]:
-    """All fields with a wrong value."""
+    """Yield a problem for each field with a wrong value."""
     for field, signature in _CALLABLES.items():
         value = getattr(task, field)
         if not callable(value) or _is_module(value):
@@ -88,7 +88,7 @@ def _is_number(value: object, kinds: Any) -> bool:
 
 
 def _is_module(value: object) -> bool:
-    """Whether the value is a module instead of a function that builds one. Only a program with torch has modules."""
+    """Whether the value is a module instead of a function that builds a module. Does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 

@@ -26,7 +26,7 @@ DEFAULT_NAME = "task"
 
 _TARGET = re.compile(r"(?P<file>.*\.py)(?::(?P<name>.*))?", re.DOTALL)
 _load_numbers = itertools.count()
-# Modules that earlier loads imported from beside a task file: `_blocks` of another folder must not be reused.
+# Modules beside a task file that an earlier load imported: another task file must not reuse them.
 _neighbours: set[str] = set()
 
 
@@ -36,14 +36,14 @@ def is_task(target: str) -> bool:
 
 
 def task_path(target: str) -> Path:
-    """The file of a target that names a task."""
+    """Return the file of a target that names a task."""
     match = _TARGET.fullmatch(target)
     assert match is not None, "it names a task"
     return Path(match["file"])
 
 
 def load_task(target: str) -> Task:
-    """The task that `FILE.py[:NAME]` names: a function of no arguments that returns a `Task`, or a `Task` itself.
+    """Load the task that `FILE.py[:NAME]` names: a function of no arguments that returns a `Task`, or a `Task` itself.
 
     The file's folder is on the import path while the file is loaded and the function runs. What the file prints goes
     to stderr.
@@ -67,7 +67,7 @@ def load_task(target: str) -> Task:
 
 
 class _FreshLoader(SourceFileLoader):
-    """Compiles the file as it is now and leaves no bytecode beside it."""
+    """Compiles a file's present content and leaves no bytecode beside the file."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -118,7 +118,7 @@ def _describe_type(value: object) -> str:
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """Names in the file of tasks, and of functions that might return one."""
+    """Return the names of tasks in the file, and of functions that might return a task."""
     return sorted(
         name
         for name, value in vars(module).items()
@@ -129,7 +129,7 @@ def _candidates(module: ModuleType) -> list[str]:
 
 @contextlib.contextmanager
 def _import_path(folder: Path) -> Iterator[None]:
-    """Put the folder first on the import path; reload modules that an earlier load imported from beside a task."""
+    """Put the folder first on the import path during the block; forget modules beside tasks that were loaded earlier."""
     for name in _neighbours:
         sys.modules.pop(name, None)
     _neighbours.clear()
@@ -149,18 +149,18 @@ def _import_path(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
-    """A block of the user's code: its exceptions become TaskErrors with the innermost line of the user's file.
+    """Turn exceptions of the user's code in this block into TaskErrors with the innermost line of the user's file.
 
-    `doing` names the call. `line` is used where no line of the user's file is on the stack.
+    `doing` names the call in messages. `line` is used if no line of the user's file is on the stack.
     """
     try:
-        # stdout is for our own output, which may be one JSON document.
+        # Only autosync writes to stdout, because its output may be one JSON document.
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except InputError as error:
         raise error.located(file, _user_line(error, file) or line) from error
     except SyntaxError as error:
-        # Source that the user's code made itself (`eval`) has no file; then the line that ran it is the place.
+        # Source that the user's code made itself (`eval`) has no file; then the line that ran it is reported.
         has_file = error.filename is not None and Path(error.filename).is_file()
         where = _shown(error.filename or file, file) if has_file else file
         at = error.lineno if has_file and error.lineno else _user_line(error, file) or line
@@ -176,9 +176,9 @@ def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
 
 @contextlib.contextmanager
 def task_code(task: Task, doing: str, function: Callable[..., Any]) -> Iterator[None]:
-    """`user_code` for a function of a task. If the task was made in the running program, errors name its file.
+    """Do the same as `user_code` for a function of a task, also for a task that the running program made.
 
-    The file is looked up for errors alone: this block is part of every measured step.
+    The file is looked up only when an error is raised, because this block is part of every measured step.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -190,7 +190,7 @@ def task_code(task: Task, doing: str, function: Callable[..., Any]) -> Iterator[
 
 
 def wrong_result(task: Task, function: Callable[..., Any], what: str, *, rule: str, hint: str = "") -> TaskError:
-    """The error for a function of a task that returned a useless value."""
+    """Return the error for a function of a task that returned an unusable value."""
     file, line = _place(task, function)
     return _error(file, what, rule=rule, hint=hint, line=line)
 
@@ -200,13 +200,13 @@ def _error(file: str, what: str, *, rule: str, line: int, hint: str = "") -> Tas
 
 
 def _user_line(error: BaseException, file: str) -> int:
-    """The innermost line of the user's file on the error's traceback; 0 where there is none."""
+    """Return the innermost line of the user's file on the error's traceback; 0 if there is none."""
     lines = [frame.lineno or 0 for frame in _frames(error) if _same_file(frame.filename, file)]
     return lines[-1] if lines else 0
 
 
 def _elsewhere(error: BaseException, file: str) -> str:
-    """`raised at net.py:12` where another file beside the user's raised: the mistake is often there."""
+    """Return `raised at net.py:12` if a file beside the user's raised the error: the mistake is often there."""
     folder = Path(file).resolve().parent
     for frame in reversed(_frames(error)):
         path = Path(frame.filename)
@@ -218,7 +218,7 @@ def _elsewhere(error: BaseException, file: str) -> str:
 
 
 def _field_hint(error: BaseException) -> str:
-    """The nearest field where `Task(…)` got an unknown one."""
+    """Suggest the nearest field name if `Task(…)` got an unknown field."""
     match = re.search(r"Task\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     return did_you_mean(match[1], [field.name for field in fields(Task)]) if match else ""
 
@@ -232,14 +232,14 @@ def _same_file(first: str, second: str) -> bool:
 
 
 def _shown(found: str, file: str) -> str:
-    """A file beside the user's, with its path written as the user wrote it."""
+    """Return the path of a file beside the user's, written in the way the user wrote the path."""
     path = Path(found).resolve()
     folder = Path(file).resolve().parent
     return str(Path(file).parent / path.relative_to(folder)) if path.is_relative_to(folder) else found
 
 
 def _place(task: Task, function: object) -> tuple[str, int]:
-    """The file of a function of the task, and its line."""
+    """Return the file and the line of a function of the task."""
     file = task.source.rpartition(":")[0] or _file_of(function)
     return file, _line_of(function) if _same_file(_file_of(function), file) else 1
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def build_model(task: Task) -> nn.Module:
-    """The task's model. It has at least one trainable parameter."""
+    """Build the task's model; raise TaskError unless it has a trainable parameter."""
     from torch import nn
 
     with task_code(task, "model()", task.model):
@@ -38,7 +38,7 @@ def build_model(task: Task) -> nn.Module:
 
 
 def build_optimizer(task: Task, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The task's optimizer over the given parameters."""
+    """Build the task's optimizer over the given parameters."""
     import torch
 
     optimizer: Any
@@ -51,13 +51,13 @@ def build_optimizer(task: Task, parameters: Iterable[nn.Parameter]) -> torch.opt
 
 
 def draw_batch(task: Task, generator: torch.Generator) -> Any:
-    """One batch, drawn from the generator."""
+    """Draw one batch from the generator."""
     with task_code(task, "batch(generator)", task.batch):
         return task.batch(generator)
 
 
 def compute_loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:
-    """The loss of a batch: one number that depends on the parameters."""
+    """Compute the loss of a batch: one number that depends on the parameters."""
     import torch
 
     with task_code(task, "loss(model, batch)", task.loss):
@@ -76,7 +76,7 @@ def compute_loss(task: Task, model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def run_backward(task: Task, loss: torch.Tensor) -> None:
-    """Run the backward pass, which may call code of the user."""
+    """Run the backward pass, which may call the user's code."""
     with task_code(task, "the backward pass", task.loss):
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -99,12 +99,12 @@ def step_optimizer(
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor on the device."""
+    """Return the batch with every tensor on the device."""
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The batch with every tensor replaced: in lists, tuples, mappings and dataclasses, at any depth."""
+    """Return the batch with `function` applied to every tensor in lists, tuples, mappings and dataclasses, at any depth."""
     import torch
 
     if isinstance(batch, torch.Tensor):

@@ -1,7 +1,8 @@
-"""Building, checking, repairing and removing testbeds, and clearing what killed processes left behind.
+"""Builds, checks, repairs and removes testbeds, and removes the remains that killed processes left behind.
 
-All of it happens under the lock. A record is written before the first command and marks the testbed whole after the
-last one; the mark is removed before a testbed is taken down. So what a `kill -9` leaves is always known as left over.
+All changes happen under the lock. A testbed's record is written before the first command, and is marked whole after the
+last command; the mark is removed before the testbed is taken down. So the remains after a `kill -9` can always be
+recognised.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autosync.testbed.records import Lease, TestbedRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The faults of a testbed, and its hosts whose link was set down."""
+    """The faults of a testbed, and the hosts whose link was set down."""
 
     faults: tuple[str, ...]
     cut_off: tuple[Host, ...] = ()
@@ -35,7 +36,7 @@ class TestbedBuilder:
     lock: int
 
     def build(self, layout: NetworkLayout, *, is_kept: bool, leases: tuple[Lease, ...]) -> TestbedRecord:
-        """Build a whole testbed. If anything fails, all of it is removed again."""
+        """Build a whole testbed. If anything fails, the testbed is removed again."""
         record = TestbedRecord(layout=layout, is_kept=is_kept, leases=leases)
         records.write(self.folders, record)
         try:
@@ -52,7 +53,7 @@ class TestbedBuilder:
         return record
 
     def remove(self, key: str) -> None:
-        """End a testbed's processes, and remove its links, namespaces and record, as far as they exist."""
+        """End a testbed's processes, and remove its links, namespaces and record, as far as these exist."""
         record = records.read(self.folders, key)
         if record is not None and record.is_whole:
             records.write(self.folders, replace(record, is_whole=False))
@@ -71,7 +72,7 @@ class TestbedBuilder:
         self.folders.record(key).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove testbeds whose processes were killed while they built, removed or used them."""
+        """Remove testbeds that were left over because the processes that built, removed or used them were killed."""
         for key in self.folders.recorded():
             record = records.read(self.folders, key)
             if record is None or record.is_left_over:
@@ -127,6 +128,6 @@ def _host_faults(runner: Runner, host: Host) -> list[str]:
 
 
 def _rates(runner: Runner, namespace: str) -> dict[str, int]:
-    """The rate of each token bucket in a namespace, by interface."""
+    """Return the rate of each token bucket in a namespace, by interface."""
     found = runner.query("tc", "-json", "-n", namespace, "qdisc", "show") or []
     return {item["dev"]: item["options"]["rate"] for item in found if item["kind"] == "tbf"}

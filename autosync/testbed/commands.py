@@ -1,7 +1,7 @@
 """Calls of `ip` and `tc` as data, and a runner for them.
 
-One call takes many lines, because a call for each line would take a hundred times as long. Without root, calls run
-inside the user namespace that owns the testbed.
+One call takes many command lines, because a call for each line would take a hundred times as long. Without root, calls
+run inside the user namespace that owns the testbed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MISSING = {
 
 
 def tool_environment() -> dict[str, str]:
-    """The environment of `ip` and `tc`: with the folders of system tools in PATH, and in English."""
+    """Return the environment for `ip` and `tc`: PATH has the folders of system tools, and messages are in English."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     return {**os.environ, "PATH": path, "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """Lines for one call of `ip` or `tc`, in a namespace if given. A call that `may_fail` goes on after a failure."""
+    """The lines of one call of `ip` or `tc`, in a namespace if given. With `may_fail`, it goes on after a failed line."""
 
     tool: Literal["ip", "tc"]
     lines: tuple[str, ...]
@@ -40,7 +40,7 @@ class ToolCall:
     may_fail: bool = False
 
     def __str__(self) -> str:
-        """The commands as a person would type them."""
+        """Format the commands as a person would type them."""
         inside = f"-n {self.namespace} " if self.namespace else ""
         return "\n".join(f"{self.tool} {inside}{line}" for line in self.lines)
 
@@ -53,7 +53,7 @@ class ToolCall:
 class Runner:
     """Runs calls. `enter` is the command that leads to the namespaces.
 
-    Child processes inherit `lock`: when this process is killed, the lock holds until they have ended.
+    Child processes inherit the descriptor `lock`, so if this process is killed, the lock is held until they have ended.
     """
 
     enter: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Runner:
             raise OperationError(_explain(call, result.stderr))
 
     def query(self, *command: str) -> list[dict[str, Any]] | None:
-        """The answer of `ip -json ...`; None where the object does not exist."""
+        """Return the answer of `ip -json ...`, or None if the object does not exist."""
         result = self._call(command)
         if result.returncode:
             return None

@@ -1,7 +1,7 @@
 """The folders of testbeds: where their namespaces and records are, and how a process enters a host.
 
-Root names namespaces as `ip netns` does and keeps records beside them. Other users have both in a user namespace that
-a process, the namespace holder, keeps alive; the link KEY.holder leads to it.
+Root's namespaces have files where `ip netns` has them, and records in a folder of the machine. Other users have
+namespaces in a user namespace that a process, the namespace holder, keeps alive; the link KEY.holder leads to it.
 """
 
 from __future__ import annotations
@@ -31,39 +31,42 @@ class NamespaceFolders:
         return self.folder / f"{key}.json"
 
     def holder(self, key: str) -> Path:
-        """The link to the holder's folder in /proc."""
+        """Return the path of the link to the holder's folder in /proc."""
         return self.folder / f"{key}.holder"
 
     def log(self, key: str) -> Path:
-        """The output of a holder that cannot start."""
+        """Return the path of the holder's log, which has its output if it cannot start."""
         return self.folder / f"{key}.log"
 
     def recorded(self) -> list[str]:
-        """The keys of testbeds with a record."""
+        """Return the keys of testbeds with a record."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def namespace(self, key: str, name: str) -> Path:
-        """The file of a namespace."""
+        """Return the path of a namespace's file."""
         return self._names(key) / name
 
     def enter(self, key: str, namespace: str) -> tuple[str, ...]:
-        """The command prefix that runs a command in a host."""
+        """Return the command prefix that runs a command in a host."""
         user = ("--preserve-credentials", f"--user={self.holder(key)}/ns/user") if self.rootless else ()
         return ("nsenter", *user, f"--net={self.namespace(key, namespace)}")
 
     def manage(self, key: str) -> tuple[str, ...]:
-        """The command prefix that runs `ip` and `tc` where the namespaces are."""
+        """Return the command prefix that runs `ip` and `tc` where they find the namespaces."""
         if not self.rootless:
             return ()
         at = self.holder(key) / "ns"
         return ("nsenter", "--preserve-credentials", f"--user={at}/user", f"--mount={at}/mnt", f"--net={at}/net")
 
     def existing(self, key: str) -> tuple[str, ...]:
-        """The namespaces of a testbed that exist."""
+        """Return the names of the existing namespaces of a testbed."""
         return tuple(sorted(name for found, name in self._scan(key) if found == key))
 
     def unrecorded(self) -> set[str]:
-        """The keys of namespaces without a record. Without root there are none: namespaces end with their holder."""
+        """Return the keys of testbeds that have namespaces but no record.
+
+        Without root there are none, because namespaces end with their holder.
+        """
         return set() if self.rootless else {key for key, _ in self._scan("")} - set(self.recorded())
 
     def _names(self, key: str) -> Path:
@@ -81,12 +84,12 @@ class NamespaceFolders:
 
 
 def root_folders() -> NamespaceFolders:
-    """Root's folders, beside the namespaces that all its testbeds share."""
+    """Return root's folders: records in /run/autosync, namespaces where `ip netns` has them."""
     return NamespaceFolders(folder=_private_folder(Path("/run/autosync")), rootless=False)
 
 
 def user_folders() -> NamespaceFolders:
-    """A folder in the user's runtime folder, or in /tmp where the system has none."""
+    """Return the folders of a user without root: in the user's runtime folder, or in /tmp if the system has none."""
     uid = os.geteuid()
     given = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(given) / "autosync" if given else Path(f"/tmp/autosync-{uid}")  # noqa: S108 - owner is checked
@@ -94,7 +97,7 @@ def user_folders() -> NamespaceFolders:
 
 
 def _private_folder(folder: Path) -> Path:
-    """A folder that no other user can have prepared: commands are read from it."""
+    """Make a folder, or check that no other user can write to an existing one: commands are read from it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = folder.lstat()

@@ -1,12 +1,13 @@
 """The emulated cluster as data: the namespace, address and switch port of each node, and the commands that build it.
 
-Nothing here acts. All interfaces live in the testbed's own namespaces, none on the machine itself, so their names are
-the same in every testbed and never clash:
+Nothing here runs a command. All interfaces are in the testbed's own namespaces and none is on the machine itself, so
+their names are the same in every testbed and never clash:
 
     eth0 in a host's namespace --- host0, host1 ... in the switch's namespace, on a bridge
     uplink0, uplink1 ...       --- downlink0, downlink1 ... between a rack's bridge (rack0 ...) and the spine
 
-Each end of a link limits what it sends: eth0 the node's rate out, hostN its rate in; likewise uplink and downlink.
+Each end of a link limits the rate at which it sends: eth0 to the node's rate out, hostN to the node's rate in; likewise
+uplink and downlink.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ INTERFACE = "eth0"
 MAX_HOSTS = 250
 NUM_SLOTS = 256
 
-# Part of each key, so that a testbed of an older version is not used.
+# Part of each key, so that a testbed that an older version built is not used.
 _VERSION = 1
-# All links of a switch form a group: one command deletes them and waits until both ends are gone.
+# All links of a switch form a group, so that one command deletes them and waits until both ends are gone.
 _GROUP = 77
 _QUIET = "addrgenmode none"
 
@@ -78,12 +79,12 @@ class NetworkLayout:
 
 
 def cluster_key(cluster: ClusterSpec) -> str:
-    """A hash of the cluster file without its calibration."""
+    """Return a hash of the cluster file without its calibration."""
     return jsonio.content_hash([_VERSION, dump_cluster(replace(cluster, calibration=None))], length=8)
 
 
 def plan_layout(cluster: ClusterSpec, slot: int) -> NetworkLayout:
-    """The layout of a cluster. A slot is a subnet, 10.77.SLOT.0/24."""
+    """Return the layout of a cluster. `slot` chooses the subnet, 10.77.SLOT.0/24."""
     if len(cluster.nodes) > MAX_HOSTS:
         rule = f"a testbed has at most {MAX_HOSTS} hosts, all on one machine"
         raise InputError(f"{cluster.name} has {len(cluster.nodes)} nodes", rule=rule)
@@ -120,12 +121,12 @@ def plan_layout(cluster: ClusterSpec, slot: int) -> NetworkLayout:
 
 
 def host_namespace(key: str, index: int) -> str:
-    """The namespace of the node at that position, also before the testbed is up."""
+    """Return the namespace of the node at that position, which is known before the testbed is up."""
     return f"{PREFIX}{key}-{index}"
 
 
 def build_calls(layout: NetworkLayout) -> tuple[ToolCall, ...]:
-    """The commands that build a testbed, in order."""
+    """Return the commands that build a testbed, in order."""
     names = ToolCall(tool="ip", lines=tuple(f"netns add {name}" for name in layout.namespaces))
     switch = ToolCall(tool="ip", namespace=layout.switch, lines=tuple(_switch_lines(layout)))
     shaped = [line for uplink in layout.uplinks for line in _uplink_rates(uplink)]
@@ -135,9 +136,10 @@ def build_calls(layout: NetworkLayout) -> tuple[ToolCall, ...]:
 
 
 def removal_calls(switch: str, namespaces: tuple[str, ...]) -> tuple[ToolCall, ...]:
-    """The commands that remove these namespaces, as far as they exist.
+    """Return the commands that remove these namespaces and the switch's links, as far as they exist.
 
-    Deleting a namespace is asynchronous; deleting a link is not: both its ends are gone when the command returns.
+    Links are deleted first, because deleting a namespace is asynchronous, while both ends of a link are gone when the
+    command that deletes it returns.
     """
     links = ToolCall(tool="ip", namespace=switch, lines=(f"link delete group {_GROUP}",), may_fail=True)
     names = ToolCall(tool="ip", lines=tuple(f"netns delete {name}" for name in namespaces), may_fail=True)
@@ -145,7 +147,7 @@ def removal_calls(switch: str, namespaces: tuple[str, ...]) -> tuple[ToolCall, .
 
 
 def link_call(layout: NetworkLayout, host: Host, *, up: bool) -> ToolCall:
-    """Set a host's link up or down at the switch."""
+    """Return the call that sets a host's link up or down at the switch."""
     return ToolCall(tool="ip", namespace=layout.switch, lines=(f"link set {host.port} {'up' if up else 'down'}",))
 
 
@@ -177,7 +179,7 @@ def _host_calls(layout: NetworkLayout, host: Host) -> Iterator[ToolCall]:
         "link set lo up",
         f"link set {INTERFACE} up {_QUIET} gso_max_size {packet_bytes(host.bandwidth_out)}",
         f"address add {host.address}/24 dev {INTERFACE} noprefixroute",
-        # Every kernel has reno. BBR, the default of some machines, paces itself and stays far below slow rates.
+        # Every kernel has reno. BBR, the default of some machines, paces its packets and stays far below slow rates.
         f"route add {subnet} dev {INTERFACE} src {host.address} congctl reno",
     )
     yield ToolCall(tool="ip", namespace=host.namespace, lines=lines)

@@ -1,7 +1,8 @@
-"""Testbeds that are up: bring one up, use it, inspect it, take it down.
+"""Brings testbeds up, uses them, inspects them and takes them down.
 
-Each user of a testbed has a lease. The last one takes it down, unless it is kept (`autosync testbed up`). Leases of
-processes that have ended are void. The next `up` or `down` removes testbeds without users.
+Each process that uses a testbed has a lease. The last user takes the testbed down, unless it is kept
+(`autosync testbed up`). Leases of processes that have ended are void. The next `up` or `down` removes testbeds without
+users.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from autosync.testbed.requirements import find_folders
 class Testbed:
     """A testbed that is up. As a context manager, it gives its lease back at the end.
 
-    Threads may share it; after a fork only one of the processes may use it.
+    Threads may share it; after a fork, only one of the two processes may use it.
     """
 
     # Not a test, although its name begins like one.
@@ -50,28 +51,28 @@ class Testbed:
         self.close()
 
     def address(self, node: str) -> str:
-        """The IPv4 address of a node."""
+        """Return the IPv4 address of a node."""
         return self._host(node).address
 
     def namespace(self, node: str) -> str:
-        """The name of a node's network namespace."""
+        """Return the name of a node's network namespace."""
         return self._host(node).namespace
 
     def enter(self, node: str) -> tuple[str, ...]:
-        """The words before a command that make it run in a node's host."""
+        """Return the command prefix that runs a command in a node's host."""
         return self._folders.enter(self.layout.key, self.namespace(node))
 
     def counters(self) -> dict[str, tuple[int, int]]:
-        """The bytes that each node has sent and received over its link since the testbed is up, with headers."""
+        """Return the bytes that each node has sent and received over its link since the testbed was built, with headers."""
         links = self._runner.query("ip", "-json", "-stats", "-n", self.layout.switch, "link", "show")
         if links is None:
             raise OperationError(f"the testbed of {self.layout.name} is gone")
-        # Counted at the switch: what the switch received, the host has sent.
+        # The switch counts: the bytes that it received are the bytes that the host sent.
         ports = {link["ifname"]: (link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]) for link in links}
         return {host.node: ports[host.port] for host in self.layout.hosts if host.port in ports}
 
     def processes(self) -> dict[str, list[Running]]:
-        """The processes in each node's host."""
+        """Return the processes in each node's host."""
         files = {host.node: self._folders.namespace(self.layout.key, host.namespace) for host in self.layout.hosts}
         ids = {found: node for node, file in files.items() if (found := processes.namespace_id(file)) is not None}
         return {node: [] for node in files} | processes.running_in(ids)
@@ -81,12 +82,12 @@ class Testbed:
         self._runner.run(link_call(self.layout, self._host(node), up=up))
 
     def faults(self) -> tuple[str, ...]:
-        """The differences from the layout, and the links that are set down."""
+        """Return the differences from the layout, and the links that are set down."""
         health = check_health(self._folders, self.layout)
         return (*health.faults, *(f"the link of {host.node} is down" for host in health.cut_off))
 
     def close(self) -> None:
-        """Give the lease back. The last one takes the testbed down unless it is kept. May be repeated."""
+        """Give the lease back. The last user takes the testbed down unless it is kept. May be called again."""
         lease, self._lease = self._lease, None
         if lease is None:
             return
@@ -100,7 +101,7 @@ class Testbed:
                 TestbedBuilder(folders=self._folders, lock=lock).remove(self.layout.key)
 
     def down(self, *, force: bool = False) -> None:
-        """Take the testbed down, kept or not. Refused while another process uses it, unless forced."""
+        """Take the testbed down, kept or not. Raises OperationError while another process uses it, unless forced."""
         self._lease = None
         with records.locked(self._folders) as lock:
             record = records.read(self._folders, self.layout.key)
@@ -114,7 +115,7 @@ class Testbed:
 
 
 def up(cluster: ClusterSpec, *, keep: bool = False) -> Testbed:
-    """The testbed of a cluster: the existing one if it is whole, else a new one.
+    """Bring the testbed of a cluster up: use the existing testbed if it is whole, else build a new one.
 
     This process has a lease until `close`. With `keep` there is no lease, and the testbed stays up without users.
     """
@@ -131,7 +132,7 @@ def up(cluster: ClusterSpec, *, keep: bool = False) -> Testbed:
             records.write(folders, record)
             return Testbed(record.layout, folders, lease)
         if keep:
-            # The file was edited: testbeds that were kept for its earlier content are useless.
+            # If the cluster file was edited, testbeds that were kept for its earlier content are useless.
             old = [r for r in records.read_all(folders) if r.layout.name == cluster.name and not r.users]
             _remove_all(old, builder, force=False)
         record = builder.build(plan_layout(cluster, _free_slot(folders)), is_kept=keep, leases=leases)
@@ -139,7 +140,7 @@ def up(cluster: ClusterSpec, *, keep: bool = False) -> Testbed:
 
 
 def find(cluster: ClusterSpec) -> Testbed:
-    """The testbed of a cluster that is up, without a lease."""
+    """Return the testbed of a cluster, which must be up, without taking a lease."""
     folders = find_folders()
     record = records.read(folders, cluster_key(cluster))
     if record is None or not record.is_whole:
@@ -150,22 +151,23 @@ def find(cluster: ClusterSpec) -> Testbed:
 
 
 def planned(cluster: ClusterSpec) -> NetworkLayout:
-    """The layout that `up` would build, or has built."""
+    """Return the layout that `up` has built or would build."""
     folders = find_folders()
     record = records.read(folders, cluster_key(cluster))
     return plan_layout(cluster, _free_slot(folders)) if record is None else record.layout
 
 
 def find_all() -> list[tuple[Testbed, TestbedRecord]]:
-    """All testbeds of this user that are up, with their records."""
+    """Return all testbeds of this user that are up, with their records."""
     folders = find_folders()
     return [(Testbed(record.layout, folders), record) for record in records.read_all(folders) if record.is_whole]
 
 
 def down(cluster: ClusterSpec | None = None, *, force: bool = False) -> list[str]:
-    """Take down the testbeds with a cluster's name, or all, and return their names. Left-over testbeds go too.
+    """Take down the testbeds with a cluster's name, or all testbeds, and return their names.
 
-    Refused while a process uses one of them, unless forced.
+    Left-over testbeds are removed too. Raises OperationError while another process uses one of the testbeds, unless
+    forced.
     """
     folders = find_folders()
     with records.locked(folders) as lock:
@@ -176,7 +178,7 @@ def down(cluster: ClusterSpec | None = None, *, force: bool = False) -> list[str
 
 
 def describe_users(users: tuple[Lease, ...]) -> str:
-    """The processes that use a testbed, once each."""
+    """Format the ids of the processes that use a testbed, each once."""
     return ", ".join(dict.fromkeys(str(lease.pid) for lease in users))
 
 
@@ -194,7 +196,7 @@ def _remove_all(chosen: list[TestbedRecord], builder: TestbedBuilder, *, force: 
 
 
 def _reusable(builder: TestbedBuilder, key: str) -> TestbedRecord | None:
-    """The existing testbed of a key, with its links set up. A damaged one is removed."""
+    """Return the existing testbed of a key, with its links set up, or None. A damaged testbed is removed."""
     record = records.read(builder.folders, key)
     if record is None:
         return None

@@ -1,7 +1,7 @@
 """The process that keeps the namespaces of a testbed without root: it is root in a user namespace with its own /run.
 
-It waits for input that never comes. Its command line names its testbed, so a holder is found even if its start was cut
-off.
+It waits for input that never comes. Its command line names its testbed, so a holder is found even if its start was
+interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START = 'setsid unshare --user --map-root-user --net --mount sh -c "$1" "$2" "$
 
 
 def start(folders: NamespaceFolders, key: str) -> None:
-    """Start the holder of a testbed and wait until namespaces can be made in it."""
+    """Start the holder of a testbed and wait until it is ready to have namespaces."""
     words = (_HOLD, _MARK, key, str(folders.folder))
     began = subprocess.run(
         ["sh", "-c", _START, "sh", *words, str(folders.log(key))],
@@ -59,14 +59,14 @@ def is_alive(folders: NamespaceFolders, key: str) -> bool:
 
 
 def keys(folders: NamespaceFolders) -> set[str]:
-    """The keys of testbeds that have holders."""
+    """Return the keys of testbeds that have holders."""
     return (
         {words[-1] for pid in processes.all_pids() if (words := _marked(pid, folders))} if folders.rootless else set()
     )
 
 
 def end(folders: NamespaceFolders, key: str) -> None:
-    """End the holders of a testbed, also those that only began; its namespaces go with them."""
+    """End the holders of a testbed, and so its namespaces. A holder whose start was interrupted is ended too."""
     deadline = time.monotonic() + _START_SECONDS
     while pids := [pid for pid in processes.all_pids() if _is_ours(pid, folders, key)]:
         if time.monotonic() > deadline:
@@ -80,7 +80,7 @@ def end(folders: NamespaceFolders, key: str) -> None:
 
 
 def _is_ready(folders: NamespaceFolders, key: str) -> bool:
-    """Whether /run is the holder's own: the machine's may have a netns folder too."""
+    """Whether the holder has mounted its own /run and is ready. The machine's /run may have a netns folder too."""
     return (folders.holder(key) / "root/run/hold").exists() and (folders.holder(key) / "root/run/netns").is_dir()
 
 
@@ -89,7 +89,7 @@ def _is_ours(pid: int, folders: NamespaceFolders, key: str) -> bool:
 
 
 def _marked(pid: int, folders: NamespaceFolders) -> list[str]:
-    """The mark and the key in the command line of a holder of these folders; empty for other processes."""
+    """Return the mark and the key in the command line of a holder of these folders; empty for other processes."""
     words = processes.command_line(pid)
     for position in range(len(words) - 2):
         if words[position] == _MARK and words[position + 2] == str(folders.folder):

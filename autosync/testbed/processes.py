@@ -1,4 +1,4 @@
-"""The processes in a testbed's hosts: found by their network namespace, ended through descriptors."""
+"""Finds the processes in a testbed's hosts by their network namespace, and ends them through process descriptors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Running:
 
 
 def namespace_id(path: Path) -> NamespaceId | None:
-    """The identity of a namespace; None where the file does not exist."""
+    """Return the identity of a namespace, or None if the file does not exist."""
     try:
         facts = path.stat()
     except OSError:
@@ -37,7 +37,7 @@ def namespace_id(path: Path) -> NamespaceId | None:
 
 
 def start_time(pid: int) -> str | None:
-    """The start time of a process, which with its pid is an identity. None once it has ended."""
+    """Return the start time of a process, which together with the pid identifies it; None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -48,7 +48,7 @@ def start_time(pid: int) -> str | None:
 
 
 def command_line(pid: int) -> list[str]:
-    """The command line of a process; empty for one that has ended."""
+    """Return the command line of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
@@ -62,7 +62,7 @@ def all_pids() -> Iterator[int]:
 
 
 def running_in(namespaces: Mapping[NamespaceId, str]) -> dict[str, list[Running]]:
-    """The processes in each of these namespaces, by the name given for it."""
+    """Return the processes in each of these namespaces, by the name given for the namespace."""
     found: dict[str, list[Running]] = {name: [] for name in namespaces.values()}
     for pid in all_pids():
         name = namespaces.get(namespace_id(Path(f"/proc/{pid}/ns/net")) or (-1, -1))
@@ -72,7 +72,7 @@ def running_in(namespaces: Mapping[NamespaceId, str]) -> dict[str, list[Running]
 
 
 def end_all(namespaces: Collection[NamespaceId]) -> None:
-    """End every process in these namespaces: ask, then kill, and wait until none is left."""
+    """End every process in these namespaces: ask them to end, then kill them, and wait until none is left."""
     wanted = set(namespaces)
     start = time.monotonic()
     asked: set[int] = set()
@@ -81,7 +81,7 @@ def end_all(namespaces: Collection[NamespaceId]) -> None:
         if waited > KILL_SECONDS:
             raise OperationError(f"processes {', '.join(map(str, pids))} in the testbed do not end")
         for pid in pids:
-            # The next round finds processes that were forked meanwhile.
+            # The next turn of the loop finds processes that were forked meanwhile.
             if waited > ASK_SECONDS:
                 _signal(pid, signal.SIGKILL, wanted)
             elif pid not in asked:
@@ -91,13 +91,13 @@ def end_all(namespaces: Collection[NamespaceId]) -> None:
 
 
 def _signal(pid: int, number: signal.Signals, namespaces: set[NamespaceId]) -> None:
-    """Send a signal through a descriptor, after a second look: the pid may belong to another process by now."""
+    """Send a signal through a descriptor, after checking the namespace again: the pid may have a new process by now."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
             if namespace_id(Path(f"/proc/{pid}/ns/net")) in namespaces:
                 signal.pidfd_send_signal(descriptor, number)
-                # A stopped process gets no signal until it is continued.
+                # A stopped process receives no signal until it is continued.
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
         finally:
             os.close(descriptor)

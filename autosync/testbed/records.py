@@ -1,4 +1,7 @@
-"""The record of each testbed: its layout, its users, and whether it is whole. One file each, one lock for all."""
+"""The record of each testbed: its layout, its users, and whether it is whole.
+
+Each record is a file; one lock protects all records.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A process's use of a testbed; void once the process has ended. A process may have several."""
+    """A process's right to use a testbed; void once the process has ended. A process may have several leases."""
 
     __pydantic_config__ = STRICT
 
@@ -40,9 +43,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestbedRecord:
-    """A testbed on record. It is not `is_whole` if its builder or remover was killed.
+    """The record of a testbed. It is not whole if the process that built or removed it was killed.
 
-    A testbed that `is_kept` stays until `down`; any other goes with its last lease.
+    A testbed that `is_kept` stays until `down`; any other is taken down with its last lease.
     """
 
     __test__ = False
@@ -63,7 +66,7 @@ class TestbedRecord:
 
 
 def new_lease() -> Lease:
-    """A lease of this process."""
+    """Return a new lease of this process."""
     pid = os.getpid()
     started = processes.start_time(pid)
     assert started is not None, "this process runs"
@@ -75,7 +78,7 @@ def write(folders: NamespaceFolders, record: TestbedRecord) -> None:
 
 
 def read(folders: NamespaceFolders, key: str) -> TestbedRecord | None:
-    """The record of a testbed; None where none can be read."""
+    """Return the record of a testbed, or None if no record can be read."""
     path = folders.record(key)
     if not path.exists():
         return None
@@ -92,7 +95,7 @@ def read_all(folders: NamespaceFolders) -> list[TestbedRecord]:
 
 @contextlib.contextmanager
 def locked(folders: NamespaceFolders) -> Iterator[int]:
-    """Hold the lock of all testbeds; the descriptor of the lock, for child processes to hold it too."""
+    """Hold the lock of all testbeds during the block; yield its descriptor, with which child processes hold it too."""
     descriptor = os.open(folders.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + LOCK_SECONDS

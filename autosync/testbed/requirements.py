@@ -1,4 +1,4 @@
-"""The requirements of testbeds, and what this machine lacks of them."""
+"""Checks whether this machine meets the requirements of testbeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORBIDDING = {
 
 @functools.cache
 def find_folders() -> NamespaceFolders:
-    """The folders of this user's testbeds; OperationError lists everything that is missing here."""
+    """Return the folders of this user's testbeds; raise OperationError with a list of all unmet requirements."""
     missing = _missing_tools()
     lacking = _lacking_capabilities()
     if lacking and not missing:
@@ -58,7 +58,7 @@ def _lacking_capabilities() -> list[str]:
 
 
 def _missing_user_namespaces(lacking: list[str]) -> list[str]:
-    """Empty where the kernel gives this user a namespace in which it is root."""
+    """Return why this user cannot be root in a user namespace; empty if the kernel allows it."""
     result = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"],
         capture_output=True,

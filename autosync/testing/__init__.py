@@ -1,1 +1,4 @@
-"""Fakes and conformance suites for launchers, simulators and proposers, open to third parties."""
+"""Fakes and conformance suites for launchers, simulators, proposers, presets, synchronisers and trials.
+
+Third parties can use them too.
+"""

@@ -1,9 +1,9 @@
-"""What every launcher must do, for the launcher of any cluster: start what was planned, tell how it ends, and end it.
+"""Checks that a launcher keeps its contract: it starts planned processes, reports how they end, and ends them.
 
     check_launcher(load_cluster("mine.yaml"), folder)
 
-raises AssertionError with what is wrong. It starts short processes on the nodes and takes some seconds; third parties
-run it on a cluster of theirs whose file names their launcher.
+raises AssertionError with a message about the first fault. It starts short processes on the nodes and takes some
+seconds. Third parties run it on a cluster whose file names their launcher.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEARS = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys
 
 
 def check_launcher(cluster: ClusterSpec, folder: Path) -> None:
-    """Hold a cluster's launcher against its contract. `folder` is for logs."""
+    """Check a cluster's launcher against its contract. Logs go to `folder`."""
     make = LAUNCHERS.get(cluster.launcher)
     check_traits(make())
     check_plans(make(), cluster)
@@ -38,7 +38,7 @@ def check_launcher(cluster: ClusterSpec, folder: Path) -> None:
 
 
 def check_traits(launcher: Launcher) -> None:
-    """A launcher says how it reaches other machines, unless all ranks run on this machine."""
+    """Check a launcher's properties: for example, it must say how it reaches machines unless all ranks run here."""
     assert isinstance(launcher.is_one_machine, bool), "is_one_machine is no bool"
     assert isinstance(launcher.is_emulated, bool), "is_emulated is no bool"
     assert bool(launcher.way) is not launcher.is_one_machine, "way is empty exactly where all ranks run here"
@@ -47,7 +47,7 @@ def check_traits(launcher: Launcher) -> None:
 
 
 def check_plans(launcher: Launcher, cluster: ClusterSpec) -> None:
-    """Plans are pure: the same twice, one process a rank, workers first, all of it printed."""
+    """Check that plans are equal each time, have one process for each rank, workers first, and print all of them."""
     request = launcher.plan(cluster, ("a program",), Path("logs"))
     assert request == launcher.plan(cluster, ("a program",), Path("logs")), "a plan differs from the same plan"
     ranks = [(rank.index, rank.role, cluster.nodes[rank.node].name) for rank in cluster.ranks]
@@ -61,7 +61,7 @@ def check_plans(launcher: Launcher, cluster: ClusterSpec) -> None:
 
 
 def check_environment(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
-    """Ranks know who they are, where the first is met and on which node they run, and have what was asked for."""
+    """Check the environment of ranks: their number, the meeting port, their node, and the requested variables."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "AUTOSYNC_NODE", "WISH")
     command = (python_of(cluster), "-c", _TELL.format(names=names))
     script = TrainingScript(command=command, server_command=command, environment={"WISH": "granted"}, port=29501)
@@ -74,14 +74,14 @@ def check_environment(launcher: Launcher, cluster: ClusterSpec, folder: Path) ->
 
 
 def check_codes(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
-    """Exit codes come back in the order of ranks, and the logs are whole by then."""
+    """Check that exit codes come in the order of ranks, and that the logs are complete by then."""
     request = launcher.plan(cluster, (python_of(cluster), "-c", _CODES), folder)
     assert _end(launcher, request) == list(range(len(cluster.ranks))), _told(request)
     assert [process.log.read_text("utf-8") for process in request.processes] == ["ends\n"] * len(request.processes)
 
 
 def check_stop(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
-    """`stop` ends what runs, waits for it, and may be called again."""
+    """Check that `stop` ends running processes, waits for them, and may be called again."""
     request = launcher.plan(cluster, (python_of(cluster), "-c", _WAITS), folder)
     launch = launcher.start(request)
     try:
@@ -95,7 +95,7 @@ def check_stop(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
 
 
 def check_signals(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:
-    """Signals reach every rank of a script, and the order of ends is told."""
+    """Check that signals reach every rank of a script, and that `ended` reports all ranks."""
     script = TrainingScript(command=(python_of(cluster), "-c", _HEARS), port=29501)
     request = launcher.plan_script(cluster, script, folder)
     launch = cast(ScriptLaunch, launcher.start(request))
@@ -110,7 +110,7 @@ def check_signals(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> Non
 
 
 def _end(launcher: Launcher, request: LaunchRequest) -> list[int | None]:
-    """How the processes of a request end."""
+    """Run the processes of a request to their end and return their exit codes."""
     launch = launcher.start(replace(request))
     try:
         _await(lambda: None not in launch.exit_codes(), launch, request)
@@ -132,5 +132,5 @@ def _logs(request: LaunchRequest) -> Sequence[str]:
 
 
 def _told(request: LaunchRequest) -> str:
-    """What the processes wrote, for messages."""
+    """Return the last output of each process, for messages."""
     return " | ".join(log[-300:] for log in _logs(request))

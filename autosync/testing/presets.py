@@ -1,7 +1,7 @@
-"""What every preset must hold to, ours and those of third parties, on any model and cluster.
+"""Checks that a preset keeps its contract on any model and cluster; for our presets and those of third parties.
 
-What it builds is legal, reads back from YAML and from JSON as it was, and lowers to a plan. Where it does not apply it
-says so with the reason.
+The strategy that a preset builds is legal, can be written to YAML and JSON and read back unchanged, and can be lowered
+to a plan. If the preset does not apply, it gives the reason.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from autosync.strategy.representation import Strategy
 
 
 def check_preset(name: str, model: ModelSpec, cluster: ClusterSpec, **options: Any) -> Strategy:
-    """The strategy that the preset builds, held to all of the above; an AssertionError says what does not hold.
+    """Build a strategy with the preset, check it, and return it; raise AssertionError if a check fails.
 
-    A refusal leaves as the `DoesNotApplyError` that it is, for the caller to count or to mind; it has a reason and a
-    rule, and names the preset.
+    If the preset does not apply, its `DoesNotApplyError` is raised for the caller to handle, after a check that the
+    error has a reason and a rule and names the preset.
     """
     try:
         strategy = build_preset(name, model, cluster, **options)

@@ -1,8 +1,7 @@
-"""What every proposer must hold to, ours and those of third parties, on any model and cluster.
+"""Checks that a proposer keeps its contract on any model and cluster; for our proposers and those of third parties.
 
-It proposes what is new, in the domain and under the name that strategies have; the same questions have the same
-answers, whoever asks and whatever was asked before; failures are no reason to stop; and where nothing is left it says
-so by proposing less.
+A proposer proposes new strategies of the domain with their right ids. The same call gives the same proposals, whatever
+was called before. After failed trials it goes on proposing. If too few strategies are left, it proposes fewer.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ POOL_SIZE = 9
 
 
 class MessageCounter:
-    """A simulator for tests: a step takes a while, and a little longer for each message and each lane."""
+    """A simulator for tests: each message and each lane makes a step a little longer."""
 
     name = "message_counter"
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
-        """One each."""
+        """Return one prediction for each strategy."""
         return [Prediction(seconds=message_counter_seconds(strategy)) for strategy in strategies]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Nothing."""
+        """Do nothing: this simulator does not learn."""
 
 
 def message_counter_seconds(strategy: Strategy) -> float:
-    """What `MessageCounter` predicts."""
+    """Return the step time that `MessageCounter` predicts."""
     lanes = {message.lane for message in strategy.messages}
     shift = 0.05 if strategy.overlap == "forward" else 0.0
     return 0.1 + 0.002 * len(strategy.messages) + 0.001 * len(lanes) - shift
@@ -53,7 +52,10 @@ def message_counter_seconds(strategy: Strategy) -> float:
 def ground_of(
     model: ModelSpec, cluster: ClusterSpec, *, pool: Sequence[Strategy] = (), is_screened: bool = False
 ) -> Ground:
-    """A ground to propose on: the whole space, or a pool; simulated by `MessageCounter`, with a screen or without."""
+    """Return a ground for a proposer: the whole space or a pool of strategies, with `MessageCounter` as simulator.
+
+    With `is_screened`, `MessageCounter` is also the screen.
+    """
     limits = Limits()
     space = Space(model=model, cluster=cluster, limits=limits)
     domain = PoolDomain(space, pool) if pool else SpaceDomain(space=space)
@@ -73,7 +75,7 @@ def ground_of(
 def record_of(
     number: int, candidate: Candidate, ground: Ground, *, seconds: float | None = None, memory_bytes: int = 1_000_000
 ) -> Record:
-    """The record of a trial that took that long, or failed."""
+    """Return the record of a trial with steps of `seconds`, or of a failed trial if `seconds` is None."""
     measurement = None
     if seconds is not None:
         measurement = Measurement(
@@ -106,7 +108,7 @@ def record_of(
 
 
 def check_proposer(build: Build, model: ModelSpec, cluster: ClusterSpec) -> None:
-    """Hold a proposer to all of the above; an AssertionError says what does not hold."""
+    """Check all of this module's rules for a proposer; raise AssertionError if one does not hold."""
     ground = ground_of(model, cluster)
     proposer = build(ground)
     assert proposer.name, "a proposer has a name"
@@ -118,7 +120,7 @@ def check_proposer(build: Build, model: ModelSpec, cluster: ClusterSpec) -> None
 
 
 def _play(build: Build, ground: Ground, *, num_rounds: int) -> list[Record]:
-    """Some rounds of a search, each asked twice: of the one proposer, and of another that was never asked."""
+    """Play some rounds of a search and return its records; ask a new proposer too in each round, and compare."""
     proposer = build(ground)
     history = [record_of(0, STOCK_DDP, ground, seconds=0.2)]
     noise = random.Random(0)
@@ -157,7 +159,7 @@ def _check_proposals(
 
 
 def _check_that_failures_are_no_end(build: Build, ground: Ground, history: Sequence[Record]) -> None:
-    """Where all trials failed something else is proposed, and nothing of it again."""
+    """Check that after failed trials the proposer makes new proposals and repeats none of the failed strategies."""
     failed = [replace(record, measurement=None, failure=Failure(kind="timeout", message="late")) for record in history]
     proposer = build(ground)
     proposed = proposer.propose(failed, 2, random.Random(1))
@@ -165,7 +167,7 @@ def _check_that_failures_are_no_end(build: Build, ground: Ground, history: Seque
 
 
 def _check_exhaustion(build: Build, ground: Ground, history: Sequence[Record]) -> None:
-    """Of a small pool all members are proposed in the end, each once, and then nothing."""
+    """Check that all strategies of a small pool are proposed in the end, each once, and then no more."""
     pool: dict[str, Strategy] = {}
     rng = random.Random(2)
     for _ in range(20 * POOL_SIZE):

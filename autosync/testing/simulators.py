@@ -35,7 +35,7 @@ from autosync.strategy.space import Space
 
 Builder = Callable[[ModelSpec, ClusterSpec], Simulator]
 
-# Whether sums are added up in another order is nobody's business.
+# The relative tolerance of comparisons: a simulator may add numbers in another order.
 _SAME = 1e-6
 _STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 _STRANGER = "nobody.weight"
@@ -63,12 +63,12 @@ FREE = Costs(
         step=0.0,
     ),
 )
-"""Costs for what is reckoned by hand: nothing but bytes on links takes time."""
+"""Costs for tests that compute times by hand: only bytes on links take time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What simulators are tried on: a model on a cluster, strategies for it, and trials of it."""
+    """The input of the checks: a model on a cluster, with strategies for it and records of trials."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -77,14 +77,14 @@ class Case:
 
 
 def check_simulator(build: Builder, case: Case | None = None) -> None:
-    """Hold a simulator to everything, on a small model and cluster unless told which."""
+    """Run all checks on a simulator, on a small model and cluster unless `case` is given."""
     case = case or small_case()
     for check in CHECKS.values():
         check(build, case)
 
 
 def two_layers(*, forward: float = 0.01, backward: float = 0.02) -> ModelSpec:
-    """Two variables of 10 MB each; the second one's gradient is ready first."""
+    """Return a model of two variables with 10 MB each; the gradient of the second variable is ready first."""
     variables = tuple(
         Variable(name=name, shape=(2_500_000,), use=use, ready=1 - use) for use, name in enumerate(("first", "second"))
     )
@@ -99,14 +99,14 @@ def two_layers(*, forward: float = 0.01, backward: float = 0.02) -> ModelSpec:
 
 @functools.cache
 def small_case(seed: int = 0, *, num_strategies: int = 24) -> Case:
-    """A model of dense, linear and embedding variables on four unequal hosts; presets and samples of its space."""
+    """Return a case: dense, linear and embedding variables, four unequal hosts, presets and samples of the space."""
     model, cluster = _small_model(), _small_cluster()
     rng = random.Random(seed)
     space = Space(model=model, cluster=cluster)
     presets = [build_preset(name, model, cluster) for name in ("ddp", "all_reduce_per_variable", "ps")]
     drawn = [space.sample(rng) for _ in range(num_strategies - len(presets))]
     strategies = (*presets, *drawn)
-    # Step times that have something to do with the strategies: more messages, more time.
+    # Step times depend on the strategies: more messages take more time.
     measured = [
         record_of(one, model, cluster, trial=trial, seconds=0.1 + 0.01 * len(one.messages) * rng.uniform(0.9, 1.1))
         for trial, one in enumerate(strategies)
@@ -128,7 +128,7 @@ def small_case(seed: int = 0, *, num_strategies: int = 24) -> Case:
 def record_of(
     strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, *, seconds: float, trial: int = 0, noise: float = 0.01
 ) -> Record:
-    """The record of a trial whose steps took so long, give or take `noise` of it."""
+    """Return the record of a trial whose steps took `seconds`, varied by the share `noise`."""
     steps = tuple([seconds * (1 + noise * step) for step in (-1, 0, 0, 0, 1)])
     measurement = Measurement(
         step_seconds=(steps,) * cluster.num_workers,
@@ -159,7 +159,10 @@ def record_of(
 
 
 def check_predictions(build: Builder, case: Case) -> None:
-    """One a strategy; seconds above 0, a spread of 0 or more, both finite. Nothing asked, nothing said."""
+    """Check that each strategy has a prediction with finite seconds above 0 and a finite spread of 0 or more.
+
+    For no strategies, there must be no predictions.
+    """
     simulator = build(case.model, case.cluster)
     assert simulator.name, "the simulator has no name"
     assert simulator.predict([]) == [], f"{simulator.name} predicts something for no strategy"
@@ -175,7 +178,7 @@ def check_predictions(build: Builder, case: Case) -> None:
 
 
 def check_determinism(build: Builder, case: Case) -> None:
-    """Two simulators built alike say the same, and so does one that is asked again."""
+    """Check that two simulators of one case predict the same, and that a second call to one predicts the same again."""
     first, second = build(case.model, case.cluster), build(case.model, case.cluster)
     found = first.predict(case.strategies)
     _expect_same(first, found, second.predict(case.strategies), "two simulators of the same differ")
@@ -183,7 +186,7 @@ def check_determinism(build: Builder, case: Case) -> None:
 
 
 def check_batches(build: Builder, case: Case) -> None:
-    """A strategy's prediction is the same whatever else is asked for, and in whichever order."""
+    """Check that a strategy's prediction does not depend on the other strategies of the call, nor on their order."""
     simulator = build(case.model, case.cluster)
     found = simulator.predict(case.strategies)
     one_by_one = [build(case.model, case.cluster).predict([strategy])[0] for strategy in case.strategies[:6]]
@@ -193,7 +196,7 @@ def check_batches(build: Builder, case: Case) -> None:
 
 
 def check_equal_strategies(build: Builder, case: Case) -> None:
-    """A strategy's name and the order in which its messages are written have no meaning."""
+    """Check that predictions do not depend on a strategy's name, nor on the order of its messages."""
     simulator = build(case.model, case.cluster)
     written = [
         dataclasses.replace(strategy, name="other", messages=strategy.messages[::-1]) for strategy in case.strategies
@@ -204,14 +207,14 @@ def check_equal_strategies(build: Builder, case: Case) -> None:
 
 
 def check_learning(build: Builder, case: Case) -> None:
-    """The same records leave the same simulator, whatever it learned before; no records leave it as it was."""
+    """Check that learning depends only on the last records, whatever was learned before; no records change nothing."""
     new = build(case.model, case.cluster)
     untaught = new.predict(case.strategies)
     new.learn([])
     _expect_same(new, untaught, new.predict(case.strategies), "no records teach it something")
     first, second = build(case.model, case.cluster), build(case.model, case.cluster)
     first.learn(case.records)
-    # A study grows: its simulators are taught again and again.
+    # A study grows, so its simulators learn from its records again and again.
     second.learn(case.records[:5])
     second.predict(case.strategies)
     second.learn(case.records)
@@ -223,7 +226,7 @@ def check_learning(build: Builder, case: Case) -> None:
 
 
 def check_inputs_unchanged(build: Builder, case: Case) -> None:
-    """Lists, strategies and records are as they were after all."""
+    """Check that a simulator does not change the lists, strategies and records that it is given."""
     strategies, records = list(case.strategies), list(case.records)
     kept = copy.deepcopy((case.model, case.cluster, strategies, records))
     simulator = build(case.model, case.cluster)
@@ -234,7 +237,7 @@ def check_inputs_unchanged(build: Builder, case: Case) -> None:
 
 
 def check_refusal(build: Builder, case: Case) -> None:
-    """A strategy of another model is refused, and the error names a variable that this model does not have."""
+    """Check that a strategy of another model is refused with an error that names a variable that the model lacks."""
     simulator = build(case.model, case.cluster)
     first, *others = case.strategies[0].messages
     stranger = dataclasses.replace(

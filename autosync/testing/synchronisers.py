@@ -1,12 +1,12 @@
-"""What every kind of synchroniser must hold to, ours and those of third parties.
+"""Checks that a kind of synchroniser keeps its contract; for our kinds and those of third parties.
 
     from autosync.testing.synchronisers import check_synchroniser
 
     def test_ours() -> None:
         check_synchroniser("our_kind")
 
-The checks draw strategies that use the kind, and all-reduce for variables that it cannot carry. An AssertionError says
-what does not hold.
+The checks draw strategies that use the kind, and all-reduce for variables that it cannot synchronise. A failed check
+raises AssertionError with the reason.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _NEAR = 1e-9
 
 
 def check_synchroniser(kind: str, model: ModelSpec | None = None, cluster: ClusterSpec | None = None) -> None:
-    """Hold a kind to everything, on a small model and cluster unless told which.
+    """Run all checks on a kind, on a small model and cluster unless others are given.
 
-    The space samples it; files, canonical form, plans as tuples and as tables, the reference and the analytical
-    simulator agree on it.
+    The space must sample the kind. Files, the canonical form, plans as tuples and as tables, the reference and the
+    analytical simulator must agree on it.
     """
     model, cluster = model or small_case().model, cluster or small_case().cluster
     strategies = strategies_with(kind, model, cluster)
@@ -60,7 +60,7 @@ def check_synchroniser(kind: str, model: ModelSpec | None = None, cluster: Clust
 
 
 def strategies_with(kind: str, model: ModelSpec, cluster: ClusterSpec) -> list[Strategy]:
-    """Samples, mutations and children of a space that has the kind, each with a message of it."""
+    """Return samples, mutations and children from a space with the kind, each with a message that uses the kind."""
     assert kind in synchroniser_kinds(), f"{kind} is in the table of synchronisers: {', '.join(synchroniser_kinds())}"
     rng = random.Random(0)
     limits = Limits(allow=("stale",), synchronisers=(kind, *(["all_reduce"] if kind != "all_reduce" else [])))
@@ -86,7 +86,7 @@ def _check_form(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> N
 
 
 def _check_tables(found: Tables, expected: Tables) -> None:
-    """The compiled lowering says what the lowering says."""
+    """Check that the compiled lowering gives the same tables as the plain lowering."""
     for name in ("num_ranks", "num_workers", "num_queues", "costs", "shapes"):
         assert getattr(found, name) == getattr(expected, name), f"tables and plan have the same {name}"
     for rows, others in ((found.operations, expected.operations), (found.gates, expected.gates)):
@@ -95,7 +95,7 @@ def _check_tables(found: Tables, expected: Tables) -> None:
 
 
 def _check_meaning(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> None:
-    """The plan runs to its end in any order, and makes what the strategy means."""
+    """Check that the plan runs to its end in any order and gives the parameters that the strategy's meaning defines."""
     plan, workload = lower(strategy, model, cluster), Workload(model=model, seed=0)
     expected = meaning(strategy, workload, num_workers=cluster.num_workers, num_steps=NUM_STEPS)
     for seed in range(2):

@@ -1,9 +1,9 @@
-"""A trial service that runs nothing: step times by rule, for whoever tests what measures or tunes.
+"""A fake trial service with step times by rule, for tests of code that measures or tunes.
 
     service = FakeService({"fast": FakeSteps(seconds=0.1), "slow": FakeSteps(seconds=0.2, noise=0.01)}, seed=1)
     compare(service, [Contestant(name="fast"), Contestant(name="slow")])
 
-Time passes only as steps do, so what drifts does so for all contestants in turn. `calls` holds what was asked for.
+Its clock advances only by steps, so a drift affects all contestants in turn. `calls` lists the calls that were made.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from autosync.trials.failures import Blame, TrialFailed
 from autosync.trials.service import StepSamples
 
 Load = Callable[[float], float]
-"""By which factor all steps are slower at a time, in seconds since the service began."""
+"""The factor by which all steps are slower at a given time, in seconds since the service began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSteps:
-    """How long a contestant's steps take, and when it fails.
+    """The times of a contestant's steps, and when it fails.
 
-    The first `num_warmup_steps` after `prepare` take `warmup_factor` as long. Without `settle` the next contestant's
-    steps have to share the links for `leaves_seconds`. `noise` is the standard deviation of a step as a share of it.
-    `fails_at` is the step after `prepare` that fails, 0 for `prepare` itself, by `fails_by` and put down to `blame`; so
-    many times as `num_failures`, then never again.
+    The first `num_warmup_steps` after `prepare` take `warmup_factor` times as long. After a run without `settle`, the
+    next contestant's steps share the links for `leaves_seconds`. `noise` is the standard deviation of a step's time as a
+    share of it. The step number `fails_at` after `prepare` fails (0: `prepare` itself), with the failure kind `fails_by`
+    and blame `blame`. It fails `num_failures` times, then never again; None means always.
     """
 
     seconds: float
@@ -50,10 +50,10 @@ class FakeSteps:
 
 
 class FakeService:
-    """A `Service` (see trials.policy) of contestants whose steps are given; `others` are those of whom it was not told.
+    """A `Service` (see trials.policy) with given step times; contestants that `steps` lacks have the steps `others`.
 
-    As the real one it forgets all contestants where one fails. `correlation` is that of the noise from step to step,
-    whoever takes the step.
+    Like the real service, it forgets all contestants when one fails. `correlation` is the correlation of the noise
+    between consecutive steps, of whichever contestants.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class FakeService:
         ranks: list[list[float]] = [[] for _ in range(self._num_ranks)]
         for _ in range(num_steps):
             seconds = self._step(name, steps)
-            # The ranks take turns in being the slowest; on average they take the step's seconds.
+            # The ranks take turns at being the slowest; on average they take the step's seconds.
             for rank, times in enumerate(ranks):
                 is_slowest = (self._taken[name] + rank) % self._num_ranks == 0
                 times.append(seconds * (1 + 0.01 * (self._num_ranks - 1) if is_slowest else 0.99))
@@ -122,7 +122,7 @@ class FakeService:
         )
 
     def difference(self, first: str, second: str) -> float:
-        """That of the second: the first is taken to be exact."""
+        """Return the gradient error of the second contestant; the first counts as exact."""
         self.calls.append(("difference", f"{first}, {second}", 0))
         return self._steps[second].gradient_error
 

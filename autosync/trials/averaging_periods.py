@@ -1,7 +1,7 @@
-"""Strategies that do not do the same in every step: of these whole periods count.
+"""Measures strategies whose steps differ: a whole period of steps counts as one sample.
 
-Where parameters are averaged every k-th step, most steps have no average in them, and a median of single steps is one
-of those: averages would look as if they took no time. So for measuring, k steps are one sample, their mean.
+If parameters are averaged only in every k-th step, most steps contain no average, and the median of single steps would
+be the time of such a step: averages would seem to take no time. So k steps are measured as one sample, their mean.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from autosync.trials.failures import TrialFailed
 from autosync.trials.samples import Samples, Service, cpu_share, mean_bytes, peak_memory_bytes
 
 MOST_STEPS = 64
-"""Longer periods are not measured: no trial is long enough to see several of them."""
+"""The longest period that is measured: no trial is long enough for several longer periods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodSamples:
-    """Some periods of one contestant, as `Samples` that have them for steps: the seconds of each are their mean, and
-    bytes are sums over as many steps as there are periods.
+    """`Samples` of one contestant in which each period counts as one step.
+
+    The seconds of a period are the mean of its steps. Bytes are the mean of a step times the number of periods.
     """
 
     step_seconds: tuple[tuple[float, ...], ...]
@@ -33,14 +34,14 @@ class PeriodSamples:
 
 
 class PeriodService:
-    """A `Service` whose steps are periods of its contestants. Of most of them a period is one step."""
+    """A `Service` that measures whole periods in place of steps. The period of most contestants is one step."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._periods: dict[str, int] = {}
 
     def steps_each(self, name: str) -> int:
-        """How many steps one is of a prepared contestant."""
+        """Return the number of steps in a period of a prepared contestant."""
         return self._periods[name]
 
     def prepare(self, contestant: Contestant) -> None:
@@ -56,7 +57,7 @@ class PeriodService:
         period = self._periods[name]
         if period == 1:
             return self._service.run(name, num_steps, settle=settle)
-        # One after the other: what is asked of ranks has a deadline.
+        # Each period is a separate run, because requests to ranks have a deadline.
         runs = [
             self._service.run(name, period, settle=settle and number == num_steps - 1) for number in range(num_steps)
         ]
@@ -68,7 +69,7 @@ class PeriodService:
 
 
 def period_of(contestant: Contestant) -> int:
-    """After how many steps it has done all that it ever does."""
+    """Return the number of steps after which the contestant's steps repeat."""
     bundle = contestant.bundle
     if bundle is None:
         return 1
@@ -83,7 +84,7 @@ def _joined(runs: Sequence[Samples], period: int) -> PeriodSamples:
     return PeriodSamples(
         step_seconds=tuple(tuple(sum(steps) / period for steps in rank) for rank in ranks),
         cpu_share=cpu_share(runs),
-        # Whoever divides them by the number of periods has those of a step.
+        # Divided by the number of periods, these are the bytes of a step.
         bytes_sent=mean_bytes([run.bytes_sent for run in runs], period),
         bytes_received=mean_bytes([run.bytes_received for run in runs], period),
         peak_memory_bytes=peak_memory_bytes(runs),

@@ -1,4 +1,4 @@
-"""One control connection: frames of JSON, bounded in length, each of four bytes of length and one JSON object."""
+"""One control connection: bounded messages, each of four bytes of length and one JSON object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autosync.errors import OperationError
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_VALUES = 500_000
-"""An empty mapping is two bytes of JSON, and many times as much once it is read."""
+"""The most values of a message: an empty mapping is two bytes of JSON, but takes far more memory when it is parsed."""
 SEND_SECONDS = 10.0
 
 _LENGTH = struct.Struct(">I")
@@ -23,15 +23,15 @@ _CHUNK_BYTES = 2**18
 
 
 class ControlError(OperationError):
-    """What came over a control connection is not what the protocol has."""
+    """A message over a control connection broke the protocol."""
 
 
 class ClosedError(ControlError):
-    """The other side has closed the connection, or is gone."""
+    """The other side has closed the connection or is gone."""
 
 
 class Channel:
-    """One connection. Any thread may send; one thread receives. `received` has come over it already."""
+    """One connection. Any thread may send; only one thread receives. `received` are bytes that were already read."""
 
     def __init__(self, connection: socket.socket, received: bytes = b"") -> None:
         self._socket = connection
@@ -40,11 +40,11 @@ class Channel:
         self._sending = threading.Lock()
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the socket's descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message whole. Who does not take it within a time counts as gone."""
+        """Send a whole message; raise ClosedError if the other side does not take it within SEND_SECONDS."""
         data = packed(message)
         try:
             with self._sending:
@@ -53,8 +53,8 @@ class Channel:
             raise ClosedError(f"the other end takes no message: {error}") from error
 
     def read(self) -> list[dict[str, Any]]:
-        """Take what has come, once the socket is readable: the messages that are whole now."""
-        # Readable, and yet nothing comes: then there is nothing more for now.
+        """Read the socket once it is readable, and return the messages that are complete now."""
+        # A socket that is readable may still have no data: then there is none for now.
         with contextlib.suppress(TimeoutError):
             self._fill()
         return self.held()
@@ -76,11 +76,11 @@ class Channel:
         self._buffer += chunk
 
     def held(self) -> list[dict[str, Any]]:
-        """The whole messages that came together with one that was received."""
+        """Return the complete messages that arrived together with an earlier one."""
         return list(whole_messages(self._buffer, MAX_MESSAGE_BYTES))
 
     def receive(self, seconds: float, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-        """Wait for one message. One that trickles in has no more time."""
+        """Wait for one message; raise ControlError unless it is complete within `seconds`, even if parts arrive."""
         deadline = time.monotonic() + seconds
         try:
             while True:
@@ -95,14 +95,14 @@ class Channel:
                 self._socket.settimeout(SEND_SECONDS)
 
     def close(self) -> None:
-        """End the connection; a thread that waits at either end is told."""
+        """End the connection; this wakes threads that wait at either end."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 def packed(message: Mapping[str, Any]) -> bytes:
-    """A message as it goes over a connection."""
+    """Return the bytes of a message."""
     try:
         body = json.dumps(message, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
@@ -113,7 +113,7 @@ def packed(message: Mapping[str, Any]) -> bytes:
 
 
 def whole_messages(buffer: bytearray, max_bytes: int) -> Iterator[dict[str, Any]]:
-    """Take the messages that are whole from a buffer; ControlError where one is too long, or no JSON object."""
+    """Take the complete messages out of a buffer; raise ControlError if one is too long or no JSON object."""
     while len(buffer) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(buffer)
         if length > max_bytes:

@@ -1,8 +1,8 @@
-"""Comparing contestants: all of them prepared, then measured in turn, round after round; ratios with intervals.
+"""Compares contestants: prepares them all, measures them in turn in many rounds, and gives ratios with intervals.
 
-In each round every contestant takes a block of steps, in an order drawn by lot for each round: whatever drifts hits
-all alike, and no position favours anyone. How many rounds there are is settled before the first and not changed by
-what comes out: whoever looks in between and stops when it pleases finds differences where there are none.
+In each round every contestant takes a block of steps, in an order drawn at random for the round. So drifts affect all
+contestants alike, and no contestant gains by its position. The number of rounds is fixed before the first round and
+does not depend on the results: stopping when the results look good would find differences where there are none.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
 
 Blocks = Mapping[str, Sequence[Sequence[float]]]
-"""By contestant: for each round the seconds of its steps."""
+"""For each contestant and each round, the seconds of its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """How much is measured: `num_steps` of each in `num_rounds` rounds, or as many as the budget has time for.
+    """The amount of measurement: `num_steps` of each contestant in `num_rounds` rounds, or fewer if the budget ends.
 
-    However small the budget, there are as many rounds as the intervals need (6 for two contestants) of one step each,
-    beside the one that starts each block and is not counted. `least_difference` is the share below which a difference
-    is none to speak of: two copies of one strategy, with buffers and connections of their own, differ by some tenths
-    of a percent for as long as they live.
+    Even with the smallest budget, there are as many rounds as the intervals need (6 for two contestants), with one step
+    each besides the uncounted step that starts each block. `least_difference` is the share below which a difference does
+    not count: even two copies of one strategy, each with its own buffers and connections, differ by some tenths of a
+    percent.
     """
 
     num_steps: int = 60
@@ -55,7 +55,7 @@ DEFAULT_DESIGN = Design()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """How many times as fast one contestant is as another."""
+    """The ratio of two contestants' speeds: how many times as fast `name` is as `other`."""
 
     name: str
     other: str
@@ -64,7 +64,7 @@ class Ratio:
 
     @property
     def verdict(self) -> Literal["faster", "slower", "no difference found"]:
-        """A difference counts where the whole interval lies beyond 1 by more than the least difference."""
+        """The verdict: a difference counts if the whole interval lies beyond 1 by more than the least difference."""
         if self.speedup.low > 1 + self.least_difference:
             return "faster"
         if self.speedup.high < 1 / (1 + self.least_difference):
@@ -80,12 +80,12 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a comparison came to.
+    """The result of a comparison.
 
-    `measurements` are by contestant, in the order given, `ratios` of each but the first to the first, each with a 95 %
-    interval of its own. `best` is the one that is faster than each of the others with 95 % confidence in all of that
-    together; None if there is no such. `beats_first` are those faster than the first with 95 % confidence in all of
-    them together. `failures` are of those that could not be measured.
+    `measurements` are by contestant, in the given order. `ratios` compare each other contestant with the first, each
+    with its own 95 % interval. `best` is the contestant that is faster than every other, with 95 % confidence in all
+    these comparisons together; None if there is none. `beats_first` are the contestants that are faster than the first,
+    with 95 % confidence in all of them together. `failures` are of contestants that could not be measured.
     """
 
     measurements: Mapping[str, Measurement]
@@ -99,9 +99,9 @@ class Comparison:
     least_difference: float
 
     def between(self, name: str, other: str) -> Ratio:
-        """How many times as fast one is as another: for one that was chosen by what came out.
+        """Return how many times as fast a contestant is as another, if it was chosen by these results.
 
-        So the interval has 95 % confidence for all that might have been chosen together.
+        For that reason, the interval has 95 % confidence in all possible choices together.
         """
         confidence = _confidence_of_each(len(self.blocks) - 1)
         speedup = round_ratio(self.blocks[other], self.blocks[name], confidence=confidence)
@@ -118,10 +118,10 @@ def compare(
     compute_seconds: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Measure contestants in turn on a service and say who is faster.
+    """Measure contestants in turn on a service and compare their step times.
 
-    One that fails is left out and the others go on, warmed up again; with fewer than two there is nothing to compare
-    and the failures are raised as an `OperationError`. `compute_seconds` is what a step takes without communication.
+    A contestant that fails is left out; the others are warmed up again and go on. If fewer than two are left, the
+    failures are raised as an `OperationError`. `compute_seconds` is the time of a step without communication.
     """
     names = [contestant.name for contestant in contestants]
     assert len(names) >= 2, "a comparison has two contestants at least"
@@ -152,14 +152,14 @@ def compare(
 
 
 def plan_rounds(step_seconds: Sequence[float], design: Design) -> tuple[int, int]:
-    """How many rounds, and of how many steps each; from what a step of each contestant takes.
+    """Return the number of rounds and of steps per round, from the step time of each contestant.
 
-    What the budget has no time for is taken from the steps of a round first, then from the rounds.
+    If the budget is too small, there are first fewer steps per round, then fewer rounds.
     """
     needed = min_rounds(_confidence_of_each(len(step_seconds) - 1))
     num_rounds = max(needed, min(design.num_rounds, design.num_steps))
     steps_per_round = max(1, design.num_steps // num_rounds)
-    # One more step of each starts its block.
+    # One more step starts the block of each contestant.
     affordable = int(design.budget_seconds / (sum(step_seconds) * num_rounds)) - 1
     if affordable >= 1:
         return num_rounds, min(steps_per_round, affordable)
@@ -167,28 +167,29 @@ def plan_rounds(step_seconds: Sequence[float], design: Design) -> tuple[int, int
 
 
 def draw_order(names: Sequence[str], lots: random.Random) -> list[str]:
-    """One round's order. Every order is as likely, whatever it was in the rounds before."""
+    """Draw the order of one round. Every order is equally likely, independently of earlier rounds."""
     return lots.sample(list(names), len(names))
 
 
 def ratios_to_first(blocks: Blocks, design: Design) -> tuple[Ratio, ...]:
-    """Each contestant against the first."""
+    """Return the ratio of each other contestant to the first."""
     first, *others = blocks
     return tuple(_ratio(blocks, name, first, design, CONFIDENCE) for name in others)
 
 
 def faster_than_first(blocks: Blocks, design: Design) -> tuple[str, ...]:
-    """Who is faster than the first, with 95 % confidence in all that are named (Bonferroni)."""
+    """Return the contestants that are faster than the first, with 95 % confidence in all of them (Bonferroni)."""
     first, *others = blocks
     confidence = _confidence_of_each(len(others))
     return tuple(name for name in others if _ratio(blocks, name, first, design, confidence).verdict == "faster")
 
 
 def best_of(blocks: Blocks, design: Design) -> str | None:
-    """The contestant that is faster than each of the others, if there is one.
+    """Return the contestant that is faster than each of the others, or None.
 
-    Each of its k - 1 comparisons is held at 1 - 5 %/(k - 1). Of k contestants that are the same, a given one beats a
-    given other by luck in at most half of 5 %/(k - 1), so some one beats all in at most k/(2k - 2) times 5 %.
+    Each of its k - 1 comparisons has the confidence 1 - 5 %/(k - 1). If all k contestants are equal, one contestant
+    beats another by chance with a probability of at most half of 5 %/(k - 1). So the probability that any contestant
+    beats all others by chance is at most k/(2k - 2) times 5 %.
     """
     confidence = _confidence_of_each(len(blocks) - 1)
     for name in blocks:
@@ -208,7 +209,7 @@ def _confidence_of_each(num_comparisons: int) -> float:
 
 
 class _Field:
-    """The contestants that are still in it, and what they did so far."""
+    """The contestants that have not failed, and their results so far."""
 
     def __init__(
         self, service: Service, contestants: Sequence[Contestant], policy: Policy, progress: Callable[[str], None]
@@ -229,7 +230,7 @@ class _Field:
         return list(self._contestants)
 
     def prepare(self) -> None:
-        """Prepare and warm up every contestant; all of them again after a failure, which leaves none prepared."""
+        """Prepare and warm up every contestant; begin again after a failure, which leaves no contestant prepared."""
         while True:
             failed = self._failed_to_prepare()
             if failed is None:
@@ -254,14 +255,17 @@ class _Field:
         return None
 
     def _try_alone(self, contestant: Contestant) -> tuple[int, ...]:
-        """The peak memory of each rank with this contestant only: later they all live there."""
+        """Return the peak memory of each rank with this contestant only: later all contestants are in memory together."""
         self._service.prepare(contestant)
         samples = self._service.run(contestant.name, 2)
         self._service.release(contestant.name)
         return tuple(samples.peak_memory_bytes)
 
     def _fall_out(self, name: str, error: TrialFailed) -> None:
-        """After a failure nobody is prepared. Of the machines' own it is put up with; else who failed is left out."""
+        """Handle a failure, after which no contestant is prepared.
+
+        Wait and go on if it is excused as a failure of the machines; else leave the contestant out.
+        """
         if not self._outages.excuses(name, error):
             self._leave_out(name, error)
             return
@@ -283,7 +287,7 @@ class _Field:
             self._service.release(name)
 
     def step_seconds(self) -> list[float]:
-        """What a step of each takes by the end of its warm-up; of what is measured in periods, a whole one."""
+        """Return the time of a step of each contestant at the end of its warm-up, or of a whole period if it has periods."""
         window = self._policy.window_steps
         return [
             self._service.steps_each(name) * float(np.median(self._warmups[name].seconds[-window:]))
@@ -291,12 +295,12 @@ class _Field:
         ]
 
     def run_round(self, order: Sequence[str], num_steps: int) -> None:
-        """A block of each. A round in which one fails counts for nobody; the others begin it again."""
+        """Run a block of each contestant. If one fails, the round does not count, and the others begin it again."""
         taken = {}
         for name in order:
             try:
-                # A block begins and ends on idle links. The step that starts it is not counted: where transfers go on
-                # into the next forward pass, it finds none, and those of the last step are nobody else's burden.
+                # A block begins and ends with idle links. Its first step is not counted: if transfers go on into the next
+                # forward pass, the first step has none to wait for. Those of the last step end before the next block.
                 taken[name] = self._service.run(name, num_steps + 1, settle=True)
             except TrialFailed as error:
                 self._fall_out(name, error)
@@ -312,7 +316,7 @@ class _Field:
         return {name: tuple(one[name] for one in self._rounds) for name in self._contestants}
 
     def measurement(self, name: str, compute_seconds: float | None) -> Measurement:
-        """The measured steps of one contestant; whether they were steady is said of its warm-up."""
+        """Return the measurement of one contestant; the flag for unsteady steps is set by its warm-up."""
         tally, warmup = self._tallies[name], self._warmups[name].seconds
         steady = first_steady_step(warmup, self._policy) is not None
         measured = tally.measurement(

@@ -1,4 +1,4 @@
-"""Who contests: one way to train a model, under our engine or under torch's own DistributedDataParallel."""
+"""A contestant of a comparison: one way to train a model, with our engine or with torch's DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from autosync.strategy.emit.settings import DdpSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """A bundle's strategy under our engine (the bundle, or its file), or torch's DDP where there is none.
+    """A bundle's strategy under our engine (the bundle or its file), or torch's DDP if `bundle` is None.
 
-    `ddp` says how DDP is set up: as it ships unless told otherwise (it refuses models that leave parameters out unless
-    `find_unused_parameters` is set). With `trace` every rank writes a timeline (see `parallelize`); then our engine
-    runs what torch's reducer otherwise would, for that tells nothing of its transfers. With `plain_sgd` the optimizer
-    is not the task's but takes the averaged gradients off the parameters: what a step changes is what arrived.
+    `ddp` has the settings of DDP, by default as it ships (it then refuses models that leave parameters without a
+    gradient; `find_unused_parameters` allows them). With `trace` every rank writes a timeline (see `parallelize`); then
+    our engine also runs strategies that torch's reducer would run otherwise, because the reducer records no transfers.
+    With `plain_sgd` the task's optimizer is replaced by one that subtracts the averaged gradients from the parameters,
+    so the change of a step is the gradient that arrived.
     """
 
     name: str

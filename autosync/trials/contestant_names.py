@@ -1,4 +1,4 @@
-"""The contestants of a comparison by the names that users give: strategy files, bundles, presets and torch-ddp."""
+"""Finds the contestants of a comparison by the names that users give: strategy files, bundles, presets, torch-ddp."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from autosync.strategy.presets import build_preset, preset_names
 from autosync.trials.contestant import Contestant
 
 TORCH_DDP = "torch-ddp"
-"""Stock torch DDP itself, which is no strategy of ours."""
+"""The name of stock DDP, which is no strategy of ours."""
 
 
 def contestants_by_name(
     names: Sequence[str], model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool
 ) -> tuple[Contestant, ...]:
-    """The contestants of these names, all mistakes told at once. Who comes twice is `NAME#2` the second time.
+    """Return the contestants of these names; all mistakes are reported at once.
 
-    `is_replayed` says whether the model's compute is replayed from its spec.
+    A name that is given twice becomes `NAME#2` the second time. `is_replayed`: whether the model's compute is replayed
+    from its spec.
     """
     problems: list[Problem] = []
     found: list[Contestant] = []
@@ -45,7 +46,7 @@ def contestants_by_name(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse what is neither a file nor a name that is known, before anything else costs time."""
+    """Raise InputError for names that are neither files nor known names, before other work takes time."""
     problems: list[Problem] = []
     for name in names:
         if not looks_like_file(name) and name != TORCH_DDP and name not in preset_names():

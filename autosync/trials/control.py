@@ -1,8 +1,8 @@
 """The control channel between a trial service and its ranks: framed JSON, authenticated both ways.
 
-`channel` has the frames, `handshake` the proofs, `gate` who is let in; here is where a service listens, and how a rank
-gets through to it. An address is `tcp:HOST:PORT`, or `unix:PATH` for ranks in network namespaces of this machine, or
-`relayed` where the launcher carries what ranks elsewhere say to a gate here; see `launchers.control_address`.
+`channel` has the frames, `handshake` the proofs, and `control_listener` admits ranks; this module opens the service's
+listener and connects ranks to it. An address is `tcp:HOST:PORT`, or `unix:PATH` for ranks in network namespaces of this
+machine, or `relayed` if the launcher carries the bytes of ranks on other nodes; see `launchers.control_address`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 
 TOKEN_VARIABLE = "AUTOSYNC_CONTROL_TOKEN"  # noqa: S105 - the variable's name, not a token
 RETRY_SECONDS = 60.0
-"""How long a rank that does not get through tries again: a crowd at the gate may have cost it its place."""
+"""The time for which a refused rank tries again: it may have been refused because too many others were waiting."""
 _PAUSE_SECONDS = 0.2
 
 
 def listen_on_loopback(token: str, num_ranks: int) -> ControlListener:
-    """A gate at a free port of this machine's loopback address."""
+    """Listen for ranks at a free port of this machine's loopback address."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.bind(("127.0.0.1", 0))
@@ -47,7 +47,7 @@ def listen_on_loopback(token: str, num_ranks: int) -> ControlListener:
 
 
 def listen_in_folder(folder: Path, token: str, num_ranks: int) -> ControlListener:
-    """A gate at a socket file in a folder, for this user alone."""
+    """Listen for ranks at a socket file in a folder, which only this user can open."""
     path = folder.resolve() / "control"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -62,10 +62,10 @@ def listen_in_folder(folder: Path, token: str, num_ranks: int) -> ControlListene
 
 
 def connect(address: str, token: str, rank: int) -> Channel:
-    """A rank's connection to its service, once each has proved to the other that it knows the token.
+    """Connect a rank to its service; return once each side has proved to the other that it knows the token.
 
-    A rank that is turned away tries again for a while; not where nobody listens, nor where an impostor does. A relayed
-    rank has one connection and no other.
+    A rank that is refused tries again for RETRY_SECONDS, but not if no process listens, or if the listener does not know
+    the token. A relayed rank has only one connection and tries once.
     """
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
@@ -79,7 +79,7 @@ def connect(address: str, token: str, rank: int) -> Channel:
                 if isinstance(error, ControlError):
                     raise
                 raise ClosedError(f"no process listens at {address}: {error}") from error
-        # Ranks that were turned away together do not come again together.
+        # A random pause, so that ranks that were refused together do not try again together.
         time.sleep(random.uniform(0.25, 1.0) * _PAUSE_SECONDS)
 
 

@@ -28,13 +28,13 @@ from autosync.trials.channel import Channel, ClosedError, ControlError, packed, 
 from autosync.trials.peer_user import is_ours, uid_of_peer
 
 STRANGERS_SECONDS = 2.0
-"""How long a connection may take to greet of which the kernel does not say that it is ours."""
+"""The time that a connection has to greet if the kernel does not tell that it is this user's."""
 OUR_SECONDS = 30.0
-"""How long one of ours may take: many ranks start on few cores, or far away."""
+"""The time that a connection of this user has to greet: many ranks may start on few cores, or far away."""
 MAX_WAITING = 64
-"""How many may wait at the gate beside as many as there are ranks."""
+"""The number of connections that may wait at the gate, in addition to the number of ranks."""
 BACKLOG = 4096
-"""How many the kernel may keep until they are accepted."""
+"""The number of connections that the kernel may keep until they are accepted."""
 
 _ACCEPTED_AT_ONCE = 64
 _TURN_SECONDS = 0.1
@@ -55,7 +55,7 @@ class _Waiting:
 
     @property
     def right_to_stay(self) -> tuple[bool, bool, float]:
-        """Where there is no room, the least leaves: strangers before ours, silent ones before others, oldest first."""
+        """The sort key for closing connections, lowest first: strangers before ours, then silent ones, then the oldest."""
         return self.is_ours, bool(self.buffer), self.since
 
     def is_late(self, now: float) -> bool:
@@ -63,7 +63,7 @@ class _Waiting:
 
 
 class ControlListener:
-    """Where ranks connect. `admitted` gets each rank that has proved that it knows the token, with its channel."""
+    """Accepts the connections of ranks. `admitted` gets each rank that has proved its knowledge of the token."""
 
     def __init__(self, listener: socket.socket, address: str, *, token: str, num_ranks: int) -> None:
         self.address = address
@@ -102,7 +102,7 @@ class ControlListener:
             self._selector.close()
 
     def _accept(self) -> None:
-        """Take those that the kernel has, but not so many that others have to wait long."""
+        """Accept connections from the kernel, but not so many at once that others have to wait long."""
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 connection, _ = self._listener.accept()
@@ -110,7 +110,7 @@ class ControlListener:
                 return
             except OSError as error:
                 if not self._closed:
-                    # Out of file descriptors, say: then one that is idle has to go.
+                    # Perhaps there are no file descriptors left: close an idle connection.
                     self._note(f"the control port cannot accept: {error}")
                     self._make_room(0)
                     time.sleep(_TURN_SECONDS)
@@ -136,7 +136,7 @@ class ControlListener:
             self._refuse(leaving, f"{places} others wait at the gate")
 
     def _say(self, waiting: _Waiting, message: dict[str, str]) -> bool:
-        """Send a short message, for which a new connection has room."""
+        """Send a short message, which the buffer of a new connection can hold; return whether it was sent."""
         data = packed(message)
         try:
             is_sent = waiting.connection.send(data) == len(data)
@@ -189,14 +189,14 @@ class ControlListener:
         del self._waiting[waiting.connection.fileno()]
 
     def _note(self, words: str) -> None:
-        """Warn, but a crowd does not fill the log: of one kind the first, the tenth, the hundredth and so on."""
+        """Log a warning, but only for the first, tenth, hundredth … of each kind, so that many do not fill the log."""
         self._refused[words] += 1
         count = self._refused[words]
         if str(count).strip("0") == "1":
             _LOG.warning("%s%s", words, f" ({count} such so far)" if count > 1 else "")
 
     def close(self) -> None:
-        """Let nobody in any more. Who was admitted stays, but for those whom nobody has fetched."""
+        """Admit no more connections. Admitted connections stay open, except those still in `admitted`."""
         with self._lock:
             self._closed = True
         while not self.admitted.empty():

@@ -1,9 +1,9 @@
-"""A trial that failed, and whom that is put down to: the strategy, or the machines that were to run it.
+"""The failure of a trial, and which side caused it: the strategy, or the machines that ran it.
 
-A strategy is never charged with what it had no part in: a disk that is full, ranks that cannot be started, a node that
-is gone. Of a rank that is lost, or that does not answer at all, no one can say: it may have been killed for want of
-memory, which is the strategy's, or by another user of the machine. So that is put down to the machines once, and a
-strategy that is tried again and fails so again has done it.
+A strategy is never blamed for failures that it did not cause: a full disk, ranks that cannot be started, a node that is
+gone. If a rank is lost or does not answer, the cause is unknown: it may have been killed because the strategy needs too
+much memory, or by another user of the machine. So the machines are blamed the first time; if the strategy is tried
+again and fails in the same way, the strategy is blamed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MACHINES = frozenset(
         errno.ESTALE,
     }
 )
-# torch and gloo say it in words.
+# Errors of torch and gloo have only words.
 _SAID = re.compile(
     r"Address already in use|No space left on device|No route to host|Network is (unreachable|down)|"
     r"Stale file handle|Input/output error"
@@ -42,7 +42,7 @@ _SAID_OF_CONNECTIONS = re.compile(r"Connection (closed|reset) by peer|Connection
 
 
 class TrialFailed(OperationError):  # noqa: N818 - it is a trial's outcome, by the name that records have for it
-    """A trial has no measurement: the kind of failure and what happened, as the record will have it."""
+    """A trial failed and has no measurement: the kind of failure and the message, as its record will have them."""
 
     def __init__(self, kind: FailureKind, message: str, *, blame: Blame | None = None) -> None:
         super().__init__(message)
@@ -51,17 +51,17 @@ class TrialFailed(OperationError):  # noqa: N818 - it is a trial's outcome, by t
         self.blame: Blame = blame or ("machines" if kind in INFRASTRUCTURE_KINDS else "strategy")
 
     def is_excused(self, *, is_repeated: bool) -> bool:
-        """Whether the strategy has no part in it; `is_repeated` says that it was excused for something like it."""
+        """Whether the strategy is not blamed. `is_repeated`: it was excused for such a failure before."""
         return self.blame == "machines" or (self.blame == "either" and not is_repeated)
 
     def as_record(self, *, is_repeated: bool) -> Failure:
-        """As the record has it."""
+        """Return the failure as it is written to a record."""
         excused = self.is_excused(is_repeated=is_repeated) and self.kind not in INFRASTRUCTURE_KINDS
         return Failure(kind="infrastructure" if excused else self.kind, message=self.message)
 
 
 def blame_of(error: BaseException) -> Blame:
-    """Whom an error on a rank is put down to."""
+    """Return which side is blamed for an error on a rank."""
     chain = list(_chain(error))
     if any(isinstance(one, OSError) and one.errno in _MACHINES for one in chain):
         return "machines"

@@ -1,12 +1,12 @@
-"""How a rank and its service prove to each other that they know the token of this launch. Neither sends the token.
+"""The handshake by which a rank and its service prove that they know the token of this launch, without sending it.
 
     service -> rank     {"challenge": C}                                 C drawn for this connection
     rank -> service     {"rank": R, "nonce": N, "proof": sign("rank", R, C, N)}      N drawn for this connection
     service -> rank     {"proof": sign("service", R, N, C)}
 
-A proof is a signature (an HMAC with the token) over its side's name, the rank, and both numbers. So a
-proof that an outsider has overheard is of no use on another connection, and one side's proof is never the other's.
-Ranks find the token in their environment.
+A proof is a signature (an HMAC with the token) over the name of its side, the rank, and both numbers. So a proof that
+an outsider has overheard is useless on another connection, and neither side can reuse the proof of the other. Ranks
+find the token in their environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autosync.trials.channel import Channel, ControlError
 MAX_GREETING_BYTES = 1024
 """The most that a connection may send before it has proved anything."""
 ANSWER_SECONDS = 10.0
-"""How long a rank waits for each of the service's two messages before it tries another connection."""
+"""The time for which a rank waits for each of the service's two messages before it tries another connection."""
 
 
 class ImpostorError(ControlError):

@@ -44,7 +44,8 @@ class ParameterUses:
 def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, ParameterUses]:
     """Return the uses of each parameter, by name. `names` maps the `id` of a parameter to its name.
 
-    Parameters whose use is hidden in a custom autograd function are missing (reentrant checkpointing, a compiled graph).
+    Parameters whose use is hidden in a custom autograd function (reentrant checkpointing, a compiled graph) are
+    missing.
     """
     users = _users(loss.grad_fn)
     uses = {}

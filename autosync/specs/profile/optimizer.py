@@ -34,8 +34,8 @@ ELEMENTWISE = {
 def optimizer_spec(optimizer: torch.optim.Optimizer, others: Iterable[torch.Tensor] = ()) -> OptimizerSpec:
     """Return the facts of an optimizer that has made a step, or of the optimizer that it replaces (`stands_for`).
 
-    It counts as elementwise only if its class is in ELEMENTWISE and the trial agrees, or no trial was possible. `others`
-    are tensors that the trial must not touch.
+    It counts as elementwise only if its class is in ELEMENTWISE and a trial, if one is possible, agrees. `others` are
+    tensors that the trial must not touch.
     """
     stands_for = getattr(optimizer, "stands_for", None)
     if isinstance(stands_for, OptimizerSpec):
@@ -61,7 +61,7 @@ def optimizer_notes(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -> tu
 
 
 def probe_optimizer(task: Task, *, sparse: bool) -> OptimizerSpec:
-    """Return the facts of a task's optimizer from one step on a tiny parameter, if the real parameters have no memory."""
+    """Return the facts of a task's optimizer from one step on a tiny parameter, for parameters without memory."""
     parameter = nn.Parameter(torch.zeros(2, 3))
     optimizer = task_run.build_optimizer(task, [parameter])
     gradient = torch.ones(2, 3)

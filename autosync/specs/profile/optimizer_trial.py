@@ -90,7 +90,7 @@ class _StepError(Exception):
 
 
 def try_out(optimizer: torch.optim.Optimizer, others: Iterable[torch.Tensor] = ()) -> OptimizerTrial:
-    """Try an optimizer's class with the options of its groups. The trial stops if it touches `others` (model tensors)."""
+    """Try an optimizer's class with the options of its groups. The trial must not touch `others` (model tensors)."""
     before = random.getstate()
     fence = _Fence([*others, *_tensors_of(optimizer)])
     try:

@@ -255,7 +255,7 @@ def _known_rows(uses: ParameterUses, _: str) -> torch.Tensor:
 
 
 def _materialise(task: Task, model: nn.Module, device: torch.device, generator: torch.Generator) -> None:
-    """Lazy modules learn their shapes from a first batch."""
+    """Run a first batch if the model has lazy modules, which learn their shapes from it."""
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
         task_run.compute_loss(task, model, task_run.move(task_run.draw_batch(task, generator), device))
 
@@ -268,12 +268,15 @@ def _sparse_gradients(structure: ModelStructure) -> frozenset[str]:
 def _update_bytes(
     task: Task, structure: ModelStructure, optimizer: OptimizerSpec, step: ProfiledStep, sparse: frozenset[str]
 ) -> float:
-    """Bytes of an update: gradient read, parameter and state read and written. Clipping reads the gradient before."""
+    """Return the bytes of an update: gradients are read, parameters and state are read and written.
+
+    Clipping adds three passes over the gradients.
+    """
     passes = 3 + 2 * optimizer.state_slots + (3 if task.clip_norm is not None else 0)
     total = 0.0
     for name, parameter in structure.parameters.items():
         if parameter.grad is not None:
-            # The rows of a sparse gradient without embedding are known only after a run.
+            # The touched rows of a sparse gradient that is no embedding's are unknown: count the whole parameter.
             is_counted = name in sparse and name in step.touched_rows
             share = min(1.0, step.touched_rows[name] / parameter.shape[0]) if is_counted else 1.0
             total += share * parameter.numel() * parameter.element_size() * passes

@@ -1,4 +1,4 @@
-"""Decides how many steps a profile measures: a given number, or until the time of a step is steady, within limits."""
+"""Decides how many steps a profile measures: a given number, or as many as it takes until their time is steady."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from autosync.specs.profile.machine_load import MachineLoad
 
 CONFIDENCE = 0.95
 STEADY_WIDTH = 0.1
-"""The time of a step is steady where the interval of its median is no wider than this share of the median."""
+"""The time of a step is steady if the interval of its median is no wider than this share of the median."""
 LEAST_STEPS = 6
-"""The fewest steps with an interval: in 1 of 16 cases, all of five are on one side of the median."""
+"""The fewest steps that give an interval. Five are too few: in 1 of 16 cases, all five are on one side of the median."""
 MOST_STEPS = 200
 LEAST_SECONDS = 0.25
-"""In a shorter time, the load of a machine cannot be seen."""
+"""The shortest time in which the load of a machine can be measured."""
 MOST_SECONDS = 5.0
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the median by order statistics, for any distribution; None for too few values."""
+    """Return the 95 % interval of the median by order statistics, for any distribution; None for too few values."""
     ordered, number = sorted(values), len(values)
     # The median lies below the k-th smallest with the chance that fewer than k of all values are below it.
     outside, place = 0.0, -1
@@ -42,12 +42,15 @@ def is_steady(values: Sequence[float]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingRule:
-    """Measure exactly `num_steps` steps; or, where that is None, until their time is steady, within limits."""
+    """The rule for when to stop: after exactly `num_steps` steps, or if that is None, once their time is steady.
+
+    Without `num_steps`, the limits on steps and seconds of this module hold too.
+    """
 
     num_steps: int | None
 
     def goes_on(self, taken: Sequence[float], elapsed_seconds: float) -> bool:
-        """Whether to measure one more step, after these times and so long after the first began."""
+        """Whether to measure one more step, given the times so far and the time since the first step began."""
         if self.num_steps is not None:
             return len(taken) < self.num_steps
         if len(taken) < LEAST_STEPS:
@@ -58,7 +61,7 @@ class StoppingRule:
 
 
 def profiled(taken: Sequence[float], step_seconds: float, load: MachineLoad) -> Profiled:
-    """The quality of a profile in which a step takes `step_seconds`, from the times of steps and the load."""
+    """Return the quality of a profile in which a step takes `step_seconds`, from the times of steps and the load."""
     interval = median_interval(taken)
     is_unsteady = interval is not None and not is_steady(taken)
     # The step of a profile is the sum of the medians of its passes, which may differ a little from the median of sums.
