@@ -82,7 +82,7 @@ def drop_stale(package: Path) -> None:
 
 
 def _caches() -> list[Path]:
-    """The folders for the user's caches."""
+    """Return the folders that may hold the user's caches."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if Path(named).is_absolute():
         return [Path(named)]

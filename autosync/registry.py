@@ -41,7 +41,7 @@ class Registry:
         return name
 
     def variants(self) -> Mapping[str, Any]:
-        """Import all variants and return them by name: first the built-in ones in their table's order, then the others."""
+        """Import all variants and return them by name: the built-in ones in their table's order, then the others."""
         added = sorted(set(self._table).difference(self._builtin))
         return {name: self.get(name) for name in (*self._builtin, *added)}
 

@@ -48,8 +48,8 @@ _WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 _NO_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_ENDS = ("\n", "\r", "\x85", "\u2028", "\u2029")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-# An unclosed string becomes one token up to the end of the text, which the parser refuses. Text between tokens becomes a
-# token too. So every character is scanned only once.
+# An unclosed string becomes one token up to the end of the text, which the parser refuses. Text between tokens becomes
+# a token too. So every character is scanned only once.
 _JSON_TOKEN = re.compile(r'\s++|"(?:[^"\\]++|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 
 # Messages of libyaml for frequent mistakes, in plain words, with the rule.

@@ -45,7 +45,7 @@ _MAX_LENGTH = 64
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of a size in words; a whole number counts as bytes."""
+    """Return the bytes of a size in words; a whole number counts as bytes."""
     if isinstance(text, int) and not isinstance(text, bool):
         number, unit = Fraction(text), "B"
     else:
@@ -62,7 +62,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second of a rate in words."""
+    """Return the bytes per second of a rate in words."""
     number, unit = _split(text, "rate", _RATE_RULE)
     match = _RATE_UNIT.fullmatch(unit)
     if match is None:
@@ -75,7 +75,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Seconds of a time in words."""
+    """Return the seconds of a time in words."""
     number, unit = _split(text, "time", _TIME_RULE)
     if unit not in _TIMES:
         raise ValueError(f"{text!r} is no time ({_TIME_RULE})")
@@ -86,12 +86,12 @@ def parse_time(text: str) -> float:
 
 
 def format_size(num_bytes: float) -> str:
-    """`4 MB`, `1.5 kB`, `12 B`: decimal, four significant digits; see `exact_size` for one that reads back."""
+    """Format a size with four significant digits and decimal prefixes: `4 MB`, `1.5 kB`; see `exact_size` for all."""
     return _format(num_bytes, "B", (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)))
 
 
 def exact_size(num_bytes: int) -> str:
-    """The size in words, in the largest unit that reads back as the same number of bytes."""
+    """Format a size in the largest unit that reads back as the same number of bytes."""
     for prefix in ("Ti", "T", "Gi", "G", "Mi", "M", "Ki", "k"):
         if num_bytes and num_bytes % _PREFIXES[prefix] == 0:
             return f"{num_bytes // _PREFIXES[prefix]} {prefix}B"
@@ -99,22 +99,22 @@ def exact_size(num_bytes: int) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """`500 Mbit/s`: network rates are usually given in bits."""
+    """Format a rate as `500 Mbit/s`: network rates are usually given in bits."""
     return _format(bytes_per_second * 8, "bit/s", (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)))
 
 
 def exact_rate(bytes_per_second: float) -> str:
-    """A rate in words that reads back as the same number of bytes per second."""
+    """Format a rate so that it reads back as the same number of bytes per second."""
     plain = f"{bytes_per_second!r} B/s"
     if not math.isfinite(bytes_per_second * 8):
         return plain
     text = format_rate(bytes_per_second)
-    # Four digits of a tiny rate may be zero.
+    # The four digits of a tiny rate may all be zero.
     return text if _reads_as(text, bytes_per_second) else plain
 
 
 def format_time(seconds: float) -> str:
-    """`2.5 ms`, `1.2 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format a time: `2.5 ms`, `1.2 s`, `3 min 20 s`, `2 h 5 min`."""
     if not math.isfinite(seconds) or seconds < 100:
         return _format(seconds, "s", (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)))
     minutes, rest = divmod(round(seconds), 60)

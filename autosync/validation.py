@@ -1,8 +1,8 @@
 """Turns plain values into dataclasses, and findings of pydantic into our errors.
 
 pydantic checks the plain values of a file against a dataclass in strict mode and finds every mistake. This module turns
-each finding into a `Problem`: the path as the user wrote it (without tags of unions), the rule, and for an unknown key
-or word the nearest known one.
+each finding into a `Problem` with the path as the user wrote it (without tags of unions), the rule, and for an unknown
+key or word the nearest known one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OF_THE_WHOLE = frozenset({"missing", "missing_argument", "too_short", "value_er
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Marks a field whose type comes from a table that other packages extend: it is built when a file is first read."""
+    """Marks a field whose type comes from a table that other packages extend; it is built when a file is first read."""
 
     make: Callable[[], Any]
 
@@ -68,7 +68,7 @@ class Later:
 
 
 def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None = None) -> T:
-    """The value as `into`, or an InputError with every mistake.
+    """Convert a value to the dataclass `into`, or raise InputError with every mistake.
 
     `spellings` are the original texts of numbers, truth values and nulls, by their paths.
     """
@@ -76,7 +76,7 @@ def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None 
 
     hashable: Any = into
     try:
-        # Through JSON: its strict mode accepts a list as a tuple, and no other conversion.
+        # Through JSON, because pydantic's strict mode for JSON accepts a list as a tuple, but no other conversion.
         text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError([Problem(what=f"no plain value: {error}", rule="plain values only")]) from None
@@ -94,9 +94,9 @@ def validate(value: Any, into: type[T], *, spellings: Mapping[Path, str] | None 
 
 
 def _first_told(value: Any, into: Any) -> list[Any]:
-    """Findings in the first values of each list and mapping: pydantic cannot stop early, and may find millions.
+    """Return the findings in an excerpt, the first values of each list and mapping: the whole may have millions.
 
-    A missing value in this excerpt means nothing for the whole.
+    Findings that are due to the values left out are dropped.
     """
     from pydantic import ValidationError
 
@@ -108,7 +108,7 @@ def _first_told(value: Any, into: Any) -> list[Any]:
 
 
 def _is_of_the_rest(finding: Any) -> bool:
-    """Whether a finding may come from the left-out values."""
+    """Whether a finding may be due to the values that the excerpt leaves out."""
     around = finding["input"]
     return finding["type"] in _OF_THE_WHOLE and isinstance(around, dict | list) and len(around) >= _NUM_FIRST
 
@@ -130,10 +130,10 @@ def _adapter(into: type[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Finding:
-    """One finding of pydantic, placed among the user's values.
+    """One finding of pydantic, with its path among the user's values.
 
-    `owner` is the dataclass with the field at the end of the path, and `hint` is the type at the path. `choice` is the
-    path of a value that may have several types: each type that does not match makes a finding there.
+    `owner` is the dataclass that has the field at the end of the path, and `hint` is the type at the path. `choice` is
+    the path of a value that may have several types: each type that does not match makes a finding there.
     """
 
     kind: str
@@ -147,13 +147,13 @@ class _Finding:
 
 
 class _Reader:
-    """Findings into problems."""
+    """Turns findings into problems."""
 
     def __init__(self, spellings: Mapping[Path, str]) -> None:
         self._spellings = spellings
 
     def problem(self, group: Sequence[_Finding]) -> Problem:
-        """The problem of a finding, or of several for a value that matches none of its types."""
+        """Return the problem for a finding, or for all findings about a value that matches none of its types."""
         each = [self._problem(finding) for finding in group]
         if len(each) == 1:
             return each[0]
@@ -165,7 +165,7 @@ class _Reader:
         path = finding.path
         match finding.kind:
             case "json_invalid":
-                # Nested deeper than pydantic's parser allows; the text itself is ours and valid.
+                # The values are nested deeper than pydantic's parser allows; the JSON text itself is ours and valid.
                 return Problem(what="it is nested too deeply", rule="fewer levels")
             case "unexpected_keyword_argument" | "extra_forbidden":
                 known = [f.name for f in dataclasses.fields(finding.owner)] if finding.owner else []
@@ -196,7 +196,7 @@ class _Reader:
         return Problem(what=what, rule=_known(known), path=path, hint=hint)
 
     def _unexpected(self, finding: _Finding) -> Problem:
-        """A value of the wrong type or out of range."""
+        """Return the problem for a value of the wrong type or out of range."""
         expected = _EXPECTED.get(finding.kind)
         given, hint = finding.input, ""
         rule = f"expected {expected.format(**finding.context)}" if expected else _from_message(finding.message)
@@ -217,7 +217,7 @@ class _Reader:
         return self._spell(finding.path, finding.input)
 
     def _spell(self, path: Path, value: Any) -> str:
-        """The value as the user wrote it; for lists and mappings only the type."""
+        """Return the value as the user wrote it; for lists and mappings, only the type."""
         if isinstance(value, str):
             text = repr(value)
         elif isinstance(value, list):
@@ -230,7 +230,7 @@ class _Reader:
 
 
 def _split_rule(message: str) -> tuple[str, str]:
-    """`WHAT (RULE)` as two parts; the rule is the last bracket, which may contain others."""
+    """Split `WHAT (RULE)` into its two parts; the rule is the last bracket, which may contain other brackets."""
     depth = 0
     for position in range(len(message) - 1, -1, -1) if message.endswith(")") else ():
         depth += {")": 1, "(": -1}.get(message[position], 0)
@@ -240,7 +240,7 @@ def _split_rule(message: str) -> tuple[str, str]:
 
 
 def _from_message(message: str) -> str:
-    """pydantic's own message, for findings of an unknown kind."""
+    """Return pydantic's own message, for findings of an unknown kind."""
     return message.replace("Input should be", "must be").replace("Input should", "must")
 
 
@@ -253,7 +253,7 @@ def _discriminator(finding: _Finding) -> str:
 
 
 def _groups(findings: Sequence[_Finding]) -> list[list[_Finding]]:
-    """Findings in order: single ones, and together those of a value that matches none of several types."""
+    """Group the findings in order: findings about a value that matches none of several types form one group."""
     # A value with mistakes inside, or with a kind, was meant as that type. Findings about other types are dropped.
     meant = {f.path[:length] for f in findings for length in range(len(f.path))}
     meant |= {f.path for f in findings if f.kind.startswith("union_tag")}
@@ -267,7 +267,7 @@ def _groups(findings: Sequence[_Finding]) -> list[list[_Finding]]:
 
 
 def _found(finding: Any, into: Any) -> _Finding:
-    """The finding with its place. pydantic's location contains tags and names of unions: the types tell them apart."""
+    """Return the finding with its path. pydantic's location also has tags and names of unions, which are left out."""
     here = into
     path: list[str | int] = []
     owner: type[Any] | None = None
@@ -307,7 +307,7 @@ def _hints(owner: Any) -> dict[str, Any]:
 
 
 def _members(hint: Any) -> tuple[list[Any], bool]:
-    """The possible types of a value without None, and whether a field such as `kind` tells them apart."""
+    """Return the possible types of a value without None, and whether a field such as `kind` distinguishes them."""
     tagged = False
     while typing.get_origin(hint) is typing.Annotated:
         hint, *notes = typing.get_args(hint)
@@ -338,7 +338,7 @@ def _is_called(member: Any, label: Any) -> bool:
 
 
 def _item(hint: Any, step: Any) -> Any:
-    """The type of a tuple, list or mapping at a step."""
+    """Return the type of the items of a tuple, list or mapping at a step of a path."""
     arguments = typing.get_args(hint)
     if not arguments:
         return None
@@ -348,7 +348,7 @@ def _item(hint: Any, step: Any) -> Any:
 
 
 def _words(hint: Any) -> list[str]:
-    """The words that a Literal, an enum or the kinds of a union allow."""
+    """Return the words that a Literal, an enum or the kinds of a union allow."""
     members, tagged = _members(hint)
     if tagged:
         return [str(kind) for member in members for kind in _kinds(member)]

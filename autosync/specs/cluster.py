@@ -55,7 +55,7 @@ class Rack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process: `index` numbers it in the cluster, `local` on its node; `node` is the node's position in the spec."""
+    """One process: `index` is its number in the cluster, `node` the position of its node, `local` its number there."""
 
     index: int
     node: int

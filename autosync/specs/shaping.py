@@ -3,8 +3,8 @@
 Two things keep a rate within a percent. First, frames are large, so headers cost little: of 9014 bytes on the wire,
 8948 are payload. Second, a bucket is large enough for the largest packet that a sender hands over. The interface does
 the segmentation, so one "packet" has up to 64 kB; a smaller bucket would cut it up frame by frame, which is too slow on
-a busy machine. Yet after a pause a whole bucket of bytes passes at once, at any rate. So senders on slow links hand over
-smaller packets and have smaller buckets.
+a busy machine. But after a pause a whole bucket of bytes passes at once, at any rate. So senders on slow links have
+smaller packets and smaller buckets.
 """
 
 from __future__ import annotations

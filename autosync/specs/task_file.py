@@ -129,7 +129,7 @@ def _candidates(module: ModuleType) -> list[str]:
 
 @contextlib.contextmanager
 def _import_path(folder: Path) -> Iterator[None]:
-    """Put the folder first on the import path during the block; forget modules beside tasks that were loaded earlier."""
+    """Put the folder first on the import path during the block, and unload the modules beside earlier tasks."""
     for name in _neighbours:
         sys.modules.pop(name, None)
     _neighbours.clear()

@@ -104,7 +104,10 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return the batch with `function` applied to every tensor in lists, tuples, mappings and dataclasses, at any depth."""
+    """Return the batch with `function` applied to every tensor.
+
+    It finds tensors at any depth in lists, tuples, mappings and dataclasses.
+    """
     import torch
 
     if isinstance(batch, torch.Tensor):

@@ -32,7 +32,7 @@ def tool_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """The lines of one call of `ip` or `tc`, in a namespace if given. With `may_fail`, it goes on after a failed line."""
+    """The lines of one call of `ip` or `tc`, in a namespace if given. With `may_fail`, failed lines are passed over."""
 
     tool: Literal["ip", "tc"]
     lines: tuple[str, ...]

@@ -63,7 +63,7 @@ class Testbed:
         return self._folders.enter(self.layout.key, self.namespace(node))
 
     def counters(self) -> dict[str, tuple[int, int]]:
-        """Return the bytes that each node has sent and received over its link since the testbed was built, with headers."""
+        """Return the bytes, with headers, that each node has sent and received since the testbed was built."""
         links = self._runner.query("ip", "-json", "-stats", "-n", self.layout.switch, "link", "show")
         if links is None:
             raise OperationError(f"the testbed of {self.layout.name} is gone")

@@ -1,12 +1,12 @@
-"""What every simulator must hold to, ours and those of third parties; fuller words are in `simulators.interface`.
+"""Checks that a simulator keeps its contract (see `simulators.interface`); for ours and those of third parties.
 
     from autosync.testing.simulators import check_simulator
 
     def test_ours() -> None:
         check_simulator(lambda model, cluster: OurSimulator(model, cluster))
 
-`CHECKS` are its parts, for whoever wants to see each by name. An AssertionError says what does not hold. How good
-predictions are is no part of it.
+`CHECKS` has the single checks by name. A failed check raises AssertionError with the reason. The accuracy of
+predictions is not checked.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ class FakeSteps:
     """The times of a contestant's steps, and when it fails.
 
     The first `num_warmup_steps` after `prepare` take `warmup_factor` times as long. After a run without `settle`, the
-    next contestant's steps share the links for `leaves_seconds`. `noise` is the standard deviation of a step's time as a
-    share of it. The step number `fails_at` after `prepare` fails (0: `prepare` itself), with the failure kind `fails_by`
-    and blame `blame`. It fails `num_failures` times, then never again; None means always.
+    next contestant's steps share the links for `leaves_seconds`. `noise` is the standard deviation of a step's time, as
+    a share of it. Step `fails_at` after `prepare` (0: `prepare` itself) fails with the failure kind `fails_by` and with
+    `blame`. It fails `num_failures` times, then never again; None means always.
     """
 
     seconds: float

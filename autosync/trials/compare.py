@@ -33,9 +33,9 @@ class Design:
     """The amount of measurement: `num_steps` of each contestant in `num_rounds` rounds, or fewer if the budget ends.
 
     Even with the smallest budget, there are as many rounds as the intervals need (6 for two contestants), with one step
-    each besides the uncounted step that starts each block. `least_difference` is the share below which a difference does
-    not count: even two copies of one strategy, each with its own buffers and connections, differ by some tenths of a
-    percent.
+    each besides the uncounted step that starts each block. `least_difference` is the share below which a difference
+    does not count: even two copies of one strategy, each with its own buffers and connections, differ by some tenths of
+    a percent.
     """
 
     num_steps: int = 60
@@ -255,7 +255,7 @@ class _Field:
         return None
 
     def _try_alone(self, contestant: Contestant) -> tuple[int, ...]:
-        """Return the peak memory of each rank with this contestant only: later all contestants are in memory together."""
+        """Return the peak memory of each rank with this contestant alone: later, all contestants are in memory."""
         self._service.prepare(contestant)
         samples = self._service.run(contestant.name, 2)
         self._service.release(contestant.name)
@@ -287,7 +287,7 @@ class _Field:
             self._service.release(name)
 
     def step_seconds(self) -> list[float]:
-        """Return the time of a step of each contestant at the end of its warm-up, or of a whole period if it has periods."""
+        """Return the time of each contestant's step (or period, if it has periods) at the end of its warm-up."""
         window = self._policy.window_steps
         return [
             self._service.steps_each(name) * float(np.median(self._warmups[name].seconds[-window:]))
@@ -299,8 +299,8 @@ class _Field:
         taken = {}
         for name in order:
             try:
-                # A block begins and ends with idle links. Its first step is not counted: if transfers go on into the next
-                # forward pass, the first step has none to wait for. Those of the last step end before the next block.
+                # A block begins and ends with idle links. Its first step is not counted: where transfers go on into the
+                # next step, the first step has none to wait for. The last step's transfers end before the next block.
                 taken[name] = self._service.run(name, num_steps + 1, settle=True)
             except TrialFailed as error:
                 self._fall_out(name, error)

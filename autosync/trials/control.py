@@ -64,8 +64,8 @@ def listen_in_folder(folder: Path, token: str, num_ranks: int) -> ControlListene
 def connect(address: str, token: str, rank: int) -> Channel:
     """Connect a rank to its service; return once each side has proved to the other that it knows the token.
 
-    A rank that is refused tries again for RETRY_SECONDS, but not if no process listens, or if the listener does not know
-    the token. A relayed rank has only one connection and tries once.
+    A refused rank tries again for RETRY_SECONDS, unless no process listens or the listener does not know the token. A
+    relayed rank has only one connection, so it tries once.
     """
     deadline = time.monotonic() + RETRY_SECONDS
     while True:

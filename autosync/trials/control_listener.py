@@ -1,13 +1,13 @@
-"""Where ranks connect to their service: the gate admits those that know the token, each rank once.
+"""The listener, or gate, at which ranks connect to their service: it admits each rank that knows the token once.
 
-Others may knock at it too: any process of this machine can where it is a port. None of them may keep a rank out, so one
-thread attends to all that wait, and
+Other processes may connect too: if the address is a port, any process of this machine can. They must not keep a rank
+out. So one thread attends to all waiting connections, and
 
-- a connection of another user's process is closed at once, where the kernel says whose it is (`peers`);
-- one that does not greet in time is closed: soon, unless it is known to be ours;
-- only so many wait at once, and when one more comes the one that has been idle longest is closed, strangers first;
-- a rank that was turned away by mistake comes again (`control.connect`);
-- once all ranks are in, the gate is closed.
+- a connection of another user's process is closed at once, if the kernel tells its user (`peer_user`);
+- a connection that does not greet in time is closed, and sooner if the kernel does not tell that it is this user's;
+- the number of waiting connections is limited: one too many closes the one that waited longest, strangers first;
+- a rank that was refused by mistake tries again (`control.connect`);
+- the gate is closed once all ranks are admitted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Waiting:
 
     @property
     def right_to_stay(self) -> tuple[bool, bool, float]:
-        """The sort key for closing connections, lowest first: strangers before ours, then silent ones, then the oldest."""
+        """The sort key for closing connections, lowest first: strangers, then silent connections, then the oldest."""
         return self.is_ours, bool(self.buffer), self.since
 
     def is_late(self, now: float) -> bool:

@@ -24,11 +24,11 @@ ANSWER_SECONDS = 10.0
 
 
 class ImpostorError(ControlError):
-    """The process that listens does not know the token: it is not the service."""
+    """The listening process does not know the token, so it is not the service."""
 
 
 def rank_of(greeting: Mapping[str, Any], token: str, challenge: str) -> tuple[int, dict[str, str]]:
-    """On the service: the rank that a greeting proves, and what the rank is answered; ControlError without proof."""
+    """On the service, return the rank that a greeting proves and the answer to it; raise ControlError without proof."""
     rank, nonce, proof = greeting.get("rank"), greeting.get("nonce"), greeting.get("proof")
     if type(rank) is not int or not isinstance(nonce, str) or not isinstance(proof, str):
         raise ControlError("no rank, nonce and proof")
@@ -38,7 +38,7 @@ def rank_of(greeting: Mapping[str, Any], token: str, challenge: str) -> tuple[in
 
 
 def introduce(channel: Channel, token: str, rank: int) -> None:
-    """On a rank: prove that it knows the token, and see that the service does."""
+    """On a rank, prove that it knows the token, and check that the service knows it too."""
     challenge, nonce = str(channel.receive(ANSWER_SECONDS, MAX_GREETING_BYTES).get("challenge")), draw_number()
     channel.send({"rank": rank, "nonce": nonce, "proof": sign(token, "rank", rank, challenge, nonce)})
     answer = channel.receive(ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""What a rank reads off its machine around measured steps: processor time, bytes on its link, peak memory."""
+"""Reads a rank's meters around measured steps: processor time of its machine, bytes on its link, peak memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Ticks of all processors since the machine is up, busy and altogether; bytes over the interface, if it is one."""
+    """Ticks of all processors since the machine started, busy and in total; bytes over the interface, or None."""
 
     busy_ticks: int
     ticks: int
@@ -21,7 +21,7 @@ class Reading:
 
 
 def read_meters(interface: str | None) -> Reading:
-    """The meters now. Over loopback, or an interface that is not known, bytes tell nothing of a rank's link."""
+    """Read the meters now. Bytes are None for loopback or an unknown interface, which tell nothing about a link."""
     ticks = [int(word) for word in _PROC.joinpath("stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle = ticks[3] + ticks[4]
     sent, received = _bytes_of(interface) if interface and interface != "lo" else (None, None)
@@ -29,7 +29,7 @@ def read_meters(interface: str | None) -> Reading:
 
 
 def cpu_share(before: Reading, after: Reading) -> float:
-    """The share of the machine's processor time that anything used between two readings; 0 where no tick has passed."""
+    """Return the used share of the machine's processor time between two readings; 0 if no tick has passed."""
     ticks = after.ticks - before.ticks
     return min(1.0, max(0.0, (after.busy_ticks - before.busy_ticks) / ticks)) if ticks > 0 else 0.0
 
@@ -44,9 +44,9 @@ def _bytes_of(interface: str) -> tuple[int | None, int | None]:
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory that this program had since it began or its peak was reset. None where the system tells none.
+    """Return this program's peak memory since its start or the last reset, or None if the system does not tell.
 
-    Of this program alone: what getrusage tells includes the process that started it.
+    It counts this program alone; the figure of getrusage would include the process that started it.
     """
     for line in _PROC.joinpath("self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -55,14 +55,14 @@ def peak_memory_bytes() -> int | None:
 
 
 def reset_peak_memory() -> None:
-    """Let the peak begin anew, where the system allows it."""
+    """Reset the peak memory, if the system allows it."""
     with contextlib.suppress(OSError):
         _PROC.joinpath("self/clear_refs").write_text("5")
 
 
 def give_back_memory() -> None:
-    """Let the C library give back what it keeps of freed memory, or the next contestant has its predecessors' share."""
-    # Only glibc has it, and only glibc keeps that much.
+    """Make the C library return freed memory to the system; else it would count for the next contestant."""
+    # Only glibc has this function, and only glibc keeps that much.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""How often failures of the machines are put up with: each time after a longer pause, and not without end."""
+"""Decides how often a search or comparison goes on after failures of the machines, and pauses before it goes on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from autosync.errors import OperationError
 from autosync.trials.failures import TrialFailed
 
 PAUSES_SECONDS: tuple[float, ...] = (1.0, 4.0)
-"""Before a second and a third attempt to start ranks. What fails once more after the last of them is no accident."""
+"""The pauses before the second and third attempt to start ranks. If the third fails too, the run ends."""
 MAX_LOST = 10
-"""The tenth trial in a row that ends by what may be the machines ends the run: a few strategies may have done it."""
+"""If this many trials in a row lose a rank, the run ends. Fewer may be the fault of a few strategies."""
 
 
 class Outages:
-    """Those of one search or comparison."""
+    """The failures of machines during one search or comparison."""
 
     def __init__(self) -> None:
         self._doubted: set[str] = set()
@@ -24,14 +24,14 @@ class Outages:
         self._num_lost = 0
 
     def excuses(self, name: str, error: TrialFailed) -> bool:
-        """Whether a contestant has no part in a failure and is to be tried again."""
+        """Whether a contestant is not blamed for a failure and should be tried again."""
         excused = error.is_excused(is_repeated=name in self._doubted)
         if error.blame == "either":
             self._doubted.add(name)
         return excused
 
     def wait(self, failure: Failure | TrialFailed, told: Callable[[str], None] = lambda _: None) -> None:
-        """After a failure of the machines: pause, or give up where too many came one after another."""
+        """Pause after a failure of the machines; raise OperationError after too many in a row."""
         if failure.kind == "launch":
             self._num_not_started += 1
             number, most, seconds = self._num_not_started, len(PAUSES_SECONDS) + 1, PAUSES_SECONDS
@@ -45,5 +45,5 @@ class Outages:
         time.sleep(pause)
 
     def over(self) -> None:
-        """Something was measured: the machines are there again."""
+        """Reset the counts, because a measurement succeeded: the machines work again."""
         self._num_not_started = self._num_lost = 0

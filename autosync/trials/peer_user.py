@@ -1,8 +1,8 @@
-"""Which user's process is at the other end of a connection, where the kernel says so.
+"""Finds the user whose process is at the other end of a connection, if the kernel tells it.
 
-For a Unix socket it has kept that (SO_PEERCRED). For TCP within this machine (its loopback) the other end is a socket
-of this machine too, and the kernel's socket table has its owner; one lookup by addresses and ports is 0.04 ms, however
-many sockets there are. Reading /proc/net/tcp would tell the same, in a time that an outsider can make long.
+For a Unix socket, the kernel has stored the user (SO_PEERCRED). For TCP over loopback, the other end is a socket of
+this machine, and the kernel's socket table has its owner; a lookup by addresses and ports takes 0.04 ms for any number
+of sockets. Reading /proc/net/tcp would give the same answer, but an outsider could make that slow.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _NO_COOKIE = b"\xff" * 8
 _HEADER = struct.Struct("=IHHII")
 _STATE = struct.Struct("=BB")
 _OWNER_OFFSET = 16 + 4 + 48 + 12
-"""Behind the header: family, state and timers; the socket's addresses; and three counters."""
+"""The owner's place in an answer: after the header, family, state and timers, addresses, and three counters."""
 _ANSWER_BYTES = 4096
 _ANSWER_SECONDS = 1.0
 
 
 def is_ours(uid: int | None) -> bool:
-    """Whether a user may speak for us: this user, or root, from whom nothing can be kept."""
+    """Whether connections of a user are accepted: those of this user and of root, who can do everything anyway."""
     return uid in (0, os.getuid(), os.geteuid())
 
 
 def uid_of_peer(connection: socket.socket) -> int | None:
-    """The user at the other end; None where the kernel does not say (another machine, or the peer is gone)."""
+    """Return the user at the other end, or None if the kernel cannot tell (another machine, or the peer is gone)."""
     try:
         if connection.family == socket.AF_UNIX:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -39,13 +39,13 @@ def uid_of_peer(connection: socket.socket) -> int | None:
         if connection.family == socket.AF_INET:
             return _owner_of_tcp(connection.getpeername(), connection.getsockname())
     except (OSError, AttributeError, struct.error):
-        # Another system than Linux, or a kernel without such tables.
+        # The system is not Linux, or the kernel has no such tables.
         pass
     return None
 
 
 def _owner_of_tcp(source: tuple[str, int], destination: tuple[str, int]) -> int | None:
-    """The user whose socket has these two ends, if it is a connected socket of this network."""
+    """Return the user whose socket has these two ends, or None if it is no connected socket of this network."""
     if not source[0].startswith("127."):
         return None
     ports = struct.pack(">HH", source[1], destination[1])
@@ -59,5 +59,5 @@ def _owner_of_tcp(source: tuple[str, int], destination: tuple[str, int]) -> int 
     if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
     _, state = _STATE.unpack_from(answer, _HEADER.size)
-    # Of a socket that has been closed the kernel says root.
+    # The kernel reports root for a socket that has been closed.
     return int(struct.unpack_from("=I", answer, _OWNER_OFFSET)[0]) if state == _ESTABLISHED else None

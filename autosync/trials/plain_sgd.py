@@ -1,4 +1,4 @@
-"""Training in which one step shows the averaged gradients: parameters change by them and by nothing else."""
+"""Training with plain SGD, in which one step shows the averaged gradients: it changes parameters only by them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autosync.specs.task import Task
 from autosync.strategy.bundle import Bundle
 
 LEARNING_RATE = 2.0**20
-"""So large that nothing of a change is lost in the sum with its parameter; a power of two, which rounds nothing."""
+"""A rate so large that a change is not lost in the sum with its parameter; as a power of two, it rounds nothing."""
 
 
 def with_plain_sgd(task: Task) -> Task:
-    """The task with an optimizer that takes gradients off parameters, times a large number where these have room."""
+    """Return the task with an optimizer that subtracts gradients, times a large rate unless a parameter is float16."""
     return replace(task, optimizer=_plain_sgd)
 
 
@@ -29,6 +29,6 @@ def _plain_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def with_plain_sgd_spec(bundle: Bundle) -> Bundle:
-    """The bundle for the task with that optimizer."""
+    """Return the bundle for the task with that optimizer."""
     model = replace(bundle.model, optimizer=OptimizerSpec(name="SGD", elementwise=True, sparse=True))
     return bundled(bundle.strategy, model, bundle.cluster)

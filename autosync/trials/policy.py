@@ -1,7 +1,7 @@
-"""How long to measure, and what makes a measurement doubtful. Rules on samples, and `measure`, which follows them.
+"""The rules for how long to measure and which measurements are doubtful, and `measure`, which follows these rules.
 
-Warm-up ends where steps are steady; then steps are taken until their median is known well enough, the budget is spent,
-or the trial is clearly worse than the best so far. Every rule is a pure function of the step times so far.
+Warm-up ends when steps are steady. Then steps are measured until their median is known well enough, the budget is
+spent, or the trial is clearly worse than the best so far. Every rule is a pure function of the step times so far.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from autosync.trials.statistics import Interval, correlated_median_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long one contestant is measured.
+    """The limits on the measurement of one contestant.
 
-    At least `min_warmup_steps` are discarded: stock DDP rebuilds its buckets after the first one. Steps are taken until
-    the 95 % interval of their median is narrower than `interval_share` of it and the later half lasts as long as the
-    earlier one, `max_steps` are measured or `budget_seconds` are spent, warm-up included. A trial whose interval lies
-    above `give_up_factor` times the best so far is stopped.
+    At least `min_warmup_steps` are discarded: stock DDP rebuilds its buckets after the first step. Then steps are
+    measured until the 95 % interval of their median is narrower than `interval_share` of it and the later half is as
+    fast as the earlier half; or until `max_steps` are measured or `budget_seconds` are spent, with warm-up. A trial
+    whose interval lies above `give_up_factor` times the best so far is stopped.
     """
 
     min_warmup_steps: int = 4
@@ -55,25 +55,25 @@ DEFAULT_POLICY = Policy()
 
 
 def is_level(seconds: Sequence[float], *, share: float) -> bool:
-    """Whether the later half of some steps lasts as long as the earlier one.
+    """Whether the later half of the steps is as fast as the earlier half.
 
-    The halves' medians may differ by a share of the whole, or by three times the error that the steps' own scatter
-    gives them, whichever is more. Medians and the median deviation throughout: in each half one outlier of three or
-    four steps changes nothing. The scatter is that of the quieter half: where slow steps end within the other half,
-    that one's is wide for this alone.
+    The halves' medians may differ by `share` of the whole median, or by three times the error that the scatter of the
+    steps gives them, whichever is more. Medians and median deviations are used, so one outlier among the three or four
+    steps of a half changes nothing. The scatter is taken from the quieter half: the other half has a wide scatter
+    merely if slow steps end within it.
     """
     middle = len(seconds) // 2
     halves = (np.asarray(seconds[:middle]), np.asarray(seconds[-middle:]))
     medians = [float(np.median(half)) for half in halves]
     deviation = min(float(np.median(np.abs(half - np.median(half)))) for half in halves)
-    # Of normal noise: 1.4826 median deviations are its standard deviation, 1.2533 of those over the root of the count
-    # the error of a median.
+    # For normal noise, the standard deviation is 1.4826 median deviations, and the error of a median is 1.2533 standard
+    # deviations divided by the root of the count.
     error = 1.2533 * 1.4826 * deviation * (2 / middle) ** 0.5
     return bool(abs(medians[1] - medians[0]) <= max(share * float(np.median(seconds)), 3 * error))
 
 
 def first_steady_step(seconds: Sequence[float], policy: Policy) -> int | None:
-    """How many steps to discard: up to the first behind which two windows in a row are level; None if there is none."""
+    """Return the number of steps to discard: those before the first two consecutive windows that are level, or None."""
     size = 2 * policy.window_steps
     last = min(len(seconds) - size, policy.max_warmup_steps)
     for first in range(policy.min_warmup_steps, last + 1):
@@ -83,12 +83,12 @@ def first_steady_step(seconds: Sequence[float], policy: Policy) -> int | None:
 
 
 def warmup_ends(seconds: Sequence[float], policy: Policy) -> bool:
-    """Whether no more steps are needed to say which are discarded."""
+    """Whether enough steps are done to decide which of them are discarded."""
     return first_steady_step(seconds, policy) is not None or len(seconds) >= _longest_warmup(policy)
 
 
 def num_discarded(seconds: Sequence[float], policy: Policy) -> int:
-    """How many of the steps so far are warm-up; where they are not steady (yet), all but the last two windows."""
+    """Return how many of the steps so far are warm-up; if they are not steady (yet), all but the last two windows."""
     steady = first_steady_step(seconds, policy)
     if steady is not None:
         return steady
@@ -101,9 +101,9 @@ def _longest_warmup(policy: Policy) -> int:
 
 
 def is_enough(seconds: Sequence[float], policy: Policy) -> bool:
-    """Whether as many steps are measured as the noise needs, or as many as there may be.
+    """Whether the noise needs no more steps, or `max_steps` are measured.
 
-    Halves of few steps often differ by chance: before a trial is said to drift, more of it is seen.
+    Halves of few steps often differ by chance, so more steps are measured before a trial counts as drifting.
     """
     if len(seconds) >= policy.max_steps:
         return True
@@ -113,40 +113,40 @@ def is_enough(seconds: Sequence[float], policy: Policy) -> bool:
 
 
 def is_noisy(seconds: Sequence[float], policy: Policy) -> bool:
-    """Whether the median's interval is wider than wanted."""
+    """Whether the median's interval is wider than the policy allows."""
     interval = correlated_median_interval(seconds)
     return interval.high - interval.low > policy.interval_share * interval.value
 
 
 def is_clearly_worse(seconds: Sequence[float], best_seconds: float | None, policy: Policy) -> bool:
-    """Whether the whole interval of the median lies far above the best so far."""
+    """Whether the whole interval of the median lies above `give_up_factor` times the best so far."""
     if best_seconds is None or len(seconds) < policy.window_steps:
         return False
     return correlated_median_interval(seconds).low > policy.give_up_factor * best_seconds
 
 
 def next_run(seconds: Sequence[float], spent_seconds: float, policy: Policy) -> int:
-    """How many more steps to take, after the warm-up: no more than the budget has time for; 0 if it is spent."""
+    """Return the number of steps of the next run after the warm-up, within the budget; 0 if the budget is spent."""
     left = (policy.budget_seconds - spent_seconds) / float(np.median(seconds))
-    # Of each run the first step is taken and not counted.
+    # The first step of each run is taken but not counted.
     return min(policy.steps_per_run, policy.max_steps - len(seconds), max(int(left) - 1, 0))
 
 
 def exposed_seconds(step_seconds: float, compute_seconds: float) -> float:
-    """Exposed communication: what of a step the compute alone does not explain.
+    """Return the exposed communication: the part of a step's time that compute does not explain.
 
-    `compute_seconds` is what one step takes on one rank without any other: the model spec's `step_seconds`, which a
-    replay sleeps and a profile measured on one process by itself. So where ranks share processors, as those of one
-    node do, what they take from one another counts as exposed too.
+    `compute_seconds` is the time of a step on one rank alone: the model spec's `step_seconds`, which a replay sleeps
+    and a profile measured on a single process. So if ranks share processors, as the ranks of one node do, the time that
+    they take from one another counts as exposed too.
     """
     return max(step_seconds - compute_seconds, 0.0)
 
 
 class Tally:
-    """What one contestant's runs came to, run after run.
+    """Collects the samples of one contestant's runs.
 
-    The step that begins a run is left out, for it starts on idle links, with nobody ahead and nobody late; not so in
-    the run that begins a warm-up, whose first steps are discarded anyway.
+    The first step of a run is left out, because it starts with idle links and all ranks at the same point. It is kept
+    in the run that begins a warm-up, whose first steps are discarded anyway.
     """
 
     def __init__(self) -> None:
@@ -164,12 +164,12 @@ class Tally:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """What each step took, those left out not among them."""
+        """The time of each step, without the steps that are left out."""
         return seconds_of_steps(self._ranks)
 
     @property
     def peak_memory_bytes(self) -> tuple[int, ...]:
-        """Of each rank."""
+        """The peak memory of each rank."""
         return peak_memory_bytes(self._runs)
 
     @property
@@ -185,7 +185,10 @@ class Tally:
         policy: Policy,
         compute_seconds: float | None,
     ) -> Measurement:
-        """The measurement of all steps after the warm-up. What they cost is that of the runs after its beginning."""
+        """Return the measurement of all steps after the warm-up.
+
+        Bytes and the processor share come from all runs except the run that begins the warm-up.
+        """
         flagged = zip(self._runs, self._begins_warmup, strict=True)
         runs = [run for run, begins_warmup in flagged if not begins_warmup] or self._runs
         num_steps = sum(len(run.step_seconds[0]) for run in runs)
@@ -214,13 +217,13 @@ def measure(
     best_seconds: float | None = None,
     compute_seconds: float | None = None,
 ) -> Measurement:
-    """Measure one contestant on a service, as long as the policy says. What fails there raises `TrialFailed`.
+    """Measure one contestant on a service for as long as the policy says; raise `TrialFailed` if it fails.
 
-    `best_seconds` is the best median so far, `compute_seconds` what a step takes without communication.
+    `best_seconds` is the best median so far, `compute_seconds` the time of a step without communication.
     """
     service = PeriodService(service)
     service.prepare(contestant)
-    # What takes its time is whole periods, of which the tally has the mean step.
+    # Whole periods spend the budget, but the tally has only the time of their mean step.
     policy = replace(policy, budget_seconds=policy.budget_seconds / service.steps_each(contestant.name))
     try:
         tally = Tally()
@@ -253,7 +256,7 @@ def warm_up(service: Service, name: str, policy: Policy = DEFAULT_POLICY) -> Tal
 
 
 def doubts(seconds: Sequence[float], policy: Policy, *, stopped_early: bool = False) -> tuple[Flag, ...]:
-    """The flags of a trial's steps, warm-up included."""
+    """Return the flags of a trial's steps, which include the warm-up."""
     measured = seconds[num_discarded(seconds, policy) :]
     found: list[Flag] = []
     if first_steady_step(seconds, policy) is None and not stopped_early:
@@ -268,16 +271,16 @@ def doubts(seconds: Sequence[float], policy: Policy, *, stopped_early: bool = Fa
 
 
 def _warmup_runs(tally: Tally, policy: Policy) -> Iterator[int]:
-    """The numbers of steps to run until the warm-up is over or the budget spent."""
+    """Yield the number of steps of each run, until the warm-up is over or the budget is spent."""
     fewest = policy.min_warmup_steps + 2 * policy.window_steps
-    # Each further run costs a step that is not counted; where many are needed a bad trial may end before all are taken.
+    # Each further run costs a step that is not counted. If many steps are needed, a bad trial may end before the last.
     yield fewest if fewest <= policy.steps_per_run else fewest - policy.window_steps
     while not warmup_ends(tally.seconds, policy) and tally.spent_seconds < policy.budget_seconds:
         yield policy.window_steps + 1
 
 
 def _runs(tally: Tally, policy: Policy) -> Iterator[int]:
-    """The numbers of steps to run until nothing more is to be measured."""
+    """Yield the number of steps of each run, until the measurement is complete."""
     yield from _warmup_runs(tally, policy)
     while True:
         measured = tally.seconds[num_discarded(tally.seconds, policy) :]

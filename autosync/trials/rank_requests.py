@@ -1,7 +1,7 @@
-"""A rank's side of the control channel: what it is asked it does, one request after another, and answers each.
+"""A rank's side of the control channel: it handles one request after another and answers each.
 
-The main thread does what is asked; another one listens, so that a rank that hangs can still say where it is, and so
-that it ends when whoever started it does.
+The main thread handles requests. A second thread listens, so that a rank that hangs can still report where it is, and
+so that it ends when the service ends.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ Answer = dict[str, Any]
 
 
 class RefusedError(AutosyncError):
-    """What is asked is refused: nothing has gone wrong."""
+    """A request is refused, although nothing has failed."""
 
 
 class RequestHandler(Protocol):
-    """Who does what a rank is asked."""
+    """Handles the requests to a rank."""
 
     doing: str
-    """What it is doing, in words."""
+    """The present activity, in words."""
 
     @property
     def requests(self) -> Mapping[str, Callable[[Request], Answer]]:
-        """What may be asked, by name."""
+        """The functions that handle requests, by the request's name."""
 
     def where(self) -> str:
-        """What it is doing, as exactly as it can say. Another thread asks."""
+        """Return the present activity as exactly as possible. Called by another thread."""
 
 
 class RequestLoop:
-    """Takes requests on this rank. `open_handler` gets a function that reports progress, and returns the handler."""
+    """Receives requests on this rank. `open_handler` gets a function that reports progress, and returns the handler."""
 
     def __init__(
         self, channel: control.Channel, open_handler: Callable[[Callable[[str], None]], RequestHandler]
@@ -59,7 +59,7 @@ class RequestLoop:
         self._asked = open_handler(self._tell)
 
     def listen(self) -> None:
-        """Take requests until whoever asks is gone; then this process ends, whatever it is in the middle of."""
+        """Receive requests until the service is gone; then end this process at once."""
         try:
             requests = self._channel.held()
             while True:
@@ -78,7 +78,7 @@ class RequestLoop:
             os._exit(1)
 
     def _where(self) -> str:
-        """What the main thread is doing, down to the line."""
+        """Return what the main thread is doing, with file and line."""
         frame = sys._current_frames().get(self._main)  # noqa: SLF001 - the documented way to ask for another thread
         if frame is None:
             return self._asked.where()
@@ -86,14 +86,14 @@ class RequestLoop:
         return f"{self._asked.where()}, at {Path(last.filename).name}:{last.lineno} ({last.name})"
 
     def serve(self) -> None:
-        """Do what is asked, one request after another."""
+        """Handle one request after another, without end."""
         while True:
             request = self._current = self._requests.get()
             self._asked.doing = f"in {request['request']}"
             try:
                 result = self._asked.requests[request["request"]](request)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure becomes data here
-                # Its log may be on the disk that is full: then the answer is all that tells of it.
+                # The log may be on a full disk: then only the answer reports the error.
                 with contextlib.suppress(OSError):
                     traceback.print_exc()
                 kind = "refused" if isinstance(error, RefusedError) else "raised"
@@ -111,7 +111,7 @@ class RequestLoop:
 
 
 def _in_words(error: BaseException) -> str:
-    """What went wrong. What the engine raised within the user's backward pass is no fault of the user's line."""
+    """Describe an error. An error of the engine in the user's backward pass is described without the user's line."""
     if isinstance(error.__cause__, OperationError):
         error = error.__cause__
     words = str(error) if isinstance(error, AutosyncError) else f"{type(error).__name__}: {error}"
@@ -119,10 +119,10 @@ def _in_words(error: BaseException) -> str:
 
 
 def _end_with_whoever_started_this() -> None:
-    """Let the system end this process when the thread that started it ends.
+    """Make the system end this process when the thread that started it ends.
 
-    The listening thread sees that the service is gone too, but not while the process is stopped, or the main thread is
-    stuck where no other gets to run.
+    The listening thread also notices that the service is gone, but not while the process is stopped, or while the main
+    thread is stuck in code that lets no other thread run.
     """
     if sys.platform == "linux":
         set_death_signal = 1
@@ -130,13 +130,13 @@ def _end_with_whoever_started_this() -> None:
 
 
 def serve_requests(address: str, open_handler: Callable[[int, Callable[[str], None]], RequestHandler]) -> None:
-    """Be a rank: connect to an address, and do what is asked there until whoever asks is gone.
+    """Run as a rank: connect to the service at an address, and handle its requests until it is gone.
 
-    `open_handler` makes who does it, of the rank's number and a function that tells what it is doing meanwhile.
+    `open_handler` makes the handler from the rank's number and a function that reports the present activity.
     """
     _end_with_whoever_started_this()
     rank = int(os.environ["RANK"])
-    # Neither the user's code nor what it starts has any business with it.
+    # Removed from the environment, because neither the user's code nor its child processes need the token.
     token = os.environ.pop(control.TOKEN_VARIABLE)
     conversation = RequestLoop(control.connect(address, token, rank), lambda tell: open_handler(rank, tell))
     threading.Thread(target=conversation.listen, name="autosync-control", daemon=True).start()

@@ -35,7 +35,7 @@ from autosync.trials.training import ContestantTraining
 
 
 class RankWorker:
-    """Does on this rank what the service asks for."""
+    """Handles the trial service's requests on this rank."""
 
     def __init__(self, rank: int) -> None:
         torch.set_num_threads(1)
@@ -59,7 +59,7 @@ class RankWorker:
 
     @property
     def requests(self) -> Mapping[str, Callable[[Request], Answer]]:
-        """What may be asked, by name."""
+        """The functions that handle requests, by the request's name."""
         return {
             "meet": self.meet,
             "join": self.join,
@@ -70,7 +70,7 @@ class RankWorker:
         }
 
     def meet(self, _request: Request) -> Answer:
-        """Open a port where the ranks may meet, on the first of them."""
+        """On the first rank, open a port where the ranks can meet."""
         self._opened, answer = open_on_first_rank(self._rank)
         return answer
 
@@ -88,7 +88,7 @@ class RankWorker:
         self._node = self._cluster.nodes[self._cluster.ranks[self._rank].node].name
         self._servers = tuple(range(num_workers, len(self._cluster.ranks)))
         self._serves = self._rank in self._servers
-        # Workers alone are in torch's process group.
+        # Only workers are in torch's process group.
         self._store = rendezvous_store(
             request["rendezvous"],
             opened=self._opened,
@@ -108,13 +108,13 @@ class RankWorker:
     def prepare(self, request: Request) -> Answer:
         """Build a contestant's model and optimizer and make them train in parallel."""
         if not self._trainings:
-            # What is here now stays. Without this every collection after a contestant looks through all of torch.
+            # Present objects stay. If they were not frozen, each garbage collection would look through all of torch.
             gc.collect()
             gc.freeze()
         meters.reset_peak_memory()
         bundle = None
-        # The rank lowers the strategy itself, once, rather than run a plan that it was sent. So all ranks prove that
-        # they made the same plan from the same strategy, as they will in training, and a message carries no plan.
+        # The rank gets no plan, but lowers the strategy itself, once. So messages stay short, and all ranks prove that
+        # they made the same plan from the same strategy, as they will in training.
         if request["strategy"] is not None:
             bundle = Bundle(
                 strategy=parse_strategy(documents.without_file(request["strategy"])),
@@ -148,7 +148,7 @@ class RankWorker:
         return {}
 
     def run(self, request: Request) -> Answer:
-        """Train a contestant for some steps: how long each took, and what the machine's meters say of them."""
+        """Train a contestant for some steps; return the time of each step and the readings of the meters."""
         self._num_runs += 1
         if self._serves:
             return self._watch()
@@ -158,7 +158,7 @@ class RankWorker:
         if self._rank == 0 and self._servers:
             keys = [self._key(f"watches/{server}") for server in self._servers]
             self._store.wait(keys, dt.timedelta(seconds=self._timeout_seconds))
-        # Nobody's steps begin while another still reads.
+        # No rank's steps begin while another rank still reads its meters.
         dist.barrier()
         seconds = []
         self._running = training
@@ -181,7 +181,7 @@ class RankWorker:
         }
 
     def _watch(self) -> Answer:
-        """On a rank that only serves: what went over its link while workers took their steps."""
+        """On a rank that only serves, return the readings of its meters while workers took their steps."""
         before = meters.read_meters(self._interface)
         self._store.set(self._key(f"watches/{self._rank}"), "")
         self._store.wait([self._key("over")], dt.timedelta(seconds=self._timeout_seconds))
@@ -191,7 +191,7 @@ class RankWorker:
         return f"autosync/trials/{self._num_runs}/{what}"
 
     def difference(self, request: Request) -> Answer:
-        """How far two contestants' parameters are from each other, beside how far the first's have come."""
+        """Return the distance between two contestants' parameters, divided by the change of the first's so far."""
         if self._serves:
             return {"difference": 0.0}
         first, second = (self._trainings[name].parameters for name in request["names"])
@@ -206,7 +206,7 @@ class RankWorker:
         return {"difference": share if math.isfinite(share) else None}
 
     def release(self, request: Request) -> Answer:
-        """Be rid of a contestant."""
+        """Remove a contestant from this rank."""
         if self._serves:
             self._servings.pop(request["name"]).close()
         else:
@@ -214,7 +214,7 @@ class RankWorker:
         return {}
 
     def where(self) -> str:
-        """What this rank is doing, in words; for another thread to ask."""
+        """Return what this rank is doing, in words. Called by another thread."""
         training = self._running
         told = training.where() if training is not None else None
         return self.doing if told is None else f"{self.doing}, {told}"

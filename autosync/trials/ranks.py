@@ -1,7 +1,7 @@
-"""One generation of ranks: started together, asked together, ended together with whoever is at fault named.
+"""One generation of ranks, which are started, asked and ended together.
 
-Every request has a deadline. Whatever goes wrong becomes a `TrialFailed`; then the generation is of no more use, and
-whoever has it ends it.
+Every request has a deadline. Each failure becomes a `TrialFailed` that names the rank at fault. The generation is then
+useless, and its owner must end it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from autosync.trials.control import Channel, ControlError, ControlListener
 from autosync.trials.failures import Blame, TrialFailed
 
 RANK_WORKER = "autosync.trials.rank_worker"
-"""The module that ranks of a trial service run."""
+"""The module that the ranks of a trial service run."""
 
 POLL_SECONDS = 0.05
 START_SECONDS = 120.0
-"""How long ranks may take to be there: Python and torch, from a slow disk."""
+"""The time that ranks have to start: loading Python and torch from a slow disk takes long."""
 GRACE_SECONDS = 1.0
-"""How long others may go on after one has failed, so that the first cause shows and not only what followed from it."""
+"""The time that other ranks go on after one has failed, so that the cause is found and not only its consequences."""
 WHERE_SECONDS = 2.0
-"""How long a rank that is late may take to say where it is. One that is stopped never does."""
+"""The time that a late rank has to report where it is. A stopped rank never reports."""
 
 Answer = Mapping[str, Any]
 _LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 def plan_launch(
     cluster: ClusterSpec, folder: Path, address: str = "ADDRESS", *, program: str = RANK_WORKER
 ) -> tuple[Launcher, LaunchRequest]:
-    """The launcher of a cluster and what it would start: on every rank a module. Refuses what it cannot start."""
+    """Return a cluster's launcher and the request that runs a module on every rank; raise an error if it cannot run."""
     launcher: Launcher = LAUNCHERS.get(cluster.launcher)()
     command = (python_of(cluster), "-m", program, address)
     return launcher, launcher.plan(cluster, command, folder)
@@ -58,7 +58,7 @@ def plan_launch(
 
 @dataclass(slots=True)
 class _Heard:
-    """What has been heard of the ranks since a request went out, each in the order in which it came."""
+    """The answers, errors and losses of ranks since a request was sent, in the order of their arrival."""
 
     progress: Callable[[str], None] = lambda _: None
     answers: dict[int, Answer] = field(default_factory=dict)
@@ -70,15 +70,15 @@ class _Heard:
         return bool(self.errors or self.lost)
 
     def is_known(self, rank: int) -> bool:
-        """Whether there is nothing more to wait for: an answer, an error, or how it ended."""
+        """Whether a rank's outcome is known: an answer, an error, or the reason for its end."""
         return rank in self.answers or rank in self.errors or self.lost.get(rank) is not None
 
 
 class Ranks:
-    """All ranks of a cluster, running and connected: workers, then those that only serve."""
+    """All ranks of a cluster, running and connected: workers first, then ranks that only serve."""
 
     def __init__(self, cluster: ClusterSpec, folder: Path, *, program: str = RANK_WORKER) -> None:
-        """Start them in a new folder that has their logs, and wait until all are there. Each runs a module."""
+        """Start the ranks, each running the module `program`, and wait until all are connected. Logs go to `folder`."""
         self.folder = folder
         self._cluster = cluster
         self._program = program
@@ -102,7 +102,7 @@ class Ranks:
     def _start(self) -> None:
         token = draw_secret()
         launcher, _ = self._planned("ADDRESS")
-        # Whoever can read the file in which ranks meet can lock it too, and so keep them waiting.
+        # Private, because a user who can read the file in which ranks meet can also lock it, and so keep them waiting.
         self._private.mkdir(mode=0o700, parents=True)
         if launcher.control == "loopback":
             self._gate = control.listen_on_loopback(token, self._num_ranks)
@@ -110,16 +110,16 @@ class Ranks:
             self._gate = control.listen_in_folder(self._private, token, self._num_ranks)
         _, request = self._planned(RELAYED if launcher.control == RELAYED else self._gate.address)
         if launcher.control == RELAYED:
-            # Elsewhere it says where to look, on one machine nothing.
+            # On several machines, the name says where to look.
             self._names = [process.place for process in request.processes]
-        # Only now, and never on the command line: plans are printed, and everybody sees everybody's arguments.
+        # Secrets are added only now, because plans are printed, and never to command lines, which all users can see.
         secret = {control.TOKEN_VARIABLE: token, SECRET_VARIABLE: draw_secret()}
         with_secret = tuple(
             dataclasses.replace(one, environment={**one.environment, **secret}) for one in request.processes
         )
         self._launch = launcher.start(dataclasses.replace(request, processes=with_secret, control=self._gate.address))
         self._await_all(self._gate, self._launch)
-        # All are in: from now on there is no door.
+        # All ranks are connected, so no more connections are needed.
         self._gate.close()
 
     def _planned(self, address: str) -> tuple[Launcher, LaunchRequest]:
@@ -143,16 +143,16 @@ class Ranks:
                 raise TrialFailed("launch", f"not there within {START_SECONDS:g} s: {self._listed(missing)}")
 
     def _last_words(self, rank: int) -> str:
-        """The last line of a rank's log, and whether there was no room for more."""
+        """Return the last line of a rank's log, with a note if the disk is full."""
         return last_words(self.folder / f"rank-{rank}.log")
 
     @property
     def are_well(self) -> bool:
-        """Whether all still run, as far as one can tell without asking."""
+        """Whether all ranks still run, as far as can be told without a request to them."""
         return self._launch is not None and all(code is None for code in self._launch.exit_codes())
 
     def meeting_point(self) -> str:
-        """A place where these ranks may meet: a file, or elsewhere a port that the first of them opens."""
+        """Return where these ranks can meet: a file, or on several machines a port that the first rank opens."""
         launcher, _ = self._planned("ADDRESS")
         if launcher.control == RELAYED:
             first = self._cluster.nodes[self._cluster.ranks[0].node].name
@@ -162,7 +162,7 @@ class Ranks:
 
     @property
     def _private(self) -> Path:
-        """A folder that only this user enters, for as long as the ranks run."""
+        """A folder that only this user can enter; it exists while the ranks run."""
         return self.folder / "private"
 
     def ask(
@@ -173,9 +173,9 @@ class Ranks:
         *,
         progress: Callable[[str], None] = lambda _: None,
     ) -> list[Answer]:
-        """Every rank's answer to a request, in the order of ranks; TrialFailed if not all give one in time.
+        """Send a request and return the answers of all ranks in order; raise TrialFailed unless all answer in time.
 
-        `progress` hears what the first rank tells of what it is doing.
+        `progress` is called with the activity that the first rank reports.
         """
         number = next(self._numbers)
         heard = _Heard(progress=progress)
@@ -190,7 +190,7 @@ class Ranks:
         raise self._failure(heard, seconds)
 
     def _listen(self, number: int, heard: _Heard, seconds: float, ranks: Sequence[int] | None = None) -> None:
-        """Hear what the ranks say to a request, until all is known, or it is too late."""
+        """Receive the ranks' messages about a request, until every outcome is known or the time is over."""
         awaited = range(self._num_ranks) if ranks is None else ranks
         deadline = time.monotonic() + seconds
         is_cut_short = False
@@ -210,7 +210,7 @@ class Ranks:
                     return
 
     def _hear(self, rank: int, number: int, heard: _Heard) -> bool:
-        """Take what has come from a rank; false if nothing more will."""
+        """Receive a rank's messages; return false if its connection is closed."""
         try:
             messages = self._channels[rank].read()
         except ControlError as error:
@@ -220,7 +220,7 @@ class Ranks:
             heard.lost.setdefault(rank, None)
             return False
         for message in messages:
-            # Late answers to an earlier request are of no interest.
+            # Late answers to an earlier request are ignored.
             if message.get("id") == number:
                 if "doing" in message:
                     if rank == 0:
@@ -240,13 +240,13 @@ class Ranks:
                 heard.lost[rank] = f"{_how(code)}{self._last_words(rank) if code > 0 else ''}"
 
     def _failure(self, heard: _Heard, seconds: float) -> TrialFailed:
-        """The failure that the others followed from."""
+        """Return the failure that caused the others."""
         for rank, error in heard.errors.items():
             if error["kind"] == "refused":
                 return TrialFailed("refused", f"{self._names[rank]}: {error['message']}")
         assert self._launch is not None, "asked ranks have been started"
         elsewhere = self._launch.lost()
-        # Before those who raised: a rank that vanishes makes all others raise.
+        # Lost ranks come before ranks that raised errors: a rank that vanishes makes all others raise errors.
         for rank, how in heard.lost.items():
             if rank not in heard.answers or how is not None:
                 message = f"{self._names[rank]} is gone: {how or 'it closed its connection'}"
@@ -255,12 +255,15 @@ class Ranks:
             return TrialFailed("raised", f"{self._names[rank]}: {error['message']}", blame=error["blame"])
         late = [rank for rank in range(self._num_ranks) if rank not in heard.answers]
         where, is_silent = self._where(late)
-        # One that is stopped, or cut off, did not choose to be late.
+        # A rank that is stopped or cut off may be late without the strategy's fault.
         blame: Blame = "either" if is_silent else "strategy"
         return TrialFailed("timeout", f"not done within {seconds:g} s: {where}", blame=blame)
 
     def _where(self, late: Sequence[int]) -> tuple[str, bool]:
-        """Where each late rank is, and whether one does not even say so: that is told first, for the others wait."""
+        """Describe where each late rank is, silent ranks first, because the others may wait for them.
+
+        The second value is true if a rank is silent: it does not answer at all.
+        """
         number = next(self._numbers)
         heard = _Heard()
         for rank in late:
@@ -279,7 +282,7 @@ class Ranks:
         return ", ".join(self._names[rank] for rank in ranks)
 
     def end(self) -> None:
-        """End all that is left of the ranks. Harmless when repeated."""
+        """End all ranks that still run. May be called again."""
         for channel in self._channels.values():
             channel.close()
         try:
@@ -289,5 +292,5 @@ class Ranks:
             if self._gate is not None:
                 self._gate.close()
                 self._gate = None
-            # A rank that was killed leaves behind the file in which ranks met.
+            # If a rank was killed, the file in which ranks met is still there.
             shutil.rmtree(self._private, ignore_errors=True)

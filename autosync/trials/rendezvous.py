@@ -1,4 +1,4 @@
-"""Where the ranks of a trial meet: a file where they share one machine, else a port that the first rank opens."""
+"""The meeting point of a trial's ranks: a file if they share one machine, else a port that the first rank opens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autosync.runtime.serving.rendezvous import open_store
 
 
 def open_on_first_rank(rank: int) -> tuple[Any, dict[str, int]]:
-    """On the first rank a store at a port of the system's choice, which lasts as long as it is kept, and that port."""
+    """On the first rank, open a store at a free port; return the store, which the caller must keep, and the port."""
     if rank:
         return None, {}
     store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # noqa: S104 - others connect from their hosts
@@ -20,7 +20,7 @@ def open_on_first_rank(rank: int) -> tuple[Any, dict[str, int]]:
 
 
 def rendezvous_store(place: str, *, opened: Any, num_users: int, timeout_seconds: float) -> Any:
-    """The store at a place: a file's path, or tcp://HOST:PORT, which `opened` is where this rank has opened it."""
+    """Return the store at a place, a file's path or tcp://HOST:PORT; on the rank that opened it, that is `opened`."""
     if opened is not None:
         return opened
     if urlsplit(place).scheme == "tcp":

@@ -1,10 +1,10 @@
-"""Replay: a model spec as a task. Compute takes the recorded time by sleeping; everything on the wire is real.
+"""Replay: a model spec as a task. Compute sleeps for the recorded time; all transfers are real.
 
-The replayed model has the spec's parameters by name and shape. Its forward pass goes through the recorded segments, its
-backward pass gives out gradients of the real sizes (rows for sparse ones, with their factors for those of linear
-layers) in the recorded order, its optimizer takes the recorded time for whatever share of the elements it updates.
-Sleeping leaves the cores to the network, which on an
-emulated cluster is what one wants to measure. Numbers in gradients and parameters mean nothing.
+The replayed model has the spec's parameters by name and shape. Its forward pass goes through the recorded segments. Its
+backward pass produces gradients of the real sizes in the recorded order: rows for sparse gradients, also factors for
+linear layers. Its optimizer takes the recorded time for the share of the elements that it updates. Sleeping leaves the
+cores to the network, which is what measurements on an emulated cluster are about. The numbers in gradients and
+parameters have no meaning.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Variable
 from autosync.specs.task import Task
 
 Rows: TypeAlias = Mapping[str, torch.Tensor]
-"""For each variable with sparse gradients the rows that a batch touches."""
+"""For each variable with sparse gradients, the rows that a batch touches."""
 
 _SLACK_SECONDS = 0.0005
-"""How far the pace may lag behind and catch up: sleeping too long by so much is made good by the next segment."""
+"""The longest lag that later segments make up for, such as a sleep that lasted too long."""
 
 
 class ReplayPace:
-    """A clock that compute keeps up with: each segment ends when its time is over, whatever work was done meanwhile."""
+    """The pace of replayed compute: each segment ends when its time is over, including work that was done meanwhile."""
 
     def __init__(self) -> None:
         self._until = time.perf_counter()
 
     def spend(self, seconds: float) -> None:
-        """Let a segment's time pass. Time lost in waiting for others is not made good."""
+        """Sleep until a segment's time is over. Time lost by waiting for other ranks is not made up for."""
         now = time.perf_counter()
         if now - self._until > _SLACK_SECONDS:
             self._until = now
@@ -47,8 +47,8 @@ class ReplayPace:
 
 
 def replay_task(model: ModelSpec) -> Task:
-    """The task that stands for a model spec."""
-    # Of sparse gradients the recorded update touched their rows alone.
+    """Return the task that replays a model spec."""
+    # The recorded update touched only the rows of sparse gradients.
     num_elements = sum(_num_updated(variable) for variable in model.variables)
     update_seconds = sum(segment.seconds for segment in model.timeline.optimizer)
     seconds_per_element = update_seconds / num_elements if num_elements else 0.0
@@ -66,7 +66,7 @@ def replay_task(model: ModelSpec) -> Task:
 
 
 class _Owner(nn.Module):
-    """A module that owns parameters; where one is a linear layer's weight, it tells the factors of its gradient."""
+    """A module that owns parameters; for the weight of a linear layer, it passes the gradient's factors to hooks."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -83,30 +83,30 @@ class _Owner(nn.Module):
         return handle
 
     def give_factors(self) -> None:
-        """The backward pass is here."""
+        """Call the hooks with the factors, when the backward pass reaches the gradient."""
         if self._factors is not None:
             for hook in self._factors_hooks.values():
                 hook(*self._factors)
 
 
 class _ReplayStage(_Owner):
-    """A module of the replayed model; its time is spent by the model."""
+    """A module of the replayed model. Its forward pass does nothing: the model spends its time."""
 
     def forward(self) -> None:
         return
 
 
 class _Table(_ReplayStage, nn.Embedding):  # type: ignore[misc]  # it has a stage's forward pass and looks nothing up
-    """A stage whose variables have sparse gradients: stock DDP takes these from embeddings that say so alone."""
+    """A stage with a sparse gradient, as an `nn.Embedding`: stock DDP takes sparse gradients only from these."""
 
     def __init__(self, num_rows: int, width: int) -> None:
         super().__init__(num_rows, width, sparse=True, device="meta")
-        # Whatever the spec calls the variable, the model registers it.
+        # The model registers the parameter under the name that the spec gives.
         del self.weight
 
 
 class ReplayedModel(_Owner):
-    """The spec's parameters, in modules named as the original's, behind passes that take their time."""
+    """A model with the spec's parameters in modules of the original names; its passes take the recorded time."""
 
     def __init__(self, model: ModelSpec) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class ReplayedModel(_Owner):
             owner.register_parameter(leaf, parameter)
             self._owners[variable.name] = owner
             if variable.factor_rows is not None:
-                # Zero, so that it is the product of its factors whatever synchronising makes of either.
+                # Zero, so that the gradient stays the product of its factors after synchronisation.
                 self._gradients[variable.name] = torch.zeros_like(parameter, requires_grad=False)
                 owner.begin_factors(parameter, variable.factor_rows)
             elif not variable.sparse:
@@ -131,7 +131,7 @@ class ReplayedModel(_Owner):
         self._by_name = dict(self.named_parameters())
 
     def _module(self, name: str, tables: Mapping[str, Variable]) -> _Owner:
-        """The module of that name, made where it is missing. `tables` has the sparse variable of those that own one."""
+        """Return the module of that name, made if missing. `tables` has the sparse variables by their module's name."""
         if not name:
             return self
         above, _, step = name.rpartition(".")
@@ -146,7 +146,7 @@ class ReplayedModel(_Owner):
     def forward(self, rows: Rows) -> torch.Tensor:
         for segment in self._timeline.forward:
             self._pass(segment)
-        # The node that is made last runs first in the backward pass.
+        # Autograd runs the node that is made last first in the backward pass.
         loss = torch.zeros((), requires_grad=True)
         for segment in reversed(self._timeline.backward):
             parameters = [self._by_name[name] for name in segment.variables]
@@ -154,7 +154,7 @@ class ReplayedModel(_Owner):
         return loss
 
     def _pass(self, segment: Segment) -> None:
-        """Through the segment's module, so that whoever hooks into it (to wait for its parameters) gets a chance."""
+        """Call the segment's modules, so that their hooks run (which wait for parameters), and spend its time."""
         owners = dict.fromkeys(name.rpartition(".")[0] for name in segment.variables)
         for owner in owners:
             if owner:
@@ -162,11 +162,11 @@ class ReplayedModel(_Owner):
         self._pace.spend(segment.seconds)
 
     def gradient(self, name: str, rows: Rows) -> torch.Tensor:
-        """A variable's gradient; for a sparse one the rows that the batch touches.
+        """Return a variable's gradient; for a sparse variable, the rows that the batch touches.
 
-        Dense ones take no time: a view of memory that is here already, which autograd takes as it is. Of a copy, large
-        gradients would make steps longer than recorded. What synchronising makes of the numbers they keep; so where a
-        microstep's gradient is added to an earlier one's, which lies in the same memory, it is zero.
+        A dense gradient takes no time, because it is a view of existing memory that autograd takes as it is; copies of
+        large gradients would make steps longer than recorded. That memory keeps the result of synchronisation. So if a
+        microstep's gradient is added to an earlier one, which lies in the same memory, it is zero.
         """
         variable = self._variables[name]
         if variable.factor_rows is not None:
@@ -188,7 +188,7 @@ class ReplayedModel(_Owner):
 
 
 class _BackwardSegment(torch.autograd.Function):
-    """One recorded segment of the backward pass: its time passes, then its gradients are there."""
+    """One recorded segment of the backward pass: it spends its time, then returns its gradients."""
 
     @staticmethod
     def forward(
@@ -206,7 +206,7 @@ class _BackwardSegment(torch.autograd.Function):
 
 @known_optimizer
 class ReplayedOptimizer(torch.optim.Optimizer):
-    """Takes the recorded time for the elements that have a gradient, and changes nothing."""
+    """An optimizer that takes the recorded time for the elements that have a gradient, and changes nothing."""
 
     moves_touched_rows_alone = True
 
@@ -233,7 +233,7 @@ def _num_updated(variable: Variable) -> int:
 
 
 def _num_rows(variable: Variable) -> int:
-    """How many rows of a sparse variable each batch touches."""
+    """Return the number of rows of a sparse variable that each batch touches."""
     return round(variable.touched_rows or 0)
 
 
@@ -242,7 +242,7 @@ def _num_elements(gradient: torch.Tensor) -> int:
 
 
 def _draw_rows(model: ModelSpec, generator: torch.Generator) -> Rows:
-    """The rows that one batch touches: as many as the spec says, each as likely as any other."""
+    """Draw the rows that a batch touches: as many as the spec says, all equally likely."""
     return {variable.name: _rows_of(variable, generator) for variable in model.variables if variable.sparse}
 
 

@@ -1,6 +1,6 @@
-"""What running a contestant gives, who runs it, and how several runs become one.
+"""The samples of running a contestant, the interface of services that run it, and sums over several runs.
 
-Seconds are joined where they are judged (`policy`, `periods`); here is what they cost beside.
+`policy` and `averaging_periods` join the seconds of runs; this module joins processor shares, memory and bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from autosync.trials.contestant import Contestant
 
 
 class Samples(Protocol):
-    """Some consecutive steps of one contestant: seconds by rank and step, bytes by rank, and what else they cost.
+    """Some consecutive steps of one contestant: seconds by rank and step, and bytes and peak memory by rank.
 
-    `cpu_share` is of the machine's processor time while they ran, 0 to 1. Bytes are sums over the steps, None where
-    they cannot be told.
+    `cpu_share` is the used share of the machine's processor time during the steps, 0 to 1. Bytes are sums over the
+    steps; None if they cannot be measured.
     """
 
     @property
@@ -31,11 +31,12 @@ class Samples(Protocol):
 
 
 class Service(Protocol):
-    """What measuring needs of a trial service, which nobody else may use meanwhile.
+    """The part of a trial service that measuring needs; only one user may use it at a time.
 
-    `prepare` and `run` raise `TrialFailed`. Several contestants may be prepared at once. `run` takes that many steps of
-    one of them and returns all of them; with `settle`, what the last of them has left to be done during the next one is
-    done by then, so that whoever comes next finds idle links. `release` forgets one, prepared or not, and never fails.
+    `prepare` and `run` raise `TrialFailed`. Several contestants may be prepared at once. `run` takes `num_steps` steps
+    of one contestant and returns their samples. With `settle`, it also finishes the work that the last step has left
+    for the next step, so that the next contestant finds idle links. `release` forgets a contestant, prepared or not,
+    and never fails.
     """
 
     def prepare(self, contestant: Contestant) -> None: ...
@@ -44,23 +45,26 @@ class Service(Protocol):
 
 
 def run_seconds(run: Samples) -> float:
-    """How long a run took: it is over when its last rank has taken its last step."""
+    """Return the seconds of a run: it ends when its last rank has taken its last step."""
     return max(map(sum, run.step_seconds))
 
 
 def cpu_share(runs: Sequence[Samples]) -> float:
-    """The share over all runs: each counts as long as it took."""
+    """Return the processor share over all runs, weighted by their duration."""
     lengths = list(map(run_seconds, runs))
     return sum(run.cpu_share * length for run, length in zip(runs, lengths, strict=True)) / sum(lengths)
 
 
 def peak_memory_bytes(runs: Sequence[Samples]) -> tuple[int, ...]:
-    """Of each rank, in any of the runs."""
+    """Return the peak memory of each rank over all runs."""
     return tuple(max(counts) for counts in zip(*(run.peak_memory_bytes for run in runs), strict=True))
 
 
 def mean_bytes(counts: Sequence[Sequence[int] | None], num_steps: int) -> tuple[int, ...] | None:
-    """Of each rank in one of so many steps that all runs have together. None where a run cannot tell."""
+    """Return each rank's mean bytes per step, from the counts of runs with `num_steps` steps in total.
+
+    Returns None if a run has no counts.
+    """
     known = [of_run for of_run in counts if of_run is not None]
     if len(known) < len(counts):
         return None

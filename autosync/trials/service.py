@@ -6,8 +6,8 @@
         samples = service.run(contestant.name, 12)
         service.release(contestant.name)
 
-Several contestants may be prepared at once and take turns. Between trials everything goes back to the start, and where
-a trial ends badly the ranks end with it: the next `prepare` has fresh ones.
+Several contestants may be prepared at once and take turns. No state is kept between trials. If a trial fails, its ranks
+are ended, and the next `prepare` starts new ranks.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from autosync.trials.ranks import START_SECONDS, Answer, Ranks, plan_launch
 __all__ = ["Contestant", "StepSamples", "TrialFailed", "TrialService"]
 
 BACKSTOP_SECONDS = 30.0
-"""How much longer than the service the ranks wait for one another: it is the service that says who is late."""
+"""The time that ranks wait for one another longer than the service does, so that the service finds the late rank."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSamples:
-    """Some steps of one contestant.
+    """The samples of some steps of one contestant.
 
-    `step_seconds` has a row for each worker, as all figures of ranks have: workers take steps. `cpu_share` is the share
-    of the machine's processor time that anything used meanwhile (of several machines the busiest). `bytes_sent` and
-    `bytes_received` are those of all the steps over the link of each rank's node, which ranks of one node have in
-    common; None where they cannot be told from others'. What went over the links of nodes that only serve stands in
-    `server_bytes_sent` and `server_bytes_received`, by rank. `peak_memory_bytes` is each rank's since the last
-    `prepare` (since its start where the system does not reset it). `losses` are those of the steps.
+    Figures of ranks, such as `step_seconds`, have a row for each worker. `cpu_share` is the used share of the machine's
+    processor time during the steps (of several machines, that of the busiest). `bytes_sent` and `bytes_received` are
+    the bytes of all the steps over the link of each rank's node, which the ranks of a node share; None if they cannot
+    be told from other bytes. `server_bytes_sent` and `server_bytes_received` are the bytes over the links of
+    server-only nodes, by rank. `peak_memory_bytes` is each rank's peak since the last `prepare` (since its start if the
+    system cannot reset it). `losses` are the losses of the steps.
     """
 
     step_seconds: tuple[tuple[float, ...], ...]
@@ -68,13 +68,13 @@ class StepSamples:
 
 
 class TrialService:
-    """Runs contestants on the ranks of a cluster. Leave it, or `close` it, and nothing is left.
+    """Runs contestants on the ranks of a cluster. It is a context manager; its end, or `close`, ends the ranks.
 
-    One thread uses it from first to last: where that ends, whatever way, the system ends the ranks that it started.
+    Only one thread may use it; when that thread ends, for any reason, the system ends the ranks that it started.
 
-    `target` is a task (`FILE.py[:NAME]`), which the ranks load once; anything else names a model spec, of which `model`
-    is replayed. `prepare` and `run` raise TrialFailed, each after `timeout_seconds` at the latest; starting ranks has a
-    limit of its own. After a failure no contestant is prepared any more.
+    `target` is a task (`FILE.py[:NAME]`), which the ranks load once; if it names a model spec, `model` is replayed.
+    `prepare` and `run` raise TrialFailed, each after `timeout_seconds` at the latest; the start of ranks has another
+    limit. After a failure no contestant is prepared any more.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TrialService:
         seed: int = 0,
         timeout_seconds: float = 120.0,
     ) -> None:
-        # Refuses a cluster that cannot be started before anything is.
+        # This refuses a cluster that cannot be started before anything is started.
         self._launcher, _ = plan_launch(cluster, folder)
         self._target = target
         self.model = model
@@ -111,7 +111,7 @@ class TrialService:
         self.close()
 
     def prepare(self, contestant: Contestant) -> None:
-        """Build a contestant's model and optimizer on every rank, starting the ranks where none are running."""
+        """Build a contestant's model and optimizer on every rank; start the ranks if none are running."""
         if contestant.name in self._prepared:
             raise OperationError(f"{contestant.name} is prepared already: release it first")
         fields = self._fields(contestant)
@@ -125,7 +125,7 @@ class TrialService:
         self._ended_by.pop(contestant.name, None)
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples:
-        """That many steps of a prepared contestant, on all ranks together; with `settle` until all is at rest."""
+        """Run `num_steps` steps of a prepared contestant on all ranks; with `settle`, also finish all its transfers."""
         self._check_prepared(name)
         all_answers = self._ask("run", {"name": name, "num_steps": num_steps, "settle": settle})
         answers, servers = all_answers[: self.cluster.num_workers], all_answers[self.cluster.num_workers :]
@@ -141,9 +141,10 @@ class TrialService:
         )
 
     def difference(self, first: str, second: str) -> float:
-        """How far the parameters of two prepared contestants are apart, as a share of how far the first's have come.
+        """Return the distance between the parameters of two prepared contestants, as a share of the first's progress.
 
-        Of all ranks the largest; infinite where some number is none.
+        Its progress is the distance from its first parameters. The largest share of all ranks counts; it is infinite if
+        a parameter is not finite.
         """
         for name in (first, second):
             self._check_prepared(name)
@@ -152,9 +153,10 @@ class TrialService:
         return max((math.inf if share is None else share for share in found), default=math.inf)
 
     def release(self, name: str) -> None:
-        """Be rid of a contestant: its model, optimizer, process groups and memory. Harmless after a failure.
+        """Remove a contestant with its model, optimizer, process groups and memory. Harmless after a failure.
 
-        If a rank fails in this, the ranks are ended: the trial is over, and others that are prepared hear of it.
+        If this fails on a rank, all ranks are ended, but no error is raised, because the trial is over; the next call
+        for another prepared contestant raises it.
         """
         if name not in self._prepared:
             return
@@ -165,7 +167,7 @@ class TrialService:
             _LOG.warning("the ranks are ended: releasing %s failed: %s", name, failure.message)
 
     def close(self) -> None:
-        """End the ranks and whatever they needed. Harmless when repeated."""
+        """End the ranks, and give back their machines. May be called again."""
         try:
             self._end_ranks()
         finally:
@@ -173,7 +175,7 @@ class TrialService:
             self._held.close()
 
     def _fields(self, contestant: Contestant) -> Mapping[str, Any]:
-        """What the ranks must know of a contestant. They have model and cluster, which must be the bundle's."""
+        """Return the request's fields about a contestant. Its bundle must be for the model and cluster of the ranks."""
         common = {
             "name": contestant.name,
             "ddp": contestant.ddp.to_plain(),
@@ -219,7 +221,7 @@ class TrialService:
             self._ranks = Ranks(self.cluster, folder)
             self._join(self._ranks)
         except OperationError as error:
-            # No rank has heard of a strategy yet: whatever this is, it is none of any strategy's.
+            # No rank has got a strategy yet, so no strategy caused this failure.
             raise TrialFailed("launch", str(error)) from error
 
     def _join(self, ranks: Ranks) -> None:
@@ -239,25 +241,25 @@ class TrialService:
         )
 
     def _require_fit_nodes(self, folder: Path) -> None:
-        """Where ranks run on other machines: a node that is lost or unfit ends all, not one trial after the other."""
+        """Check the nodes if ranks run on other machines: an unfit node would make one trial after another fail."""
         if self._launcher.control == RELAYED:
             require_fit_nodes(self.cluster, folder, files=[task_path(self._target)] if is_task(self._target) else [])
 
     def _ask(self, request: str, fields: Mapping[str, Any], *, seconds: float | None = None) -> Sequence[Answer]:
-        """Ask all ranks."""
+        """Send a request to all ranks and return their answers; end the ranks if that fails."""
         assert self._ranks is not None, "ranks are started before they are asked"
         with self._ended_by_failures():
             return self._ranks.ask(request, fields, seconds or self._timeout_seconds)
 
     @contextlib.contextmanager
     def _ended_by_failures(self) -> Iterator[None]:
-        """Whatever goes wrong, an interruption among it, ends the ranks."""
+        """End the ranks if this block raises any exception, including an interruption."""
         try:
             yield
         except BaseException as error:
             if isinstance(error, TrialFailed):
                 if error.kind != "refused" and is_full(self._folder):
-                    # However it showed: a rank that cannot write its log, say.
+                    # A full disk may show in many ways: for example, a rank cannot write its log.
                     error.blame = "machines"
                 self._ended_by.update(dict.fromkeys(self._prepared, error))
             self._end_ranks()
@@ -271,7 +273,7 @@ class TrialService:
 
 
 def _loss(value: float | None) -> float:
-    """What is no number any more comes as None."""
+    """Return a loss; None stands for a loss that is not finite."""
     return math.nan if value is None else value
 
 

@@ -1,4 +1,4 @@
-"""A contestant on a rank that only serves: the server of its plan, or nothing where the plan needs none."""
+"""A contestant on a rank that only serves: runs the server of its plan, if the plan needs one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from autosync.strategy.bundle import Bundle
 
 
 class Serving:
-    """Serves one contestant, in a thread of its own. As on workers the first values come from the seed.
+    """Serves one contestant in a separate thread. As on workers, the first parameters come from the seed.
 
-    `store` is where its workers are met. Without a bundle, or with one whose plan has no work for servers, it idles.
+    It meets the contestant's workers at `store`. Without a bundle, or if the plan has no work for servers, it idles.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Serving:
             raise self._error
 
     def close(self) -> None:
-        """Wait for the end, of which the first worker tells."""
+        """Wait for the end of the training, which the first worker announces."""
         if self._thread is not None:
             self._thread.join(self._timeout_seconds)
             if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""What step times say: medians with intervals, ratios with intervals, and whether a difference was found."""
+"""The statistics of step times: medians and ratios, with their intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Interval:
 
 
 def median_interval(seconds: Sequence[float], *, seed: int = 0) -> Interval:
-    """The median with its interval."""
+    """Return the median with its bootstrap interval."""
     medians = _resampled_medians(seconds, np.random.default_rng(seed))
     return _interval(float(np.median(seconds)), medians)
 
@@ -41,10 +41,11 @@ def _interval(value: float, resampled: npt.NDArray[np.float64]) -> Interval:
 
 
 def correlated_median_interval(seconds: Sequence[float], *, seed: int = 0) -> Interval:
-    """The median of one trial's consecutive steps with its interval.
+    """Return the median of one trial's consecutive steps with its interval.
 
-    Steps that follow one another are alike, so they say less than as many independent ones would. The bootstrap
-    interval is stretched by what a first-order autoregression of the observed correlation makes of a mean's error.
+    Consecutive steps are correlated, so they tell less than as many independent steps would. The bootstrap interval is
+    therefore stretched by the factor by which a first-order autoregression with the observed correlation increases the
+    error of a mean.
     """
     plain = median_interval(seconds, seed=seed)
     correlation = rank_correlation(seconds)
@@ -55,18 +56,18 @@ def correlated_median_interval(seconds: Sequence[float], *, seed: int = 0) -> In
 
 
 def rank_correlation(seconds: Sequence[float]) -> float:
-    """How alike neighbouring steps are, 0 to 0.9: the correlation of their ranks, which outliers do not move."""
+    """Return the correlation of neighbouring steps, 0 to 0.9: that of their ranks, which outliers hardly change."""
     count = len(seconds)
     if count < 4:
         return 0.0
     ranks = np.argsort(np.argsort(seconds, kind="stable"), kind="stable") - (count - 1) / 2
     observed = float(ranks[:-1] @ ranks[1:]) / float(ranks @ ranks)
-    # Estimated from few steps it comes out too small by about (1 + 3r) / n.
+    # Estimated from few steps, the correlation is too small by about (1 + 3r) / n.
     return min(max((observed * count + 1) / (count - 3), 0.0), 0.9)
 
 
 def blocked_median_interval(blocks: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
-    """The median of all steps with its interval. Whole blocks are resampled, for their steps are alike."""
+    """Return the median of all steps with its interval. Whole blocks are resampled, because their steps are alike."""
     values = np.asarray(blocks)
     rng = np.random.default_rng(seed)
     chosen = rng.integers(len(values), size=(NUM_RESAMPLES, len(values)))
@@ -77,11 +78,11 @@ def blocked_median_interval(blocks: Sequence[Sequence[float]], *, seed: int = 0)
 def round_ratio(
     blocks: Sequence[Sequence[float]], others: Sequence[Sequence[float]], *, confidence: float = CONFIDENCE
 ) -> Interval:
-    """How many times as long the first take as the others, from rounds in which each had a block of steps.
+    """Return how many times as long `blocks` take as `others`; each has a block of steps from every round.
 
-    Each round gives one ratio, of the blocks' medians; the figure is their centre (Hodges and Lehmann), the interval
-    inverts Wilcoxon's signed-rank test. See the note ROUNDS AS UNITS. `low` is 0 and `high` infinite where the rounds
-    are too few for the confidence.
+    Each round gives one ratio, that of the medians of its blocks. The value is the centre of these ratios (Hodges and
+    Lehmann), and the interval inverts Wilcoxon's signed-rank test; see the note ROUNDS AS UNITS. If the rounds are too
+    few for the confidence, `low` is 0 and `high` is infinite.
     """
     ratios = np.log(np.median(np.asarray(blocks), axis=1)) - np.log(np.median(np.asarray(others), axis=1))
     first, second = np.triu_indices(len(ratios))
@@ -93,26 +94,26 @@ def round_ratio(
     return Interval(value=value, low=float(np.exp(averages[left_out - 1])), high=float(np.exp(averages[-left_out])))
 
 
-# ROUNDS AS UNITS. Steps of one block share whatever went on meanwhile, blocks that follow one another do too, and the
-# whole machine may drift: no step is independent of the others. But within each round the order of the contestants is
-# drawn by lot, apart from all other rounds. So if two contestants are the same, each round's ratio would as likely have
-# come out inverted, whatever the noise was: the signs are fair coins, and the signed-rank test is exact, with however
-# few rounds. A bootstrap of twelve rounds is not: where it says 5 of 100 it claims a difference in 1 to 8, as the noise
-# will.
+# ROUNDS AS UNITS. The steps of a block share the disturbances of their time, so do consecutive blocks, and the whole
+# machine may drift: no step is independent of the others. But the order of the contestants is drawn at random in each
+# round, independently of all other rounds. So if two contestants are the same, each round's ratio is as likely to be
+# the inverse, for any noise: the signs are fair coins, and the signed-rank test is exact for any number of rounds. A
+# bootstrap of twelve rounds is not exact: at a nominal 5 %, it claims a difference in 1 % to 8 % of cases, depending on
+# the noise.
 
 
 def min_rounds(confidence: float = CONFIDENCE) -> int:
-    """How many rounds an interval needs at the least: with fewer even rounds that all agree may be luck."""
-    # A hair of tolerance: 1 - 0.95 is not quite 0.05.
+    """Return the fewest rounds that an interval needs: with fewer, all rounds may agree by chance."""
+    # A small tolerance, because 1 - 0.95 is not exactly 0.05.
     return math.ceil(1 - math.log2(1 - confidence) - 1e-9)
 
 
 def _num_left_out(num_rounds: int, tail: float) -> int:
-    """How many of the sorted averages the interval leaves out at each end, and so has its end at: 0 if it has none.
+    """Return the k for which the interval ends at the k-th smallest and the k-th largest average; 0 if there is none.
 
-    The k-th smallest is the end where the sum of positive ranks is below k with a probability of at most the tail.
+    It is the largest k for which the sum of positive ranks is below k with a probability of at most `tail`.
     """
-    # The number of ways in which signs give each sum of positive ranks.
+    # The probability of each sum of positive ranks.
     ways = np.zeros(num_rounds * (num_rounds + 1) // 2 + 1)
     ways[0] = 1.0
     for rank in range(1, num_rounds + 1):

@@ -1,4 +1,4 @@
-"""A model under stock DDP as settings say."""
+"""Wraps a model in stock DDP with given settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autosync.strategy.emit.settings import START_POWER_SGD_STEP, DdpSettings
 
 
 def stock_ddp(model: nn.Module, settings: DdpSettings) -> DistributedDataParallel:
-    """The model under DDP. Its ranks have the same parameters already: nothing is sent round at first."""
+    """Wrap the model in DDP. The ranks have the same parameters already, so DDP does not broadcast them."""
     for name in settings.frozen:
         model.get_parameter(name).requires_grad = False
     arguments: dict[str, Any] = {**settings.arguments()}

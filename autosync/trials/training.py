@@ -1,4 +1,4 @@
-"""One contestant's model in training on this rank, step by step, and how to be rid of it again."""
+"""Trains one contestant's model on this rank step by step, and removes it afterwards."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from autosync.trials.stock_ddp import stock_ddp
 
 
 class ContestantTraining:
-    """A model, its optimizer and what synchronises them: a bundle's strategy, or torch's DDP where there is none.
+    """A model with its optimizer, synchronised by a bundle's strategy, or by torch's DDP without a bundle.
 
-    With `trace` it writes its timeline there.
+    With `trace`, it writes its timeline to that path.
 
-    Every contestant starts from the same seed, on every rank. So nobody sends the first values round: of a large model
-    over slow links that alone would take longer than the trial.
+    Every contestant starts from the same seed on every rank, so the first parameters need not be sent: for a large
+    model over slow links, that would take longer than the trial.
     """
 
     def __init__(
@@ -79,24 +79,24 @@ class ContestantTraining:
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The model's parameters as they are, by name."""
+        """The model's present parameters by name."""
         return {name: parameter.detach() for name, parameter in self._bare.named_parameters()}
 
     def take_losses(self) -> list[float]:
-        """The losses of the steps since this was last asked, of all their microsteps on average."""
+        """Return the loss of each step since the last call: the mean over the step's microsteps."""
         losses, self._losses = self._losses, []
         count = self._task.accumulation_steps
         values = [float(loss) for loss in losses]
         return [sum(values[first : first + count]) / count for first in range(0, len(values), count)]
 
     def where(self) -> str | None:
-        """What of a step is under way, in words; None between steps. Another thread may ask."""
+        """Return the part of a step that is being done, in words; None between steps. Another thread may call this."""
         if self._doing is None or self._is_stock_ddp:
             return self._doing
         return f"{self._doing} ({where(self._bare)})"
 
     def step(self) -> float:
-        """One optimizer step; its seconds."""
+        """Take one optimizer step and return its seconds."""
         task = self._task
         self._doing = "drawing its batches"
         batches = [draw_batch(task, self._batches) for _ in range(task.accumulation_steps)]
@@ -111,7 +111,7 @@ class ContestantTraining:
         return time.perf_counter() - start
 
     def _passes(self, batches: Sequence[Any]) -> torch.Tensor:
-        """The passes of a step, whose gradients are ready to be stepped with; the loss of the last one."""
+        """Run the passes of a step, so that gradients are ready for the optimizer; return the loss of the last pass."""
         self._optimizer.zero_grad()
         for batch in batches[:-1]:
             with self._without_sync():
@@ -122,7 +122,7 @@ class ContestantTraining:
         return loss
 
     def settle(self) -> None:
-        """Wait for the transfers and updates that the last step has left to be done during the next one."""
+        """Wait for the transfers and updates that the last step has left for the next step."""
         if not self._is_stock_ddp:
             drain(self._bare)
 
@@ -141,10 +141,10 @@ class ContestantTraining:
         return no_sync(self._bare)
 
     def close(self) -> None:
-        """Give back hooks, threads, process groups and memory; all ranks do so together."""
+        """Release hooks, threads, process groups and memory; all ranks must call this together."""
         if not self._is_stock_ddp:
             release(self._bare)
         del self._model, self._bare, self._optimizer
-        # Models are full of cycles (hooks that know their module), and their memory is wanted back now.
+        # Models have reference cycles (hooks that know their module), and their memory must be freed now.
         gc.collect()
         meters.give_back_memory()

@@ -119,7 +119,7 @@ def assemble(task: Task, records: ProfileRecords) -> ModelSpec:
 
 
 def _ready_order(microsteps: Sequence[Microstep], notes: list[str]) -> list[str]:
-    """Return the order in which gradients become ready. If a gradient becomes ready several times, the last one counts."""
+    """Return the order in which gradients become ready. If one becomes ready several times, the last time counts."""
     orders = [list(reversed(dict.fromkeys(reversed(m.ready)))) for m in microsteps]
     order = orders[-1]
     if any(other != order for other in orders):

@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 STEADY_WIDTH = 0.1
 """The time of a step is steady if the interval of its median is no wider than this share of the median."""
 LEAST_STEPS = 6
-"""The fewest steps that give an interval. Five are too few: in 1 of 16 cases, all five are on one side of the median."""
+"""The fewest steps that give an interval: in 1 of 16 cases, five steps would all be on one side of the median."""
 MOST_STEPS = 200
 LEAST_SECONDS = 0.25
 """The shortest time in which the load of a machine can be measured."""

@@ -1,8 +1,8 @@
-"""The probe: measures a cluster with real transfers, says what is odd about it, and calibrates its cluster spec.
+"""The probe: measures a cluster with real transfers, warns about problems, and adds a calibration to the cluster spec.
 
-`schedule` says who sends what to whom, `rank` (with `streams`, `messages` and `collectives`) does it on every rank and
-writes down samples, `run` starts the ranks and collects them, `analysis` makes a calibration of samples and `findings`
-makes warnings of a calibration.
+`schedule` plans the transfers between ranks; `rank` (with `streams`, `messages` and `collectives`) runs them on every
+rank and takes samples; `run` starts the ranks and collects the samples; `analysis` turns samples into a calibration,
+and `findings` a calibration into warnings.
 """
 
 from autosync.trials.probe.findings import Finding

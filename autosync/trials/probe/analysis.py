@@ -1,4 +1,4 @@
-"""Samples into a calibration: medians with their 95 % intervals. Pure functions; no clock, no cluster."""
+"""Turns samples into a calibration: medians with their 95 % intervals. Pure functions without clock or cluster."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from autosync.trials.probe.request import (
 from autosync.trials.statistics import median_interval
 
 NUM_LONG_SIZES = 3
-"""Of the sizes of round trips the largest ones, which are long on the wire."""
+"""The number of the largest round-trip sizes that are used for bursts: these take long on the wire."""
 _MOST_HIDDEN = 0.75
 
 
 def estimate(samples: Sequence[float]) -> Estimate:
-    """The median with its interval, to six digits: more than any measurement has."""
+    """Return the median with its interval, rounded to six digits: no measurement is more precise."""
     interval = median_interval(samples)
     low, value, high = (float(f"{max(0.0, x):.6g}") for x in (interval.low, interval.value, interval.high))
     return Estimate(value=value, low=low, high=high)
 
 
 def window_rates(flows: Sequence[FlowSamples], *, begin: float, end: float, num_windows: int) -> list[float]:
-    """Bytes per second of all flows of one stream together, in each of some windows of time.
+    """Return the bytes per second of all flows of a stream together, for each of `num_windows` windows of time.
 
-    A flow's bytes grow evenly between arrivals. What happens at the same time is added up, so it does not matter
-    which flow gets how much.
+    A flow's bytes are taken to grow evenly between arrivals. The flows are added up, so it does not matter how they
+    share the link.
     """
     edges = np.linspace(begin, end, num_windows + 1)
     total = np.zeros(num_windows + 1)
@@ -48,10 +48,11 @@ def window_rates(flows: Sequence[FlowSamples], *, begin: float, end: float, num_
 
 
 def burst_samples(trips: Mapping[int, Sequence[float]], rate: float) -> list[float]:
-    """Bytes that pass at once, an estimate for each message that is long on the wire.
+    """Return estimates of the burst, the bytes that pass at once: one for each message that is long on the wire.
 
-    After a pause a message of `s` bytes takes the smallest one's time and the time at the link's rate of what is
-    beyond the burst: `T(s) = T(0) + max(0, s - burst) / rate`. Sizes that a burst may hide altogether tell nothing.
+    After a pause, a message of `s` bytes takes the time of the smallest message plus, at the link's rate, the time of
+    the bytes beyond the burst: `T(s) = T(0) + max(0, s - burst) / rate`. Sizes that a burst may hide completely are
+    left out.
     """
     smallest = min(trips)
     start = float(np.median(trips[smallest]))
@@ -64,7 +65,10 @@ def burst_samples(trips: Mapping[int, Sequence[float]], rate: float) -> list[flo
 
 
 def seconds_per_message(batches: Sequence[BatchSamples], *, cpu: bool) -> list[float]:
-    """What each message more takes: for each repetition the median slope between batches of different length."""
+    """Return the time that one more message takes: the median slope between batches of different length.
+
+    There is one figure for each repetition.
+    """
     taken: dict[int, list[float]] = defaultdict(list)
     for batch in batches:
         taken[batch.num_messages] += batch.cpu_seconds if cpu else batch.seconds
@@ -79,7 +83,7 @@ def seconds_per_message(batches: Sequence[BatchSamples], *, cpu: bool) -> list[f
 def calibrate_nodes(
     cluster: ClusterSpec, settings: ProbeSettings, answers: Sequence[RankAnswer]
 ) -> tuple[NodeCalibration, ...]:
-    """What was measured of each node; `cluster` is the one with a rank on every node."""
+    """Return the calibration of each node; `cluster` must have a rank on every node."""
     samples = _Samples.of(answers)
     rates = {
         node.name: (_rate(samples.flows[node.name], "out", settings), _rate(samples.flows[node.name], "in", settings))
@@ -113,7 +117,7 @@ def calibrate_nodes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Samples:
-    """The samples of all ranks, by the node or rack that they are about."""
+    """The samples of all ranks, by the node or rack that they measure."""
 
     flows: Mapping[str, list[FlowSamples]]
     trips: Mapping[str, list[TripSamples]]
@@ -137,7 +141,7 @@ class _Samples:
 def calibrate_racks(
     cluster: ClusterSpec, settings: ProbeSettings, answers: Sequence[RankAnswer]
 ) -> tuple[RackCalibration, ...]:
-    """What was measured of the uplinks."""
+    """Return the calibrations of the racks' uplinks."""
     samples = _Samples.of(answers)
     racks = []
     for rack in cluster.racks:
@@ -149,7 +153,7 @@ def calibrate_racks(
 
 
 def calibrate_curves(answers: Sequence[RankAnswer]) -> tuple[Curve, ...]:
-    """The cost of all-reduces by topology and size; each lasts as long as on its slowest rank."""
+    """Return the time of all-reduces by algorithm and size; the time of each is that of its slowest rank."""
     workers = [answer for answer in answers if answer.collectives]
     points: dict[str, list[CurvePoint]] = {}
     for same in zip(*(answer.collectives for answer in workers), strict=True):
@@ -160,17 +164,17 @@ def calibrate_curves(answers: Sequence[RankAnswer]) -> tuple[Curve, ...]:
 
 
 def step_samples(answers: Sequence[RankAnswer]) -> list[float]:
-    """The mixed steps, each as long as on its slowest rank."""
+    """Return the times of the mixed steps, each on its slowest rank."""
     return [max(ranks) for ranks in zip(*(a.step_seconds for a in answers if a.step_seconds), strict=True)]
 
 
 def variation(samples: Sequence[float]) -> float:
-    """The coefficient of variation: standard deviation by mean."""
+    """Return the coefficient of variation: the standard deviation divided by the mean."""
     return float(f"{np.std(samples, ddof=1) / np.mean(samples):.4g}")
 
 
 def _rate(flows: Iterable[FlowSamples], kind: StreamKind, settings: ProbeSettings) -> Estimate | None:
-    """Each round of a stream gives some windows; all of them together are the samples."""
+    """Estimate a rate from the windows of all rounds of the streams of a kind; None without such streams."""
     rounds: dict[int, list[FlowSamples]] = {}
     for flow in flows:
         if flow.kind == kind:
@@ -188,7 +192,7 @@ def _rate(flows: Iterable[FlowSamples], kind: StreamKind, settings: ProbeSetting
 def _burst(
     cluster: ClusterSpec, trips: Sequence[TripSamples], rates: Mapping[str, tuple[Estimate | None, Estimate | None]]
 ) -> Estimate | None:
-    """The burst of a way: its rate is that of its narrower end."""
+    """Estimate the burst between two nodes, with the rate of the narrower end; None if a rate is unknown."""
     if not trips:
         return None
     out = rates[cluster.nodes[cluster.ranks[trips[0].source].node].name][0]
@@ -204,7 +208,7 @@ def _latency(trips: Sequence[TripSamples]) -> Estimate | None:
 
 
 def _by_size(trips: Sequence[TripSamples]) -> dict[int, tuple[float, ...]]:
-    """All rounds' times of each size."""
+    """Return the times of each size, from all rounds."""
     found: dict[int, tuple[float, ...]] = {}
     for trip in trips:
         found[trip.num_bytes] = found.get(trip.num_bytes, ()) + trip.seconds

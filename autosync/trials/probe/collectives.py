@@ -1,4 +1,4 @@
-"""What workers do together: all-reduces by topology and size, a mixed step over and over; and a fixed computation."""
+"""Times what all workers do together (all-reduces by algorithm and size, mixed steps), and a fixed computation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autosync.trials.probe.request import CollectiveSamples
 
 ALGORITHMS: tuple[Algorithm, ...] = ("native", "ring", "tree", "halving_doubling")
 MAX_REPEATS = 9
-# Small ones are over before a clock or a processor can be precise about them: several in a row are timed as one.
+# Small all-reduces are too short to be timed precisely: several in a row are timed as one.
 _SMALL_BYTES, _SMALL_RUN = 65536, 8
 _STEP_BYTES = (10_000, 1_000_000)
 _MATRIX, _NUM_PRODUCTS = 192, 12
 
 
 class Workers:
-    """The worker ranks of the cluster, this one among them, with a process group of their own."""
+    """The worker ranks of the cluster, including this rank, with their own process group."""
 
     def __init__(self, members: Sequence[int], group: Any, rank: int, timeout_seconds: float) -> None:
         self._members = tuple(members)
@@ -33,7 +33,7 @@ class Workers:
         self._timeout = dt.timedelta(seconds=timeout_seconds)
 
     def measure(self, algorithm: Algorithm, num_bytes: int, point_seconds: float) -> CollectiveSamples:
-        """An all-reduce as often as fits in the time, on all alike; the first shows how long it takes."""
+        """Time an all-reduce as often as fits in `point_seconds`; the first tells all ranks how often that is."""
         buffer = torch.zeros(max(1, num_bytes // 4))
         run = _SMALL_RUN if num_bytes <= _SMALL_BYTES else 1
         first = torch.tensor([self._once(algorithm, buffer, run)], dtype=torch.float64)
@@ -43,7 +43,7 @@ class Workers:
         return CollectiveSamples(algorithm=algorithm, num_bytes=num_bytes, seconds=tuple(taken))
 
     def steps(self, count: int, pause_seconds: float) -> tuple[float, ...]:
-        """A pause for compute, a small and a large all-reduce: what a training step is made of."""
+        """Time steps that resemble training steps: a pause for compute, then a small and a large all-reduce."""
         small, large = (torch.zeros(num_bytes // 4) for num_bytes in _STEP_BYTES)
 
         def step() -> None:
@@ -51,7 +51,7 @@ class Workers:
             dist.all_reduce(small, group=self._group)
             dist.all_reduce(large, group=self._group)
 
-        # The first ones do not count.
+        # The first three steps do not count.
         return tuple(_timed(step) for _ in range(count + 3))[3:]
 
     def _once(self, algorithm: Algorithm, buffer: torch.Tensor, run: int) -> float:
@@ -74,7 +74,7 @@ class Workers:
             self._round(list(together), buffer, bounds)
 
     def _round(self, moves: Sequence[Move], buffer: torch.Tensor, bounds: tuple[int, ...]) -> None:
-        """Post all of a round's messages, then wait, as the runtime does."""
+        """Start all messages of a round, then wait for them, as the runtime does."""
         sends: list[Any] = []
         arrivals: list[tuple[torch.Tensor, torch.Tensor, Any, bool]] = []
         for move in moves:
@@ -97,7 +97,7 @@ class Workers:
 
 
 def compute(count: int) -> tuple[float, ...]:
-    """Seconds of a small fixed computation, over and over; the first do not count."""
+    """Time a small fixed computation `count` times, after two runs that do not count."""
     matrix = torch.ones(_MATRIX, _MATRIX) / _MATRIX
 
     def work() -> None:

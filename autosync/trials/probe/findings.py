@@ -1,4 +1,4 @@
-"""What is odd about a cluster: warnings made of its calibration. Pure functions."""
+"""Makes warnings about a cluster from its calibration. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from autosync.trials.probe.request import RankAnswer
 from autosync.units import format_rate, format_time
 
 CLAIM_KEPT = 0.9
-"""A link keeps its claim with this share of it as payload; headers and the odd pause take a few percent."""
+"""A link is as fast as claimed if its payload reaches this share; headers and short pauses take a few percent."""
 CLAIM_EXCEEDED = 1.25
 UNLIKE = 1.15
-"""Nodes that are alike differ by less than this factor."""
+"""A node is slower than nodes that are alike if it differs from them by at least this factor."""
 IMBALANCE = 1.15
 NOISY = 0.05
 BUSY = 0.6
@@ -31,7 +31,7 @@ FindingKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One warning: what kind, about whom (a node, a rack, or nobody), and in words."""
+    """One warning: its kind, its subject (a node, a rack, or empty), and its message."""
 
     kind: FindingKind
     subject: str
@@ -42,12 +42,12 @@ class Finding:
 
 
 def find(cluster: ClusterSpec, calibration: Calibration, answers: Sequence[RankAnswer]) -> tuple[Finding, ...]:
-    """All warnings about a cluster as its file has it. `answers` are the ranks', for what their systems told."""
+    """Return all warnings about a cluster. `answers` are the answers of the ranks, with facts about their systems."""
     of_links = list(links(cluster, calibration))
     slow = {finding.subject for finding in of_links if finding.kind == "slow_link"}
     return (
         *of_links,
-        # Whoever is slower than the file says need not be told to be slower than the others as well.
+        # A node that is slower than its file claims gets no second warning that it is slower than the others.
         *(finding for finding in unlike_nodes(cluster, calibration) if finding.subject not in slow),
         *interfaces(cluster, calibration, answers),
         *imbalance(calibration),
@@ -56,7 +56,7 @@ def find(cluster: ClusterSpec, calibration: Calibration, answers: Sequence[RankA
 
 
 def links(cluster: ClusterSpec, calibration: Calibration) -> Iterator[Finding]:
-    """Links that do not do what the file claims, in either direction, or that cannot be full in both at once."""
+    """Yield warnings about links that differ from the file, or that cannot be full in both directions at once."""
     doubts = "; with two nodes it may as well be the other end" if len(cluster.nodes) == 2 else ""
     doubts += _doubt(calibration)
     for measured in calibration.nodes:
@@ -98,7 +98,7 @@ def _duplex(node: NodeCalibration) -> Iterator[Finding]:
 
 
 def unlike_nodes(cluster: ClusterSpec, calibration: Calibration) -> Iterator[Finding]:
-    """Nodes slower than the others that the file declares alike, or of which it says the same."""
+    """Yield warnings about nodes that are slower than others that the file declares alike or gives the same rates."""
     for names in _classes(cluster):
         nodes = [node for node in calibration.nodes if node.name in names]
         for what, read, text in _FIGURES:
@@ -120,7 +120,7 @@ _FIGURES: tuple[tuple[str, Callable[[NodeCalibration], Estimate | None], Callabl
 
 
 def _classes(cluster: ClusterSpec) -> list[set[str]]:
-    """Declared classes; nodes in none are held against those of which the file says the same."""
+    """Return the declared classes, and classes of the remaining nodes that have the same facts in the file."""
     declared = [set(names) for names in cluster.alike]
     taken = set().union(*declared)
     same: dict[object, set[str]] = {}
@@ -135,7 +135,7 @@ def _claims(node: Node) -> object:
 
 
 def _is_worse(mine: Estimate, others: Sequence[Estimate], *, is_rate: bool) -> bool:
-    """Beyond the factor from their median, and its interval beyond the median of theirs."""
+    """Whether a figure is worse than the others' median by the factor UNLIKE, with its interval beyond theirs."""
     typical = float(np.median([other.value for other in others]))
     if is_rate:
         return mine.value * UNLIKE < typical and mine.high < float(np.median([other.low for other in others]))
@@ -143,7 +143,7 @@ def _is_worse(mine: Estimate, others: Sequence[Estimate], *, is_rate: bool) -> b
 
 
 def interfaces(cluster: ClusterSpec, calibration: Calibration, answers: Sequence[RankAnswer]) -> Iterator[Finding]:
-    """Traffic over another interface than was chosen, over loopback between machines, or beside a faster one."""
+    """Yield warnings about the wrong interface: not the chosen one, loopback between machines, or a slower one."""
     leaders = dict(zip((node.name for node in calibration.nodes), _leaders(calibration), strict=True))
     for node in calibration.nodes:
         answer = answers[leaders[node.name]]
@@ -168,7 +168,7 @@ def interfaces(cluster: ClusterSpec, calibration: Calibration, answers: Sequence
 
 
 def _leaders(calibration: Calibration) -> list[int]:
-    """The first rank of each node, in the cluster with a rank on every node."""
+    """Return the first rank of each node, in the cluster with a rank on every node."""
     leaders, rank = [], 0
     for node in calibration.nodes:
         leaders.append(rank)
@@ -177,7 +177,7 @@ def _leaders(calibration: Calibration) -> list[int]:
 
 
 def imbalance(calibration: Calibration) -> Iterator[Finding]:
-    """Ranks that compute slower than most."""
+    """Yield warnings about nodes with ranks that compute slower than most."""
     ranks = [(node.name, rank) for node in calibration.nodes for rank in node.compute_seconds]
     if len(ranks) < 2:
         return
@@ -191,7 +191,7 @@ def imbalance(calibration: Calibration) -> Iterator[Finding]:
 
 
 def noise(cluster: ClusterSpec, calibration: Calibration) -> Iterator[Finding]:
-    """Steps that vary, processors that are busy, another backend than was measured."""
+    """Yield warnings about steps that vary, busy processors, and a backend other than the measured one."""
     if calibration.step_variation is not None and calibration.step_variation > NOISY:
         message = f"equal steps vary by {calibration.step_variation:.1%}: something else runs, or the links are shared"
         yield Finding(kind="noisy", subject="", message=message)
@@ -208,5 +208,5 @@ def _is_busy(calibration: Calibration) -> bool:
 
 
 def _doubt(calibration: Calibration) -> str:
-    """What slows all hosts of a testbed down now and then is no property of one of them."""
+    """Return words that doubt a warning if the processors of a testbed were busy: that slows all its hosts at times."""
     return "; or these processors are too busy to tell" if _is_busy(calibration) else ""

@@ -1,4 +1,4 @@
-"""What the system tells of its network interfaces: the bytes through each, and its speed."""
+"""Reads the system's facts about network interfaces: the bytes through each, and its speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MBIT = 125_000.0
 
 
 def interface_bytes() -> dict[str, int]:
-    """Bytes received and sent by each interface that this process sees, since it is there."""
+    """Return the bytes that each interface visible to this process has received and sent in total so far."""
     totals = {}
     for line in Path("/proc/net/dev").read_text(encoding="utf-8").splitlines()[2:]:
         name, _, counters = line.partition(":")
@@ -23,7 +23,7 @@ def interface_bytes() -> dict[str, int]:
 
 
 def interfaces_since(before: Mapping[str, int]) -> tuple[Interface, ...]:
-    """What each interface has carried since, the busiest first."""
+    """Return the bytes that each interface has carried since `before`, the busiest first."""
     now = interface_bytes()
     found = [
         Interface(name=name, num_bytes=total - before.get(name, 0), bytes_per_second=_speed(name, set(now)))
@@ -33,7 +33,7 @@ def interfaces_since(before: Mapping[str, int]) -> tuple[Interface, ...]:
 
 
 def _speed(name: str, visible: set[str]) -> float | None:
-    """The speed that the driver reports, if this process's /sys shows the interfaces that it has."""
+    """Return the speed that the driver reports, or None if /sys shows other interfaces than this process has."""
     folder = Path("/sys/class/net")
     try:
         if {path.name for path in folder.iterdir()} != visible:

@@ -1,4 +1,4 @@
-"""Single messages between two ranks: round trips by size, and what each message more of a batch costs."""
+"""Times single messages between two ranks: round trips by size, and batches of small messages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from autosync.trials.probe.schedule import SMALL_BYTES, Trip
 BATCHES = (1, 16, 64, 128)
 _MESSAGE_BYTES = 64
 _TAG, _REPLY_TAG = 1, 2
-# A bucket is full again after a pause as long as what has just passed took, and this much more.
+# A bucket is full again after a pause as long as the last trip, plus this time.
 _PAUSE_SECONDS = 0.002
 
 
 def run_trips(
     trip: Trip, sizes: Sequence[int], *, rank: int, num_trips: int, timeout_seconds: float
 ) -> tuple[TripSamples, ...]:
-    """Both ends' part; the source has the samples. The first of each size warms up and does not count."""
+    """Take part in round trips at either end; return the samples on the source. The first of each size is a warm-up."""
     timeout = dt.timedelta(seconds=timeout_seconds)
     samples = []
     for num_bytes in sizes:
@@ -66,14 +66,14 @@ def _answer(peer: int, num_bytes: int, count: int, timeout: dt.timedelta) -> Non
     for left in reversed(range(count)):
         arriving.wait(timeout)
         if left:
-            # The next one's place is ready before it is sent.
+            # The next message's buffer is ready before the message is sent.
             arriving = dist.irecv(buffer, peer, None, _TAG)
         sending: Any = dist.isend(reply, peer, None, _REPLY_TAG)
         sending.wait(timeout)
 
 
 def run_batches(trip: Trip, *, rank: int, num_batches: int, timeout_seconds: float) -> tuple[BatchSamples, ...]:
-    """Many small messages at once, both ends' part; the source has the samples."""
+    """Take part in batches of small messages at either end; return the samples on the source."""
     timeout = dt.timedelta(seconds=timeout_seconds)
     samples = []
     for num_messages in BATCHES:

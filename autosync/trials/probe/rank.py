@@ -1,6 +1,6 @@
 """One rank of a probe: `python -m autosync.trials.probe.rank ADDRESS`.
 
-Every rank works out the same schedule, takes part in its steps one after another, and answers what it measured.
+Every rank computes the same schedule, takes part in its steps one after another, and answers with its measurements.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from autosync.units import format_size
 
 
 class ProbeRank:
-    """This rank's part of a probe, stage by stage; all ranks go through the same stages."""
+    """Runs this rank's part of a probe, stage by stage; all ranks go through the same stages."""
 
     def __init__(self, cluster: ClusterSpec, settings: ProbeSettings, rank: int, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -51,18 +51,18 @@ class ProbeRank:
         self._rank = rank
         self._cluster = all_workers(cluster)
         self._schedule: Schedule = plan_schedule(self._cluster)
-        # The launcher counts ranks as all_workers does; those of worker nodes train, the others serve.
+        # The launcher numbers ranks as all_workers does; ranks of worker nodes train, the others only serve.
         trains = [node.role == "worker" for node in cluster.nodes]
         self._workers = [r.index for r in self._cluster.ranks if trains[r.node]]
         groups = self._cluster.worker_groups()
         self._own_ranks = {node.name: ranks for node, ranks in zip(self._cluster.nodes, groups, strict=True)}
-        # Bytes per second out of and into each node, as soon as they have been seen once.
+        # The measured bytes per second out of and into each node; filled as streams are measured.
         self._seen: dict[str, dict[StreamKind, float]] = {}
         self._in_turn = cluster.is_one_machine
         self._group = dist.new_group(self._workers, timeout=dt.timedelta(seconds=settings.timeout_seconds))
 
     def measure(self) -> RankAnswer:
-        """All stages."""
+        """Run all stages and return this rank's measurements."""
         before = read_meters(None)
         interfaces = machine.interface_bytes()
         flows: list[FlowSamples] = []
@@ -92,7 +92,7 @@ class ProbeRank:
         )
 
     def _begin(self, stage: str) -> None:
-        """All ranks begin a stage together."""
+        """Begin a stage together with all other ranks."""
         self._tell(stage)
         dist.barrier()
 
@@ -124,7 +124,7 @@ class ProbeRank:
         return samples
 
     def _rate_of_all(self, samples: Sequence[FlowSamples]) -> float:
-        """The rate of a stream, what all ranks received added up."""
+        """Return the rate of a stream: the sum over all receiving ranks."""
         begin, end = self._settings.settle_seconds, self._settings.stream_seconds
         rate = torch.tensor(window_rates(samples, begin=begin, end=end, num_windows=1), dtype=torch.float64)
         dist.all_reduce(rate)
@@ -144,7 +144,7 @@ class ProbeRank:
         return tuple(trips), tuple(batches)
 
     def _compute(self) -> tuple[float, ...]:
-        """Ranks that share a machine take turns: what they would do to one another is not how fast they are."""
+        """Time the fixed computation. Ranks that share a machine take turns, so that they do not slow one another."""
         self._begin("compute")
         taken: list[float] = []
         turns = range(len(self._cluster.ranks)) if self._in_turn else [self._rank]
@@ -156,7 +156,7 @@ class ProbeRank:
         return tuple(taken)
 
     def _collectives(self) -> tuple[tuple[CollectiveSamples, ...], tuple[float, ...]]:
-        """Among those that train; ranks that only serve wait at the next barrier."""
+        """Time collectives and mixed steps among workers; ranks that only serve go on to the next barrier."""
         if self._rank not in self._workers or len(self._workers) == 1:
             return (), ()
         settings = self._settings
@@ -170,7 +170,7 @@ class ProbeRank:
 
 
 class Probing:
-    """Does on this rank what a probe asks for. `tell` is told what is being measured."""
+    """Handles a probe's requests on this rank. `tell` is called with the name of each stage."""
 
     def __init__(self, rank: int, tell: Callable[[str], None]) -> None:
         torch.set_num_threads(1)
@@ -181,15 +181,15 @@ class Probing:
 
     @property
     def requests(self) -> Mapping[str, Callable[[Request], Answer]]:
-        """What may be asked, by name."""
+        """The functions that handle requests, by the request's name."""
         return {"meet": self.meet, "probe": self.probe}
 
     def where(self) -> str:
-        """What this rank is measuring."""
+        """Return what this rank is measuring now, in words."""
         return self.doing
 
     def meet(self, _request: Request) -> Answer:
-        """Open a port where the ranks may meet, on the first of them."""
+        """On the first rank, open a port where the ranks can meet."""
         self._opened, answer = open_on_first_rank(self._rank)
         return answer
 

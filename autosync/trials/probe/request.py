@@ -1,4 +1,4 @@
-"""What a probe asks of its ranks, and what each rank answers."""
+"""The request of a probe to its ranks, and the answer of each rank."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ StreamKind = Literal["out", "in", "both", "within", "rack_out", "rack_in"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """How thoroughly to measure.
+    """The amount of measurement.
 
-    A stream runs for `stream_seconds`, of which the first `settle_seconds` do not count and the rest are
-    `num_windows` samples. Streams, messages and compute go `num_rounds` rounds, so that what disturbs one of them for a
-    moment does not decide. Each point of a curve is given about `point_seconds`. A mixed step waits `pause_seconds` for
-    its compute.
+    A stream runs for `stream_seconds`: the first `settle_seconds` do not count, and the rest gives `num_windows`
+    samples. Streams, messages and compute are measured in `num_rounds` rounds, so that a short disturbance does not
+    decide the result. Each point of a curve takes about `point_seconds`. A mixed step waits `pause_seconds` in place of
+    compute.
     """
 
     __pydantic_config__ = STRICT
@@ -42,7 +42,7 @@ class ProbeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSamples:
-    """One flow of a stream, as its receiver saw it: when each chunk had arrived, in seconds since the stream began."""
+    """One flow of a stream, measured by its receiver: the arrival of each chunk, in seconds since the stream began."""
 
     __pydantic_config__ = STRICT
 
@@ -57,7 +57,7 @@ class FlowSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripSamples:
-    """Round trips for one direction of a node's link: so many bytes there, the smallest message back, after a pause."""
+    """Round trips for one direction of a node's link: `num_bytes` there, the smallest message back, then a pause."""
 
     __pydantic_config__ = STRICT
 
@@ -71,7 +71,7 @@ class TripSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSamples:
-    """So many small messages sent at once: until the last had arrived, and the sender's processor time."""
+    """Batches of small messages sent at once: the seconds until the last arrived, and the sender's processor time."""
 
     __pydantic_config__ = STRICT
 
@@ -83,7 +83,7 @@ class BatchSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSamples:
-    """One collective among all workers, over and over, as this rank saw it."""
+    """The times of a repeated collective among all workers, measured by this rank."""
 
     __pydantic_config__ = STRICT
 
@@ -94,7 +94,7 @@ class CollectiveSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """A network interface: what it carried during the streams between nodes, and its speed where the system tells."""
+    """A network interface: its bytes during the streams between nodes, and its speed, or None if that is unknown."""
 
     __pydantic_config__ = STRICT
 
@@ -105,7 +105,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnswer:
-    """Everything one rank measured. Samples are told by the rank that took the time."""
+    """All measurements of one rank. Each sample is in the answer of the rank whose clock timed it."""
 
     __pydantic_config__ = STRICT
 

@@ -1,4 +1,4 @@
-"""Running a probe: start a rank on every node, wait with a limit, and make a calibration of what they measured."""
+"""Runs a probe: starts ranks on every node, waits with a time limit, and turns their samples into a calibration."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from autosync.trials.probe.schedule import all_workers
 from autosync.trials.ranks import Ranks, plan_launch
 
 PROGRAM = "autosync.trials.probe.rank"
-"""The module that ranks run."""
+"""The module that the ranks of a probe run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """The cluster with its calibration, what is odd about it, and how long it all took."""
+    """The cluster with its calibration, the findings about it, and the seconds that the probe took."""
 
     cluster: ClusterSpec
     findings: tuple[Finding, ...]
@@ -48,7 +48,7 @@ def probe(
     settings: ProbeSettings | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Probed:
-    """Measure a cluster. `progress` is told each stage. Nothing is left running, whatever happens."""
+    """Measure a cluster and leave no rank running, even after errors. `progress` is called with each stage's name."""
     settings = settings or ProbeSettings()
     started = time.monotonic()
     probed = all_workers(cluster)

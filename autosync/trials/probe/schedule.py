@@ -1,7 +1,7 @@
-"""Who sends what to whom, so that every link is measured and none is taken for another: a pure function of the cluster.
+"""Plans the transfers that measure every link by itself: a pure function of the cluster.
 
-A node's link is measured against several peers whose links are together much wider than its own claim, so that what is
-found is the node's and not a peer's. Every rank works the same schedule out for itself.
+A node's link is measured against several peers whose links are together much wider than the node's claimed rate, so
+that the result is a property of the node and not of a peer. Every rank computes the same schedule by itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from autosync.specs.cluster import ClusterSpec, Node, Rack
 from autosync.trials.probe.request import StreamKind
 
 PEERS_WIDER = 3.0
-"""How many times as wide as a node's own link those of its peers are, where the cluster has as much."""
+"""The peers' links are together this many times as wide as the node's link, if the cluster has enough."""
 MIN_PEERS = 3
 WITHIN_RATE = 1e9
-"""Between ranks of one node, where the file says nothing."""
+"""The rate between ranks of one node, if the file gives none."""
 
 _CHUNKS_A_SECOND = 150
 _MIN_CHUNK_BYTES = 16 * 1024
@@ -30,7 +30,7 @@ _LARGE_SECONDS = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeFlow:
-    """Chunks from one rank to another as fast as they go."""
+    """Chunks from one rank to another, sent as fast as possible."""
 
     source: int
     destination: int
@@ -39,7 +39,7 @@ class ProbeFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Flows at the same time that together fill the link of a subject: a node or a rack."""
+    """Simultaneous flows that together fill the link of the subject, a node or a rack."""
 
     kind: StreamKind
     subject: str
@@ -65,13 +65,13 @@ class Schedule:
 
 
 def all_workers(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster with a rank on every node: launchers start workers, and nodes that only serve have links too."""
+    """Return the cluster with all nodes as workers, because server-only nodes have links to measure too."""
     nodes = tuple(replace(node, role="worker", devices=max(node.devices, 1)) for node in cluster.nodes)
     return replace(cluster, nodes=nodes, alike=(), calibration=None)
 
 
 def plan_schedule(cluster: ClusterSpec) -> Schedule:
-    """What to measure on a cluster all of whose nodes are workers."""
+    """Plan the transfers on a cluster whose nodes are all workers."""
     assert all(node.role == "worker" for node in cluster.nodes), "only workers have ranks to measure with"
     ranks = cluster.worker_groups()
     streams = [*_within_streams(cluster, ranks)]
@@ -95,15 +95,15 @@ def plan_schedule(cluster: ClusterSpec) -> Schedule:
 
 
 def chunk_bytes(rate: float, num_flows: int) -> int:
-    """Chunks for a link of this rate: small enough to tell windows of a stream apart, large enough to cost little."""
+    """Return the chunk size for a link of this rate: small compared with a stream's window, but not costly."""
     return int(min(max(rate / (_CHUNKS_A_SECOND * num_flows), _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES))
 
 
 def adapted(stream: Stream, outward: Collection[int], rates: Mapping[StreamKind, float]) -> Stream:
-    """A node's stream for the rates that were seen, so that a file that claims too much costs little time.
+    """Return a node's stream with chunks for the measured rates, so that a false claim of the file costs little time.
 
-    It matters most where both directions are full: what one asks for passes the queue of the other, and gets its own
-    share only if both queues are equally long. `outward` are the node's own ranks.
+    This matters most if both directions are full: the credits of one direction pass the queue of the other, and each
+    direction gets its share only if both queues are equally long. `outward` are the node's own ranks.
     """
     if stream.kind not in ("out", "in", "both"):
         return stream
@@ -118,7 +118,7 @@ def adapted(stream: Stream, outward: Collection[int], rates: Mapping[StreamKind,
 
 
 def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
-    """The nodes at the other end: those of the same rack first, wide links first, then the next ones in the file."""
+    """Return the peers of a node: nodes of the same rack first, then wide links, then the order of the file."""
     node = cluster.nodes[index]
 
     def width(peer: int) -> float:
@@ -142,7 +142,7 @@ def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
 
 
 def _flows(ranks: tuple[tuple[int, ...], ...], ways: list[tuple[int, int]], rate: float) -> tuple[ProbeFlow, ...]:
-    """A flow for each way between nodes; a node with several ranks spreads them over its ranks."""
+    """Return a flow for each pair of nodes; a node with several ranks spreads its flows over them."""
     return tuple(
         ProbeFlow(
             source=ranks[source][number % len(ranks[source])],
@@ -162,7 +162,7 @@ def _within_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...]) ->
 
 
 def _rack_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...], rack: Rack) -> Iterator[Stream]:
-    """All nodes of a rack at once, each with one node elsewhere."""
+    """Yield the streams between all nodes of a rack at once and nodes elsewhere, in pairs."""
 
     def positions(inside: bool) -> list[int]:  # noqa: FBT001 - the two halves of the cluster
         return [index for index, node in enumerate(cluster.nodes) if _stands_in(node, rack) == inside]
@@ -182,6 +182,6 @@ def _stands_in(node: Node, rack: Rack) -> bool:
 
 
 def trip_bytes(rate: float) -> tuple[int, ...]:
-    """Sizes of messages over a link: the smallest, some that a bucket lets pass, three that are long on the wire."""
+    """Return message sizes for a link: the smallest, two that fit in a bucket, and three that take long on the wire."""
     large = max(int(rate * _LARGE_SECONDS), _LEAST_LARGE_BYTES)
     return (SMALL_BYTES, 4096, 16384, large, 2 * large, 4 * large)

@@ -1,8 +1,8 @@
-"""Flows of chunks between ranks, each at the pace that its receiver asks for: whoever is slow gets less, nobody waits.
+"""Flows of chunks between ranks at the receiver's pace, so that a slow receiver gets less and delays no other flow.
 
-A receiver sends a credit for each chunk that it wants, a few ahead, and notes when each has arrived. When its time is
-up it asks for no more, and when all has come it says so. Every message that is sent is received, so nothing is left
-for the next stream to stumble over, and all times of a flow are by one clock.
+A receiver sends a credit for each chunk that it wants, a few in advance, and notes the time of each arrival. When its
+time is up, it asks for no more chunks, and when all have arrived, it tells the sender. Every message that is sent is
+received, so no message is left to disturb the next stream, and all times of a flow are from one clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from autosync.trials.probe.schedule import ProbeFlow
 
-# Chunks that are asked for and have not come: 40 ms of the link, so that ranks that wake up late do not leave it empty.
+# Chunks that are asked for and have not arrived: 40 ms of the link, so that it stays busy if a rank wakes up late.
 _WINDOW = 6
 _DATA_TAG, _CREDIT_TAG = 1, 2
 _MORE, _DONE = 1, 0
@@ -28,7 +28,7 @@ _MORE, _DONE = 1, 0
 def run_flows(
     flows: Sequence[ProbeFlow], *, rank: int, seconds: float, timeout_seconds: float
 ) -> dict[int, tuple[float, ...]]:
-    """Take part in flows that run at the same time; of those that end here, the arrival times by position."""
+    """Take part in simultaneous flows; return the arrival times of each flow that ends here, by its position."""
     timeout = dt.timedelta(seconds=timeout_seconds)
     arrivals: dict[int, tuple[float, ...]] = {}
     jobs: list[Callable[[], None]] = []
@@ -51,7 +51,7 @@ def run_flows(
 
 
 def _run_all(jobs: Sequence[Callable[[], None]], timeout_seconds: float) -> None:
-    """Each in a thread of its own; what one of them raises is raised here."""
+    """Run each job in its own thread; raise the first error of a job, or TimeoutError."""
     errors: list[BaseException] = []
 
     def guarded(job: Callable[[], None]) -> None:
@@ -79,7 +79,7 @@ def _receive(flow: ProbeFlow, position: int, start: float, seconds: float, timeo
     expected: deque[tuple[torch.Tensor, Any]] = deque()
 
     def ask(buffer: torch.Tensor) -> None:
-        # Where to put it is known before it is asked for: then it comes without another word.
+        # The buffer is posted before the chunk is asked for, so the chunk needs no further handshake.
         expected.append((buffer, dist.irecv(buffer, source, None, data_tag)))
         asked.append(dist.isend(more, source, None, credit_tag))
 
@@ -91,7 +91,7 @@ def _receive(flow: ProbeFlow, position: int, start: float, seconds: float, timeo
         arrived.append(time.perf_counter() - start)
         if arrived[-1] < seconds:
             ask(buffer)
-            # One more each time: a link that is far slower than claimed is not flooded first.
+            # The window grows by one chunk each time, so that a link far slower than claimed is not flooded first.
             if len(expected) < _WINDOW:
                 ask(torch.empty(flow.chunk_bytes, dtype=torch.uint8))
     asked.append(dist.isend(torch.tensor([_DONE]), source, None, credit_tag))
@@ -116,5 +116,5 @@ def _send(flow: ProbeFlow, position: int, timeout: dt.timedelta) -> None:
 
 
 def _tags(position: int) -> tuple[int, int]:
-    """Several flows of a stream may be between the same two ranks."""
+    """Return the tags of a flow: they differ by flow, because several flows may be between the same two ranks."""
     return 4 * position + _DATA_TAG, 4 * position + _CREDIT_TAG
