@@ -2,7 +2,7 @@
 
 numba stores compiled functions beside each source file and compiles again when that file changes. It does not know
 which functions of other files were inlined: after an update of some files alone, two versions would run together. So a
-cache that does not fit all sources of a package is dropped. Where nothing can be written beside the sources, the cache
+cache that does not fit all sources of a package is dropped. If nothing can be written beside the sources, the cache
 is a folder among the user's caches; if that fails too, nothing is cached.
 """
 
@@ -26,7 +26,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class CompiledCache:
-    """The cache of a package's compiled functions: in `folder`, or beside the sources where `folder` is None.
+    """The cache of a package's compiled functions: in `folder`, or beside the sources if `folder` is None.
 
     Nothing is cached unless `is_enabled`.
     """
@@ -68,7 +68,7 @@ def find_cache(package: Path) -> CompiledCache:
 def drop_stale(package: Path) -> None:
     """Remove cached functions in the folders of a package unless all were compiled from its present sources.
 
-    Does nothing where files cannot be written.
+    Does nothing if files cannot be written there.
     """
     stamp = package / "__pycache__" / STAMP
     digest = _digest(package)
@@ -93,7 +93,7 @@ def _caches() -> list[Path]:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a folder exists or can be made, takes files, and has room."""
+    """Whether a folder exists or can be made, files can be written to it, and its disk is not full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -3,7 +3,7 @@
     AutosyncError                 the base class; the command line turns it into an exit code, never a traceback
     ├── InputError                the input is wrong (exit 2); one `Problem` for each mistake
     │   ├── DocumentError         a file that cannot be read, parsed or understood
-    │   ├── TaskError             a task file without a usable task, or whose code raised
+    │   ├── TaskError             a task file without a usable task, or with code that raised an exception
     │   ├── UnknownNameError      an unknown preset, node, variable …; lists the known ones
     │   └── DoesNotApplyError     a preset or strategy that is not possible for this model on this cluster
     └── OperationError            an operation failed (exit 1)
@@ -114,15 +114,15 @@ class InputError(AutosyncError):
 
 
 class DocumentError(InputError):
-    """A file that cannot be read, parsed or understood."""
+    """A file cannot be read, parsed or understood."""
 
 
 class TaskError(InputError):
-    """A task file without a usable task, or whose code raised."""
+    """A task file has no usable task, or its code raised an exception."""
 
 
 class DoesNotApplyError(InputError):
-    """A preset or strategy that is not possible for this model on this cluster; the problem says why."""
+    """A preset or strategy is not possible for this model on this cluster; the problem says why."""
 
 
 class UnknownNameError(InputError):

@@ -86,7 +86,7 @@ def parse_time(text: str) -> float:
 
 
 def format_size(num_bytes: float) -> str:
-    """Format a size with four significant digits and decimal prefixes: `4 MB`, `1.5 kB`; see `exact_size` for all."""
+    """Format a size with four significant digits: `4 MB`, `1.5 kB`. `exact_size` gives all digits."""
     return _format(num_bytes, "B", (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)))
 
 

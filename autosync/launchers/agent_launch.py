@@ -1,8 +1,8 @@
 """A launch through agents, on this machine or on nodes that a command reaches.
 
 Each node has one agent and one link to it. The launch writes output to logs, keeps exit codes and carries control
-connections to the gate. When a link breaks, the agent ends its ranks; they count as lost, and the message names the
-node.
+connections to the gate, at which the trial service listens. When a link breaks, the agent ends its ranks; they count as
+lost, and the message names the node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autosync.launchers.messages import signal_name
 from autosync.launchers.request import LOST, LaunchRequest, Process
 
 STOP_SECONDS = 5.0
-"""The time for ranks to end after they were asked to."""
+"""The time that ranks have to end after they were asked to end."""
 
 _SETTLE_SECONDS = 8.0
 _MAX_SIGNAL, _MAX_CODE = 64, 255

@@ -19,7 +19,7 @@ from importlib import resources
 from autosync.launchers import frames
 
 BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.readline())))"
-"""The program on the command line that starts an agent. It reads the agent's text from stdin and runs it."""
+"""The program on the command line that starts an agent: it reads the agent's text from stdin and runs it."""
 CARRIED = ("frames", "network_interface", "rank_process")
 """The modules that travel with the agent, each after the modules that it imports."""
 PING_SECONDS = 3.0

@@ -48,7 +48,7 @@ class AgentStream(Protocol):
 
 
 class HeldMachines(Protocol):
-    """The machines of a holder."""
+    """The machines that an allocation holder holds."""
 
     def addresses(self) -> Mapping[str, str]:
         """Return the address at which other nodes reach each node, by the node's name."""

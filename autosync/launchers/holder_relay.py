@@ -58,7 +58,7 @@ def carry_out(connection: socket.socket) -> None:
 
 
 def main(path: str, position: str) -> None:
-    """Relay until the agent's side ends."""
+    """Relay bytes between this process and an agent until the agent's side ends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         # Named through its folder: the paths of sockets must be short, and temporary folders may be deep.
         folder, _, name = path.rpartition("/")

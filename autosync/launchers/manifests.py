@@ -114,7 +114,7 @@ def manifests(cluster: ClusterSpec) -> tuple[Manifest, ...]:
 
 
 def run_job(cluster: ClusterSpec, words: Sequence[str]) -> Manifest:
-    """Return a Job whose pod runs a command line of autosync in the same image."""
+    """Return a Job whose pod runs an autosync command in the cluster's image."""
     options = options_of(cluster)
     name = f"{launch_name(cluster)}-run"
     # Not the labels of a launch's pods: this pod may share a machine with them and is not part of their service.

@@ -16,5 +16,5 @@ def no_python_message(python: str, said: str) -> str:
 
 
 def exit_message(code: int) -> str:
-    """Return an exit code of `subprocess` in words; it is negative if a signal ended the process."""
+    """Describe an exit code of `subprocess`, which is negative if a signal ended the process."""
     return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"

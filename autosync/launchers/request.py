@@ -119,7 +119,7 @@ class Launch(Protocol):
 
 
 LOST = 255
-"""The exit code of a process whose end is unknown: the code of an ssh that has lost its host."""
+"""The exit code that stands for an unknown end; it is also ssh's code when ssh has lost its host."""
 
 
 class ScriptLaunch(Launch, Protocol):

@@ -46,7 +46,10 @@ def script_of(
     environment: Mapping[str, str],
     port: int | None = None,
 ) -> TrainingScript:
-    """Return a training with a bundle. `command` begins with a Python file, with `-m MODULE`, or with a program."""
+    """Return the training that runs a command with a bundle.
+
+    `command` begins with a Python file, with `-m MODULE`, or with another program.
+    """
     python = python_of(cluster)
     words = tuple(command)
     if words[0] == "-m" or words[0].endswith(".py"):

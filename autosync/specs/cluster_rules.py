@@ -70,7 +70,7 @@ def mistakes(
     alike: Sequence[Sequence[str]],
     launcher: str,
 ) -> list[Problem]:
-    """Return all mistakes of a cluster, except that nodes declared alike differ."""
+    """Return all mistakes of a cluster, except differences between nodes that are declared alike."""
     return [
         *_in_name(name),
         *_in_nodes(nodes),
@@ -184,7 +184,7 @@ def _in_rate(rate: float | None, path: Path) -> Iterator[Problem]:
 
 
 def _in_hosts(nodes: Sequence[NodeFields], launcher: str) -> Iterator[Problem]:
-    """Yield problems of hosts. Nodes may share a host, and so its interface, only if all ranks run on this machine."""
+    """Yield problems with hosts. Nodes may share a host and its interface only if all ranks run on this machine."""
     owners: dict[str, str] = {}
     is_shared = launcher in LAUNCHERS and shares_loopback(launcher)
     for position, node in enumerate(nodes):

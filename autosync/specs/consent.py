@@ -1,4 +1,4 @@
-"""Consent to what files ask for: running a program, contacting a machine, writing to a storage.
+"""Asks the user for consent to actions that files ask for: to run a program, contact a machine, write to a storage.
 
 Whatever the user types on the command line is the user's own wish: a task `FILE.py`, a cluster file with all its
 contents, a storage. Whatever only a file names needs consent: the cluster in a bundle; the task, the cluster and the

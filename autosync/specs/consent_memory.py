@@ -1,7 +1,7 @@
 """The actions that this user once typed, as hashes in the user's own state folder.
 
-A study or a bundle cannot bring its own consent along: the file is read only if nobody but this user could have written
-it. Without a state folder (no HOME, nothing writable) nothing is remembered, and the user is asked.
+A study or a bundle cannot bring its own consent along: the file is read only if no other user could have written it.
+Without a state folder (no HOME, nothing writable) nothing is remembered, and the user is asked.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ class LauncherTraits(Protocol):
     """The properties of a launcher that specs and simulators depend on."""
 
     is_one_machine: bool
-    """All ranks run on this machine and share its processors and memory."""
+    """Whether all ranks run on this machine and share its processors and memory."""
 
     is_emulated: bool
-    """The network between the nodes is emulated, with the rates of the cluster file."""
+    """Whether the network between the nodes is emulated, with the rates of the cluster file."""
 
     way: str
     """How other machines are reached, in messages: `by ssh`. Empty if all ranks run on this machine."""

@@ -1,7 +1,7 @@
 """Reads AutoDist's resource_spec.yml as a cluster.
 
 AutoDist (petuum/autodist, autodist/resource_spec.py and its multi-node tutorial) describes a cluster by addresses, GPU
-and CPU indexes, one chief, named ssh settings and a bandwidth in Gbit/s. What AutoDist would refuse is refused here.
+and CPU indexes, one chief, named ssh settings and a bandwidth in Gbit/s. Files that AutoDist would refuse are refused.
 The ssh settings are checked and dropped: user, port and key come from the user's own ssh configuration.
 """
 

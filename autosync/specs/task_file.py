@@ -1,7 +1,7 @@
 """Loads a task from the user's Python file, and names the user's file and line when the user's code fails.
 
-A task file is the only input that runs code. Whatever that code raises becomes a `TaskError` with the innermost line of
-the user's file. The original exception is its cause, so `--debug` can show the whole traceback.
+A task file is the only input that runs code. An exception of that code becomes a `TaskError` with the innermost line of
+the user's file. The exception is its cause, so `--debug` can show the whole traceback.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def task_path(target: str) -> Path:
 def load_task(target: str) -> Task:
     """Load the task that `FILE.py[:NAME]` names: a function of no arguments that returns a `Task`, or a `Task` itself.
 
-    The file's folder is on the import path while the file is loaded and the function runs. What the file prints goes
-    to stderr.
+    The file's folder is on the import path while the file is loaded and the function runs. The file's prints go to
+    stderr.
     """
     match = _TARGET.fullmatch(target)
     if match is None:

@@ -81,7 +81,7 @@ class TestbedBuilder:
             self.remove(key)
 
     def repair(self, layout: NetworkLayout, hosts: tuple[Host, ...]) -> None:
-        """Set the links of hosts up again."""
+        """Set the links of these hosts up again."""
         for host in hosts:
             self._runner(layout.key).run(link_call(layout, host, up=True))
 

@@ -22,7 +22,7 @@ _OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-(?:switch|[0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceFolders:
-    """The folder of records, and whether namespaces are made without root."""
+    """The folder of testbeds' records, and whether namespaces are made without root."""
 
     folder: Path
     rootless: bool

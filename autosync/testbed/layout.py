@@ -61,7 +61,7 @@ class Uplink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLayout:
-    """The network of one testbed. `key` is a hash of the cluster file."""
+    """The network of one testbed. `key` is a hash of the cluster file; `slot` chooses the subnet."""
 
     name: str
     key: str

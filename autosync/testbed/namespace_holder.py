@@ -50,7 +50,7 @@ def start(folders: NamespaceFolders, key: str) -> None:
 
 
 def is_alive(folders: NamespaceFolders, key: str) -> bool:
-    """Whether the link leads to the holder, not to another process with its pid."""
+    """Whether the holder is alive and ready; another process with its pid does not count."""
     try:
         pid = int(folders.holder(key).readlink().name)
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
 """Measures strategies whose steps differ: a whole period of steps counts as one sample.
 
 If parameters are averaged only in every k-th step, most steps contain no average, and the median of single steps would
-be the time of such a step: averages would seem to take no time. So k steps are measured as one sample, their mean.
+be the time of a step without one: averages would seem to take no time. So k steps are measured as one sample, their
+mean.
 """
 
 from __future__ import annotations

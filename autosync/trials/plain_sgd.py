@@ -18,7 +18,7 @@ LEARNING_RATE = 2.0**20
 
 
 def with_plain_sgd(task: Task) -> Task:
-    """Return the task with an optimizer that subtracts gradients, times a large rate unless a parameter is float16."""
+    """Return the task with plain SGD at LEARNING_RATE, or at rate 1 if a parameter is float16."""
     return replace(task, optimizer=_plain_sgd)
 
 

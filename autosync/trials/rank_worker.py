@@ -106,7 +106,7 @@ class RankWorker:
         return {}
 
     def prepare(self, request: Request) -> Answer:
-        """Build a contestant's model and optimizer and make them train in parallel."""
+        """Build a contestant's model and optimizer for training with the other ranks; on a server rank, its server."""
         if not self._trainings:
             # Present objects stay. If they were not frozen, each garbage collection would look through all of torch.
             gc.collect()

@@ -3,8 +3,7 @@
 The replayed model has the spec's parameters by name and shape. Its forward pass goes through the recorded segments. Its
 backward pass produces gradients of the real sizes in the recorded order: rows for sparse gradients, also factors for
 linear layers. Its optimizer takes the recorded time for the share of the elements that it updates. Sleeping leaves the
-cores to the network, which is what measurements on an emulated cluster are about. The numbers in gradients and
-parameters have no meaning.
+cores to the network, so an emulated cluster can be measured. The numbers in gradients and parameters have no meaning.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class _ReplayStage(_Owner):
 
 
 class _Table(_ReplayStage, nn.Embedding):  # type: ignore[misc]  # it has a stage's forward pass and looks nothing up
-    """A stage with a sparse gradient, as an `nn.Embedding`: stock DDP takes sparse gradients only from these."""
+    """A stage with a sparse gradient. It is an `nn.Embedding`: stock DDP takes sparse gradients only from those."""
 
     def __init__(self, num_rows: int, width: int) -> None:
         super().__init__(num_rows, width, sparse=True, device="meta")

@@ -68,7 +68,7 @@ class StepSamples:
 
 
 class TrialService:
-    """Runs contestants on the ranks of a cluster. It is a context manager; its end, or `close`, ends the ranks.
+    """Runs contestants on the ranks of a cluster. `close`, or the end of its `with` block, ends the ranks.
 
     Only one thread may use it; when that thread ends, for any reason, the system ends the ranks that it started.
 

@@ -56,7 +56,7 @@ def correlated_median_interval(seconds: Sequence[float], *, seed: int = 0) -> In
 
 
 def rank_correlation(seconds: Sequence[float]) -> float:
-    """Return the correlation of neighbouring steps, 0 to 0.9: that of their ranks, which outliers hardly change."""
+    """Return the rank correlation of neighbouring steps' times, limited to 0 to 0.9. Outliers hardly change it."""
     count = len(seconds)
     if count < 4:
         return 0.0

@@ -1,4 +1,4 @@
-"""Trains one contestant's model on this rank step by step, and removes it afterwards."""
+"""Trains one contestant's model on this rank step by step, and releases it afterwards."""
 
 from __future__ import annotations
 

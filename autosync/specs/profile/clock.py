@@ -25,7 +25,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The wall clock: on a CPU, work is done when its call returns."""
+    """The wall clock. It is right for a CPU, where work is done when its call returns."""
 
     def mark(self) -> float:
         return time.perf_counter()

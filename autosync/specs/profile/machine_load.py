@@ -15,7 +15,7 @@ from autosync.specs.background_load import BUSY_SHARE, BackgroundLoad
 MOST_WAITED = 0.1
 """The machine counts as busy if runnable threads wait for a larger share of their time."""
 FEW_OTHERS = 0.02
-"""If other programs use a smaller share, the threads of the profile waited for one another."""
+"""If other programs use a smaller share than this, threads that waited did so for one another."""
 LEAST_TICKS = 20
 """The fewest ticks of all processors for which the share of other programs means anything."""
 LEAST_SECONDS = 0.02

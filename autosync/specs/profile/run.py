@@ -231,7 +231,7 @@ def _step(
 ) -> ProfiledStep:
     """Return a step with the number of distinct rows that its microsteps touched together.
 
-    Only variables that embeddings alone use have such a number.
+    Only variables that are used by embeddings alone have such a number.
     """
     touched: dict[str, int] = {}
     for name in {name for microstep in microsteps for name in microstep.uses}:

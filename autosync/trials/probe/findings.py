@@ -120,7 +120,7 @@ _FIGURES: tuple[tuple[str, Callable[[NodeCalibration], Estimate | None], Callabl
 
 
 def _classes(cluster: ClusterSpec) -> list[set[str]]:
-    """Return the declared classes, and classes of the remaining nodes that have the same facts in the file."""
+    """Return the declared classes, and classes of the remaining nodes for which the file gives the same figures."""
     declared = [set(names) for names in cluster.alike]
     taken = set().union(*declared)
     same: dict[object, set[str]] = {}

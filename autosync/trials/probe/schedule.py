@@ -48,7 +48,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trip:
-    """Messages from one rank to another, over one direction of a node's link."""
+    """Messages from one rank to another that measure one direction of a node's link."""
 
     kind: Literal["out", "in"]
     subject: str
@@ -142,7 +142,7 @@ def _peers(cluster: ClusterSpec, index: int, *, out: bool) -> list[int]:
 
 
 def _flows(ranks: tuple[tuple[int, ...], ...], ways: list[tuple[int, int]], rate: float) -> tuple[ProbeFlow, ...]:
-    """Return a flow for each pair of nodes; a node with several ranks spreads its flows over them."""
+    """Return a flow for each pair of nodes; a node with several ranks spreads its flows over its ranks."""
     return tuple(
         ProbeFlow(
             source=ranks[source][number % len(ranks[source])],
