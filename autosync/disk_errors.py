@@ -1,4 +1,4 @@
-"""Makes errors about files name the file, above all when a disk is full: the system's errors often do not."""
+"""Makes errors about files name the file. The system's own errors often do not, above all when a disk is full."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class UnknownNameError(InputError):
 
 
 class OperationError(AutosyncError):
-    """An operation failed, although the input is well-formed (exit 1)."""
+    """An operation failed, although the input is well-formed (exit code 1)."""
 
 
 class DeadlockError(OperationError):

@@ -32,7 +32,7 @@ MAX_LENGTH = 2**20
 
 _MOST_VALUES = f"at most {MAX_VALUES:,} values and keys"
 MAX_TOKENS = 3 * MAX_VALUES
-"""Each value of a JSON text has at most three tokens: two brackets and a comma."""
+"""The most tokens of a JSON text: each value has at most three, two brackets and a comma."""
 
 MAX_TOKEN = 6 * MAX_LENGTH
 """The most characters of a token: a character of a value may be written with six, as \\u0000."""

@@ -26,7 +26,7 @@ PING_SECONDS = 3.0
 SILENCE_SECONDS = 15.0
 """A node that is silent for this long counts as gone: agents answer pings at once."""
 PATIENCE_SECONDS = 30.0
-"""An agent on another node that gets no ping for this long ends its ranks: this machine counts as gone."""
+"""An agent on another node ends its ranks if it gets no ping for this long: this machine then counts as gone."""
 START_SECONDS = 25.0
 _CHUNK_BYTES = 1 << 16
 _MAX_SAID = 4000

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 END_SECONDS = 10.0
-"""The time that the process has to give the machines back, and again after SIGTERM."""
+"""The time that the process has to give the machines back; after SIGTERM it has as much again."""
 _MAX_LINES = 100
 
 

@@ -150,7 +150,7 @@ class ScriptRun:
 
 
 def _with_secret(request: LaunchRequest) -> LaunchRequest:
-    """Add a secret for workers and servers, a new one unless the user set one. Plans have none, as they are printed."""
+    """Add the secret of workers and servers, the user's or a new one. Plans lack it, because they are printed."""
     if not any(process.role == "server" for process in request.processes):
         return request
     secret = {SECRET_VARIABLE: os.environ.get(SECRET_VARIABLE) or draw_secret()}

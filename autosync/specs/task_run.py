@@ -90,7 +90,7 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 def step_optimizer(
     task: Task, optimizer: torch.optim.Optimizer, closure: Callable[[], torch.Tensor] | None = None
 ) -> None:
-    """Update once, with a closure if the optimizer needs one."""
+    """Take one optimizer step, with a closure if the optimizer needs one."""
     with task_code(task, "optimizer.step()", task.optimizer):
         if closure is not None and needs_closure(optimizer):
             optimizer.step(closure)  # type: ignore[arg-type] # torch says float: a loss is a tensor

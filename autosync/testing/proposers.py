@@ -120,7 +120,7 @@ def check_proposer(build: Build, model: ModelSpec, cluster: ClusterSpec) -> None
 
 
 def _play(build: Build, ground: Ground, *, num_rounds: int) -> list[Record]:
-    """Play some rounds of a search and return its records; ask a new proposer too in each round, and compare."""
+    """Play some rounds of a search and return its records; compare each round's proposals with a new proposer's."""
     proposer = build(ground)
     history = [record_of(0, STOCK_DDP, ground, seconds=0.2)]
     noise = random.Random(0)

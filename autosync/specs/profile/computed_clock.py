@@ -80,7 +80,7 @@ class ComputedClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        name = func._schema.name  # noqa: SLF001 - operators have no public door to their schema
+        name = func._schema.name  # noqa: SLF001 - operators give no public access to their schema
         if func.is_view or name in _FREE:
             return
         inputs = args[1:] if name in _LOOKUPS else args

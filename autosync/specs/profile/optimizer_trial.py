@@ -130,7 +130,7 @@ def _try_out(optimizer: torch.optim.Optimizer, fence: _Fence) -> OptimizerTrial:
             _is_near(torch.cat([run([half])[0] for half in sample.halves()]), expected.reshape(-1))
             for sample, expected in zip(samples, together, strict=True)
         )
-    except Exception:  # noqa: BLE001 - it takes no pieces, and may say so in any way
+    except Exception:  # noqa: BLE001 - an optimizer that takes no pieces may fail in any way
         is_elementwise = False
     reason = "" if is_elementwise else "the update of an element depends on other elements of its variable"
     return OptimizerTrial(per_variable=True, elementwise=is_elementwise, reason=reason)

@@ -174,7 +174,7 @@ def variation(samples: Sequence[float]) -> float:
 
 
 def _rate(flows: Iterable[FlowSamples], kind: StreamKind, settings: ProbeSettings) -> Estimate | None:
-    """Estimate a rate from the windows of all rounds of the streams of a kind; None without such streams."""
+    """Estimate the rate of the streams of a kind from the windows of all their rounds; None without such streams."""
     rounds: dict[int, list[FlowSamples]] = {}
     for flow in flows:
         if flow.kind == kind:

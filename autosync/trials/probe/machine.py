@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autosync.trials.probe.request import Interface
 
-# Virtual interfaces that report no real speed.
+# A higher reported speed is not real: virtual interfaces report such speeds.
 _MAX_MBITS = 1_000_000
 _MBIT = 125_000.0
 
