@@ -30,7 +30,7 @@ Blocks = Mapping[str, Sequence[Sequence[float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """The amount of measurement: `num_steps` of each contestant in `num_rounds` rounds, or fewer if the budget ends.
+    """The amount of measurement: `num_steps` of each contestant in `num_rounds` rounds, or fewer on a small budget.
 
     Even with the smallest budget, there are as many rounds as the intervals need (6 for two contestants), with one step
     each besides the uncounted step that starts each block. `least_difference` is the share below which a difference
