@@ -1,4 +1,4 @@
-"""`autosync.parallelize`: all that a training script changes."""
+"""`autosync.parallelize`, and the other functions that a training script calls for a parallelized model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from autosync.runtime.session.synchronisation import Synchronisation
 from autosync.strategy.bundle import Bundle, load_bundle
 
 _BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
-# What torch's `Join` asks of a module.
+# The attribute by which torch's `Join` recognises a module.
 _JOIN = "join_hook"
 _PATIENCE_AT_EXIT_SECONDS = 20.0
 
@@ -45,23 +45,24 @@ def parallelize(
     checks: bool = False,
     trace: Path | str | None = None,
 ) -> tuple[torch.nn.Module, GivenT]:
-    """Train a model by a bundle's strategy, after `init_process_group`, on all its ranks.
+    """Train a model by a bundle's strategy. Call it after `init_process_group`, on all ranks.
 
-    Without a bundle it is that of the file which AUTOSYNC_BUNDLE names in the environment: `autosync launch` sets it.
+    Without a bundle, the file that AUTOSYNC_BUNDLE names in the environment is used; `autosync launch` sets it.
 
     Where several optimizers update the model, `optimizer` is the list of all of them.
 
-    The model and the optimizer that come back are the same objects: gradients are synchronised as backward makes them,
-    and `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers
-    (`init_sync=False`: from their own, for ranks whose models are the same already). What this cannot do exactly it
-    refuses, and nothing waits longer than `timeout_seconds` for another rank.
+    The returned model and optimizer are the same objects: gradients are synchronised as backward computes them, and
+    `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers (with
+    `init_sync=False` from their own, for ranks whose models are the same already). Whatever cannot be done exactly is
+    refused, and no wait for another rank is longer than `timeout_seconds`.
 
-    A plan that stock DDP can express is handed to torch's own reducer, unless `hand_off` is false. `checks` has every
-    message say which transfer it belongs to: that finds ranks whose transfers are misordered, which gloo would mix up
-    in silence, and costs a message each. In training every forward pass begins with the buffers of rank 0, as under
-    DDP: what that costs is a broadcast of all of them, which waits; `broadcast_buffers=False` spares it. With `trace`
-    every rank writes a timeline to a file of its own, the path with the rank's number in its name, which Perfetto
-    opens; of what torch's reducer does it knows nothing. Nodes that only serve write theirs where the first rank does.
+    A plan that stock DDP can express is carried out by torch's own reducer, unless `hand_off` is false. With `checks`,
+    every message tells which transfer it belongs to: this finds ranks whose transfers are misordered, which gloo would
+    silently mix up, and costs one more message for each. In training, every forward pass begins with the buffers of
+    rank 0, as under DDP. This takes a broadcast of all of them, for which the pass waits; `broadcast_buffers=False`
+    saves it. With `trace`, every rank writes a timeline to its own file, the path with the rank's number in its name,
+    which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve write their files to the
+    same folder as the first rank.
     """
     bare = _bare(model)
     if bare in _SESSIONS:
@@ -93,7 +94,7 @@ def _refuse_join(**_: object) -> None:
 
 @contextlib.contextmanager
 def no_sync(model: torch.nn.Module) -> Iterator[None]:
-    """Accumulate gradients without synchronising them, as DDP's `no_sync` does; the last microstep goes outside."""
+    """Accumulate gradients without synchronising them, like DDP's `no_sync`. Run a step's last backward outside."""
     session = session_of(model)
     before = session.syncs
     session.syncs = False
@@ -104,25 +105,25 @@ def no_sync(model: torch.nn.Module) -> Iterator[None]:
 
 
 def drain(model: torch.nn.Module) -> None:
-    """Wait until all parameters are those of the last step: before they are read by others than the model itself."""
+    """Wait until all parameters have the values of the last step. Call it before reading them outside the model."""
     session_of(model).drain()
 
 
 def where(model: torch.nn.Module) -> str:
-    """What a model's synchronisation is doing, in words. Any thread may ask."""
+    """Return in words what a model's synchronisation is doing now. Any thread may call it."""
     return session_of(model).where()
 
 
 def describe(model: torch.nn.Module) -> str:
-    """What trains a model: whether torch's reducer or the engine, how many messages, lanes, what overlaps."""
+    """Describe what trains a model: torch's reducer or the engine, numbers of messages and lanes, and the overlap."""
     return session_of(model).describe()
 
 
 def release(model: torch.nn.Module) -> None:
-    """End a model's parallel training: no hooks and no engine are left, and the parameters are as they were trained.
+    """End a model's parallel training: remove all hooks and the engine, and leave the parameters as they were trained.
 
-    So is the optimizer's state; but that of parameters that were updated on a server or in shards is brought home by
-    `consolidate` alone, just before.
+    The optimizer's state stays too, except that of parameters that were updated at a server or in shards: call
+    `consolidate` just before to keep it.
     """
     session = session_of(model)
     del _SESSIONS[_bare(model)]
@@ -132,34 +133,34 @@ def release(model: torch.nn.Module) -> None:
 
 @atexit.register
 def _end_what_is_left() -> None:
-    """End all sessions while there still is an interpreter.
+    """End all sessions while the interpreter is still running.
 
-    A script may end without a word to us. Threads of the engine's and of gloo's that outlive the interpreter abort the
-    process. What is under way is brought to its end, but nobody who is stuck is waited for.
+    A script may end without calling `release`, and threads of the engine or of gloo that outlive the interpreter would
+    abort the process. Updates under way are finished, but ranks that are stuck are not waited for long.
     """
     while _SESSIONS:
         _, session = _SESSIONS.popitem()
-        # The script is over, and whatever is wrong now is not its error.
+        # The script is over, and an error now is not the script's.
         with contextlib.suppress(Exception):
             session.close(patience_seconds=_PATIENCE_AT_EXIT_SECONDS)
         del session
-    # Hooks make cycles, and in them are the groups' last references.
+    # Hooks form reference cycles, which hold the last references to the groups.
     gc.collect()
 
 
 def _before_fork() -> None:
-    """What a forked process finds in its copies of models is finished."""
+    """Finish all updates before a fork, so that the new process finds finished parameters in its copies of models."""
     for session in list(_SESSIONS.values()):
-        # What is wrong here is told at the next step.
+        # The next step will report an error that happens here.
         with contextlib.suppress(Exception):
             session.drain()
 
 
 def _in_forked_process() -> None:
-    """The sessions are the parent's, and so are their connections, which both processes share.
+    """Leave sessions and connections to the parent, because a forked process shares them with it.
 
-    Were they freed here, when the interpreter ends, gloo would take them from the parent as well. So they are held for
-    as long as the process lives.
+    If they were freed when this process ends, gloo would close them for the parent as well. So they are held as long as
+    the process lives.
     """
     for session in list(_SESSIONS.values()):
         session.leave_to_parent()
@@ -182,12 +183,12 @@ def _bundle_at_hand() -> str:
 
 
 def _bare(model: torch.nn.Module) -> torch.nn.Module:
-    """The model itself, where `torch.compile` has put a wrapper around it."""
+    """Return the model itself, without the wrapper that `torch.compile` puts around it."""
     return getattr(model, "_orig_mod", model)
 
 
 def session_of(model: torch.nn.Module) -> Synchronisation:
-    """What synchronises a parallelized model."""
+    """Return the session that synchronises a parallelized model."""
     session = _SESSIONS.get(_bare(model))
     if session is None:
         raise OperationError("the model is not parallelized: parallelize(model, optimizer, bundle) comes first")

@@ -1,6 +1,7 @@
-"""Checkpoints: what a training keeps, and how it goes on from it under any plan.
+"""Checkpoints: save the state of a training, and resume from it under any plan.
 
-`calls` has `save`, `load` and `consolidate`, which all workers call together. `rank_state` is one rank's share as named
-tensors, `folder` lays the shares on disk, `collected` puts whole variables together again, `loading` prepares them and
-puts them in place. Sessions say what there is to save (`worker_state`); servers are asked by the first worker.
+`calls` has `save`, `load` and `consolidate`, which all workers call together. `rank_state` holds one rank's share as
+named tensors, `folder` stores the shares on disk, `collected` joins them to whole variables, and `loading` reads a
+checkpoint and puts its values in place. `worker_state` gathers the state of one worker; the first worker asks the
+servers for theirs.
 """

@@ -1,4 +1,4 @@
-"""`autosync.save`, `autosync.load` and `autosync.consolidate`: what all workers call together, between two steps."""
+"""`autosync.save`, `autosync.load` and `autosync.consolidate`, which all workers call together between two steps."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ from autosync.runtime.session.training import Training
 
 
 def save(model: torch.nn.Module, path: Path | str) -> None:
-    """Save what training has beside the model's own parameters and buffers, in a folder that all workers see.
+    """Save the state of a training, except the model's own parameters and buffers, in a folder that all workers see.
 
-    All workers call it, between two steps, with the same path. It saves the optimizer's state and options, wherever
-    they are (on every worker, in shards, at servers), what codecs hold back, what is late, outer momenta and the number
-    of steps. Together with `model.state_dict()`, saved at the same time, that is the whole of a training:
+    All workers call it between two steps, with the same path. It saves the state and options of the optimizer, wherever
+    they are (on every worker, in shards, at servers), the gradients that codecs hold back, late parameters, outer
+    momenta and the number of steps. Together with `model.state_dict()`, saved at the same time, this is the complete
+    state of a training:
 
         autosync.save(model, "checkpoint/engine")
         if rank == 0:
             torch.save(model.state_dict(), "checkpoint/model.pt")
 
-    What the folder held before stays valid and whole until all is written, whatever is killed when. An error is raised
-    on all workers, and names the first of them that failed.
+    The previous contents of the folder stay valid and complete until the new ones are fully written, even if processes
+    are killed meanwhile. An error is raised on all workers and names the first worker that failed.
     """
     session = session_of(model)
     meeting, training, step = _meet(session, "autosync.save")
     target = Path(path)
-    # Mounts may differ, but not what is below them.
+    # Workers may mount the folder at different places, but its own name is the same.
     meeting.compare({"folder": target.absolute().name})
     made = meeting.together(lambda: folder.begin(target) if training.rank == 0 else "")
     version = meeting.hear_first(made.encode()).decode()
@@ -67,20 +68,21 @@ def save(model: torch.nn.Module, path: Path | str) -> None:
 
 
 def load(model: torch.nn.Module, path: Path | str) -> int:
-    """Go on from what `autosync.save` has saved: the number of steps that were made until then.
+    """Resume from a checkpoint of `autosync.save`, and return the number of steps that were made before it.
 
-    All workers call it after `parallelize` and before a step, with the same path; the model has been given the
-    `state_dict` that was saved with it by then.
+    All workers call it after `parallelize` and before any step, with the same path. The `state_dict` that was saved
+    with the checkpoint must have been loaded into the model before:
 
         model.load_state_dict(torch.load("checkpoint/model.pt"))
         model, optimizer = autosync.parallelize(model, optimizer, "best.yaml")
         first_step = autosync.load(model, "checkpoint/engine")
 
-    There may be more workers than there were, or fewer, and another strategy, if it keeps the same from step to step.
-    With the same number of workers training goes on as if it had never stopped; else what each worker had for itself
-    (what a codec held back, its own parameters and optimizer between two averages) is replaced by the mean over
-    workers. What does not fit is refused, and then nothing has changed: a checkpoint of another model, optimizer, codec
-    or staleness, of other parameters than the model has, of a newer version of autosync, or one that is damaged.
+    The number of workers may have changed. The strategy may have changed too, if it keeps the same kinds of state from
+    step to step. With the same number of workers, training continues as if it had never stopped. With another number,
+    state that each worker had for itself (what a codec held back, its own parameters and optimizer state between two
+    averages) is replaced by the mean over workers. `load` refuses a checkpoint of another model, optimizer, codec or
+    staleness, of other parameter values than the model has, of a newer version of autosync, or one that is damaged.
+    Then nothing has changed.
     """
     session = session_of(model)
     meeting, training, _ = _meet(session, "autosync.load")
@@ -100,12 +102,12 @@ def load(model: torch.nn.Module, path: Path | str) -> int:
 
 
 def consolidate(model: torch.nn.Module, *, to: int | None = None) -> None:
-    """Bring the optimizer's whole state to every worker, or to one of them.
+    """Copy the optimizer's complete state to every worker, or to one worker.
 
-    All workers call it, between two steps. Until the next step `optimizer.state_dict()` is what it would be in training
-    without shards and servers (on worker `to` alone, where it is given), and `release` leaves the optimizer with all of
-    its state. It takes as much memory as the whole state on each of these workers. Where every worker has the whole of
-    it anyway there is nothing to do.
+    All workers call it between two steps. Until the next step, `optimizer.state_dict()` is what it would be in training
+    without shards and servers (with `to`, on that worker only), and `release` leaves the optimizer with all of its
+    state. Each of these workers needs memory for the complete state. If every worker has it anyway, the call does
+    nothing.
     """
     session = session_of(model)
     meeting, training, _ = _meet(session, "autosync.consolidate")
@@ -133,7 +135,7 @@ def consolidate(model: torch.nn.Module, *, to: int | None = None) -> None:
 
 
 def _meet(session: Synchronisation, what: str) -> tuple[Meeting, Training, int]:
-    """All workers are there, between the same two steps."""
+    """Check that all workers make this call between the same two steps; return meeting, training and step."""
     session.settle(what)
     training = session.training
     meeting = Meeting(training.links, num_workers=training.plan.num_workers, what=what)
@@ -168,7 +170,7 @@ def _read(training: Training, path: Path) -> Saved:
 
 
 def _check_files(path: Path, saved: Saved, meeting: Meeting) -> None:
-    """Workers share the work: each checks some of the files."""
+    """Check some of the checkpoint's files on each worker, so that together the workers check all of them."""
     for rank in range(meeting.rank, saved.num_workers, meeting.num_workers):
         folder.check_file(path, saved, rank)
 

@@ -1,4 +1,4 @@
-"""What all ranks had, put together: whole variables, of which ranks of another number, or another plan, take theirs."""
+"""The states of all ranks, joined to whole variables, from which other numbers of ranks and other plans can resume."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _OPTIMIZER = "optimizer "
 
 
 class Source(Protocol):
-    """The tensors of one rank, by name: a file, or what was sent."""
+    """The named tensors of one rank, in a file or in memory."""
 
     def keys(self) -> Iterable[str]: ...
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
 class Sent:
-    """Tensors in memory."""
+    """A `Source` of tensors in memory, received from a rank."""
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -51,7 +51,7 @@ class Collected:
         self._words: list[dict[str, dict[str, Any]]] = []
         for number, source in enumerate(sources):
             names: dict[Path, str] = {}
-            for name in source.keys():  # noqa: SIM118 - it is no mapping
+            for name in source.keys():  # noqa: SIM118 - a source is no mapping
                 parsed = parse_name(name)
                 if isinstance(parsed, Elements):
                     piece = _Piece(number, parsed.place, name)
@@ -70,11 +70,11 @@ class Collected:
         return len(self._sources)
 
     def has(self, what: str, variable: str) -> bool:
-        """Whether anybody has elements of a variable."""
+        """Whether any rank has elements of a variable with this kind of state (`what`)."""
         return (what, variable) in self._elements
 
     def whole(self, what: str, variable: str, like: torch.Tensor, *, rank: int | None = None) -> torch.Tensor:
-        """A whole variable from all that ranks have of it, or from what one of them has."""
+        """Return a whole variable, joined from the pieces of all ranks, or from those of one `rank`."""
         pieces = [one for one in self._elements.get((what, variable), ()) if rank in (None, one.source)]
         read = [(one.place, self._sources[one.source].get_tensor(one.name)) for one in pieces]
         if not read:
@@ -85,20 +85,20 @@ class Collected:
             raise OperationError(f"{what}: {error}") from error
 
     def mean(self, what: str, variable: str, like: torch.Tensor) -> torch.Tensor:
-        """The mean over ranks of a variable of which each has its own."""
+        """Return the mean over ranks of a variable of which each rank has its own values."""
         total = self.whole(what, variable, like, rank=0)
         for rank in range(1, self.num_ranks):
             total += self.whole(what, variable, like, rank=rank)
         return total.div_(self.num_ranks) if total.is_floating_point() else total.floor_divide_(self.num_ranks)
 
     def own(self, what: str, variable: str, like: torch.Tensor, *, rank: int, num_ranks: int) -> torch.Tensor:
-        """What a rank of so many goes on with where each had its own: the same, or the mean if their number changed."""
+        """Return a rank's own values of a variable, or the mean over ranks if their number has changed."""
         if num_ranks == self.num_ranks:
             return self.whole(what, variable, like, rank=rank)
         return self.mean(what, variable, like)
 
     def other(self, path: Path) -> torch.Tensor:
-        """A tensor that is the same on all ranks that have it."""
+        """Return a tensor that is the same on all ranks that have it."""
         for others in self._others:
             if path in others:
                 return others[path].clone()
@@ -108,20 +108,20 @@ class Collected:
         return any(path in others for others in self._others)
 
     def words(self, kind: str, name: str, *, rank: int | None = None) -> Any:
-        """A value by its kind and what it is of, of the first rank that has it, or of one of them; or None."""
+        """Return a value by kind and name, from the first rank that has it or from one `rank`; None if none has it."""
         for number, (words, others) in enumerate(zip(self._words, self._others, strict=True)):
             if rank in (None, number) and name in words.get(kind, {}):
                 return grown(words[kind][name], others)
         return None
 
     def named(self, kind: str) -> list[str]:
-        """What there are values of a kind of, in the order in which they were kept."""
+        """Return the names of all values of a kind, in the order in which they were saved."""
         return list(dict.fromkeys(name for words in self._words for name in words.get(kind, {})))
 
     def entry(self, variable: str, like: torch.Tensor, *, own: tuple[int, int] | None = None) -> dict[str, Any]:
-        """The optimizer's state of a whole variable; empty if it has none.
+        """Return the optimizer's state of a whole variable, or an empty dict if it has none.
 
-        Where each worker had one for itself, `own` is the rank that asks, of so many.
+        Where each worker had its own state, `own` is the rank that asks and the number of ranks now.
         """
         is_same = own is not None and own[1] == self.num_ranks
         entry = dict(self.words("optimizer", variable, rank=own[0] if own is not None and is_same else None) or {})
@@ -135,7 +135,7 @@ class Collected:
 
 
 class _Others(Mapping[Path, torch.Tensor]):
-    """Tensors by their paths, read when they are asked for."""
+    """Tensors by path, which are read from their source on access."""
 
     def __init__(self, source: Source, names: dict[Path, str]) -> None:
         self._source = source

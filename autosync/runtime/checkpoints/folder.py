@@ -1,11 +1,11 @@
-"""The folder of a checkpoint: whole at every moment, whatever is killed when.
+"""The folder of a checkpoint, which is complete at every moment, even if processes are killed.
 
-    PATH/engine_state.json            what is valid, and what it is: replaced as a whole, last of all
-    PATH/000007-1f0c2e9a/             one for each time that it was saved
-        worker-0.safetensors          what each worker had, and with the first one's what servers had
+    PATH/engine_state.json            names and describes the valid version; replaced as a whole, as the last step
+    PATH/000007-1f0c2e9a/             one folder for each save
+        worker-0.safetensors          the state of one worker; the first worker's file includes that of the servers
         worker-1.safetensors
 
-Whatever the document does not name is left over from a save that did not come to its end, and the next one removes it.
+Whatever engine_state.json does not name is left over from an unfinished save, and the next save removes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHUNK_BYTES = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """A file as it was written."""
+    """The name, size and hash of a file as it was written."""
 
     __pydantic_config__ = STRICT
 
@@ -47,9 +47,10 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a checkpoint is. `step` counts the steps that were made, `kept` says by variable what is in it, in words.
+    """The description of a checkpoint. `step` counts the steps made, `kept` describes the state of each variable.
 
-    `parameters` are hashes of the values of the first worker's parameters, which are not in here but belong to it.
+    `parameters` are hashes of the first worker's parameter values, which are saved elsewhere but belong to the
+    checkpoint.
     """
 
     __pydantic_config__ = STRICT
@@ -78,14 +79,14 @@ class Saved:
             raise ValueError(f"the files are not those of {self.num_workers} workers ({file_name(0)} and so on)")
 
     def own_checksum(self) -> str:
-        """What `checksum` is where nothing was changed."""
+        """Return the value that `checksum` has if nothing was changed."""
         fields = dataclasses.asdict(self)
         del fields["checksum"]
         return jsonio.content_hash(fields, length=64)
 
 
 def file_name(rank: int) -> str:
-    """The file of a worker."""
+    """Return the name of a worker's file."""
     return f"worker-{rank}.safetensors"
 
 
@@ -93,7 +94,7 @@ def file_name(rank: int) -> str:
 
 
 def begin(path: Path) -> str:
-    """Make room for a new version: remove what saves left that did not come to their end. The new version's name."""
+    """Remove what unfinished saves have left, and return the name of a new version."""
     path.mkdir(parents=True, exist_ok=True)
     current = _current(path)
     newest = 0
@@ -101,7 +102,7 @@ def begin(path: Path) -> str:
         found = _VERSION_FOLDER.fullmatch(entry.name)
         if found:
             newest = max(newest, int(found[1]))
-            # Where the document cannot be read, any of them may be the one.
+            # If the document cannot be read, any of these folders may be the valid version.
             if current is not None and entry.name != current:
                 shutil.rmtree(entry, ignore_errors=True)
         elif _TEMPORARY.fullmatch(entry.name):
@@ -123,7 +124,7 @@ def write_file(path: Path, version: str, rank: int, content: bytes) -> FileFacts
 
 
 def commit(path: Path, saved: Saved) -> None:
-    """Make a version the valid one, when all its files are there; then remove the others."""
+    """Make a version the valid one if all its files exist; then remove the others."""
     for rank, facts in enumerate(saved.files):
         file = path / saved.folder / facts.name
         if not file.is_file() or file.stat().st_size != facts.num_bytes:
@@ -143,13 +144,13 @@ def commit(path: Path, saved: Saved) -> None:
 
 
 def drop(path: Path, version: str) -> None:
-    """Remove a version that was not made valid; whoever failed may have done so after that."""
+    """Remove a version after a failure, unless it has become the valid one before the failure."""
     if _current(path) not in (version, None):
         shutil.rmtree(path / version, ignore_errors=True)
 
 
 def _current(path: Path) -> str | None:
-    """The name of the valid version; empty where there is none, None where that cannot be read."""
+    """Return the name of the valid version, "" if there is none, or None if the name cannot be read."""
     if not (path / DOCUMENT).exists():
         return ""
     try:
@@ -171,7 +172,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(path: Path) -> Saved:
-    """What the checkpoint in a folder is; what was changed, is of another kind or of a newer version is refused."""
+    """Return the description of a folder's checkpoint; refuse a changed one, and other kinds and newer versions."""
     saved, document = documents.load(path / DOCUMENT, kind=KIND, version=VERSION, into=Saved)
     if saved.checksum != saved.own_checksum():
         raise DocumentError(
@@ -182,7 +183,7 @@ def read(path: Path) -> Saved:
 
 
 def check_file(path: Path, saved: Saved, rank: int) -> None:
-    """Refuse a worker's file that is not as it was written."""
+    """Refuse a worker's file that differs from what was written."""
     facts = saved.files[rank]
     file = path / saved.folder / facts.name
     try:
@@ -202,5 +203,5 @@ def check_file(path: Path, saved: Saved, rank: int) -> None:
 
 
 def path_of(path: Path, saved: Saved, rank: int) -> Path:
-    """Where a worker's file is."""
+    """Return the path of a worker's file."""
     return path / saved.folder / saved.files[rank].name

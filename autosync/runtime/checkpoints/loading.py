@@ -1,4 +1,4 @@
-"""What a worker goes on with: read from a checkpoint, refused where it does not fit, then put in place."""
+"""Reads the state that a worker resumes from, refuses a checkpoint that does not fit, and puts the state in place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autosync.runtime.session.training import Training
 
 
 def refuse_what_does_not_fit(training: Training, saved: Saved) -> None:
-    """Refuse a checkpoint of another model, optimizer or way to train, by name and with both values."""
+    """Refuse a checkpoint of another model, optimizer or way to train; the error gives both values."""
     model = training.bundle.model
     if saved.model_fingerprint != model.fingerprint():
         raise OperationError(
@@ -35,7 +35,7 @@ def refuse_what_does_not_fit(training: Training, saved: Saved) -> None:
     kind = class_name(training.optimizer)
     if saved.optimizer != kind:
         raise OperationError(f"the checkpoint is of optimizer {saved.optimizer}; this is {kind}")
-    # A worker by itself keeps nothing but parameters and the optimizer's state.
+    # A single worker keeps nothing but parameters and the optimizer's state.
     if 1 not in (training.plan.num_workers, saved.num_workers):
         difference = first_difference(saved.kept, natures(training.plan))
         if difference is not None:
@@ -50,9 +50,10 @@ def refuse_what_does_not_fit(training: Training, saved: Saved) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Loading:
-    """All that a worker goes on with, read and not yet put in place.
+    """All state that a worker resumes from, read but not yet put in place.
 
-    `values` are targets with what goes there, `masters` what servers that are apart go on with.
+    `values` are pairs of a target tensor and its new values; `masters` are the values of the parameter copies that
+    servers keep for themselves.
     """
 
     step: int
@@ -63,7 +64,7 @@ class Loading:
 
 
 def prepare(training: Training, collected: Collected, saved: Saved) -> Loading:
-    """Read all that a worker needs; what is missing is refused while nothing has changed yet."""
+    """Read all state that a worker needs; refuse a checkpoint that lacks some of it, before anything has changed."""
     loading = Loading(step=saved.step, optimizer=_optimizer_state(training, collected))
     num_ranks = training.plan.num_workers
     for name, parameter in training.parameters.items():
@@ -73,7 +74,7 @@ def prepare(training: Training, collected: Collected, saved: Saved) -> Loading:
         if collected.has("master", name):
             loading.masters[name] = collected.whole("master", name, parameter)
             if num_ranks == 1:
-                # Nothing is late here: what was on its way has arrived.
+                # On a single worker nothing is late: parameters that were on their way have arrived.
                 loading.values.append((parameter.detach(), loading.masters[name]))
     if training.execution is not None:
         _prepare_kept(loading, training, training.execution, collected)
@@ -97,7 +98,7 @@ def _prepare_kept(loading: Loading, training: Training, execution: Execution, co
 
 
 def _prepare_others(loading: Loading, execution: Execution, collected: Collected) -> None:
-    """What is not of elements, and so can only be taken by a plan that cuts variables in the same way."""
+    """Prepare state that is not per element, which only a plan that cuts variables in the same way can take."""
     begins_anew = collected.num_ranks == 1
     for path, target in execution.kept_factors():
         if begins_anew and not collected.has_other(path):
@@ -114,7 +115,7 @@ def _prepare_others(loading: Loading, execution: Execution, collected: Collected
 
 
 def _optimizer_state(training: Training, collected: Collected) -> dict[str, Any]:
-    """The state of the optimizer as its own `state_dict` would have it, of all variables."""
+    """Return the state of the optimizer for all variables, in the form of its `state_dict`."""
     names = training.names()
     theirs = [collected.words("names", number) for number in collected.named("names")]
     if [set(one) for one in theirs] != [set(one) for one in names]:
@@ -136,8 +137,8 @@ def _optimizer_state(training: Training, collected: Collected) -> dict[str, Any]
 
 
 def put_in_place(training: Training, loading: Loading) -> None:
-    """Go on with what was read. Nothing is under way."""
-    # First: what the optimizer does not take leaves everything as it was.
+    """Put the state that was read in place. No operation may be under way."""
+    # The optimizer comes first: if it refuses its state, everything is still as it was.
     try:
         training.optimizer.load_state_dict(loading.optimizer)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:

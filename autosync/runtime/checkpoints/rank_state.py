@@ -1,9 +1,9 @@
-"""One rank's share of what a training keeps, as tensors with names: what a file holds, and what is sent.
+"""One rank's share of the state of a training, as named tensors: the content of a file or of a message.
 
-There is one form for the disk and for the wire: safetensors, which is numbers and a table of them, so that reading can
-run nothing. A tensor's name is a list in JSON. Elements of a variable have what they are and their place,
-`["residual", "fc.weight", 0, 0, 10, 0, 100]`, every other tensor has a path of words, `["right", "fc.weight", …]`, and
-what is no tensor at all (an optimizer's options, say) is text, in the tensor `["words"]`.
+The format is the same on disk and on the wire: safetensors, which holds numbers and a table of them, so that reading it
+cannot run code. A tensor's name is a JSON list. Elements of a variable are named by their kind and place, `["residual",
+"fc.weight", 0, 0, 10, 0, 100]`; every other tensor by a path of words, `["right", "fc.weight", …]`. Everything that is
+no tensor (an optimizer's options, for example) is text in the tensor `["words"]`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEEPEST = 32
 
 
 class Elements(NamedTuple):
-    """Of a tensor that is elements of a variable: what they are, and where."""
+    """The parsed name of a tensor of a variable's elements: their kind and their place."""
 
     what: str
     place: Place
@@ -32,18 +32,18 @@ class Elements(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class RankState:
-    """What one rank has. `words` are values that JSON can say, by what they are of; their tensors are in `others`."""
+    """The state of one rank. `words` are JSON values by kind and name; tensors within them are in `others`."""
 
     elements: list[Held] = field(default_factory=list)
     others: dict[Path, torch.Tensor] = field(default_factory=dict)
     words: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add_words(self, kind: str, name: str, value: Any) -> None:
-        """Keep a value made of tensors, numbers, words, lists and tables."""
+        """Add a value made of tensors, numbers, words, lists and tables."""
         self.words.setdefault(kind, {})[name] = _planted(value, (kind, name), self.others)
 
     def add_optimizer(self, name: str, place: Place, shape: Sequence[int], entry: Mapping[str, Any]) -> None:
-        """Keep the optimizer's state of elements of a variable, which it has in some shape."""
+        """Add the optimizer's state of some elements of a variable; `shape` is their shape in the optimizer."""
         rest = {}
         for key, value in entry.items():
             if is_elementwise(key, value, shape):
@@ -53,7 +53,7 @@ class RankState:
         self.add_words("optimizer", name, rest)
 
     def add_all(self, other: RankState) -> None:
-        """Keep what another rank has as well."""
+        """Add the state of another rank."""
         self.elements += other.elements
         self.others |= other.others
         for kind, words in other.words.items():
@@ -61,7 +61,7 @@ class RankState:
 
 
 def pack(state: RankState) -> bytes:
-    """A rank's state as the bytes of a safetensors file: a copy."""
+    """Return a copy of a rank's state as the bytes of a safetensors file."""
     tensors = {_name([held.what, *held.place]): _plain(held.values) for held in state.elements}
     tensors |= {_name(path): _plain(tensor) for path, tensor in state.others.items()}
     text = json.dumps(state.words, ensure_ascii=False).encode()
@@ -70,7 +70,7 @@ def pack(state: RankState) -> bytes:
 
 
 def unpack(content: bytes) -> RankState:
-    """The inverse of `pack`."""
+    """Return the state that `pack` has turned into bytes."""
     state = RankState()
     for name, tensor in safetensors.torch.load(content).items():
         parsed = parse_name(name)
@@ -84,7 +84,7 @@ def unpack(content: bytes) -> RankState:
 
 
 def parse_name(name: str) -> Elements | Path:
-    """What a tensor's name says: elements of a variable, or a path."""
+    """Parse a tensor's name, which stands for elements of a variable or for a path."""
     try:
         found = json.loads(name)
     except (ValueError, RecursionError):
@@ -97,7 +97,7 @@ def parse_name(name: str) -> Elements | Path:
 
 
 def parse_words(tensor: torch.Tensor | None) -> dict[str, dict[str, Any]]:
-    """The words of a state."""
+    """Parse the tensor that holds a state's words."""
     try:
         found = None if tensor is None else json.loads(tensor.numpy().tobytes().decode())
     except (ValueError, RecursionError, TypeError):
@@ -108,12 +108,12 @@ def parse_words(tensor: torch.Tensor | None) -> dict[str, dict[str, Any]]:
 
 
 def is_words(path: Path) -> bool:
-    """Whether the tensor of a path holds the words."""
+    """Whether this is the path of the tensor that holds the words."""
     return path == _WORDS
 
 
 def grown(tree: Any, others: Mapping[Path, torch.Tensor], depth: int = 0) -> Any:
-    """The value that was kept by `add_words`."""
+    """Rebuild a value that `add_words` has stored."""
     if tree is None or isinstance(tree, bool | int | float | str):
         return tree
     if isinstance(tree, dict) and len(tree) == 1 and depth < _DEEPEST:
@@ -129,7 +129,7 @@ def grown(tree: Any, others: Mapping[Path, torch.Tensor], depth: int = 0) -> Any
 
 
 def _planted(value: Any, path: Path, others: dict[Path, torch.Tensor]) -> Any:
-    """A value as JSON can say it, its tensors laid beside it."""
+    """Return a value in a form that JSON can hold, and put its tensors into `others`."""
     if isinstance(value, torch.Tensor):
         others[path] = value.detach()
         return {"tensor": list(path)}
@@ -147,7 +147,7 @@ def _planted(value: Any, path: Path, others: dict[Path, torch.Tensor]) -> Any:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that shares no memory with others."""
+    """Return a copy of a tensor on the CPU, which shares no memory with others."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

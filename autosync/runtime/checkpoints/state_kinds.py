@@ -1,4 +1,4 @@
-"""What a plan keeps of each variable, in words that tell whether another plan can go on with it. Free of torch."""
+"""The kinds of state that a plan keeps of each variable, to tell whether another plan can resume. Free of torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 
 def natures(plan: Plan) -> dict[str, list[str]]:
-    """By variable, what outlives a step beside parameters and the optimizer's state."""
+    """Return for each variable the kinds of state that outlive a step, besides parameters and optimizer state."""
     found: dict[str, set[str]] = {part.variable.name: set() for part in plan.parts}
     late = lags(plan)
     for operation in plan.operations:
@@ -23,7 +23,7 @@ def natures(plan: Plan) -> dict[str, list[str]]:
 
 
 def first_difference(theirs: Mapping[str, list[str]], ours: Mapping[str, list[str]]) -> str | None:
-    """The first variable that is kept in another way."""
+    """Describe the first variable of which two plans keep different state; None if there is no such variable."""
     for name in sorted({*theirs, *ours}):
         saved, here = set(theirs.get(name, ())), set(ours.get(name, ()))
         if saved != here:
@@ -32,16 +32,16 @@ def first_difference(theirs: Mapping[str, list[str]], ours: Mapping[str, list[st
 
 
 def own_variables(plan: Plan) -> frozenset[str]:
-    """The variables that each worker updates with its own gradients: they are periodically averaged."""
+    """Return the variables that each worker updates with its own gradients, because they are periodically averaged."""
     return frozenset(
         name for operation in plan.operations if _is_periodic(plan, operation) for name in variables_of(plan, operation)
     )
 
 
 def variables_kept_apart(plan: Plan, updates: frozenset[int]) -> frozenset[str]:
-    """The variables of which no worker has the whole state of the optimizer: updated elsewhere, or in shards.
+    """Return the variables whose optimizer state is complete on no worker: they are updated elsewhere or in shards.
 
-    `updates` are the engine's, by position.
+    `updates` are the positions of the engine's update operations.
     """
     return frozenset(
         name
@@ -52,13 +52,13 @@ def variables_kept_apart(plan: Plan, updates: frozenset[int]) -> frozenset[str]:
 
 
 def variables_of(plan: Plan, operation: Operation) -> set[str]:
-    """The variables that an operation brings something of."""
+    """Return the variables that an operation writes or moves something of."""
     regions = operation.outputs if isinstance(operation, Local) else operation.regions
     return {plan.parts[plan.regions[index].part].variable.name for index in regions if plan.regions[index].part >= 0}
 
 
 def _is_periodic(plan: Plan, operation: Operation) -> bool:
-    """Whether it sums what workers have made of a parameter each for itself."""
+    """Whether an operation sums parameters that each worker has updated for itself."""
     return (
         isinstance(operation, Transfer)
         and operation.collective == "all_reduce"
@@ -84,7 +84,7 @@ def _nature(plan: Plan, operation: Operation, late: int) -> set[str]:
 
 
 def _codec(codec: Codec) -> set[str]:
-    """A codec in words, all of its settings among them; nothing of one that keeps nothing."""
+    """Describe a codec with all of its settings; return an empty set for a codec that keeps no state."""
     settings = dataclasses.asdict(codec)
     kind = settings.pop("kind")
     if not (codec.error_feedback or settings.get("momentum") or isinstance(codec, PowerSGD)):

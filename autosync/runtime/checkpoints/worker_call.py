@@ -1,6 +1,6 @@
-"""What all workers do together between steps: tell one another what they have, and agree whether to go on.
+"""Communication of all workers between steps: they exchange contents and agree whether to go on.
 
-Nothing of a plan is under way then, and these messages have tags of their own.
+No operation of a plan is under way then, and these messages have their own tags.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEETING_TAG = STATE_TAG + 4
 
 
 class Meeting:
-    """One call of all workers, `what` by its name. All of them make the same calls in the same order."""
+    """One call that all workers make, named `what`. All workers use its methods in the same order."""
 
     def __init__(self, links: Links, *, num_workers: int, what: str) -> None:
         self.rank = links.rank
@@ -31,7 +31,7 @@ class Meeting:
         self._exchange = Exchange(links, Flow())
 
     def gather(self, content: bytes, *, to: int = 0) -> list[bytes]:
-        """What each worker says, at one of them; nothing at the others."""
+        """Return the contents of all workers, in the ranks' order, on worker `to`; an empty list on the others."""
         if self.num_workers == 1:
             return [content]
         members = [to, *(rank for rank in range(self.num_workers) if rank != to)]
@@ -42,7 +42,7 @@ class Meeting:
         return [_bytes(by_rank[rank]) for rank in sorted(by_rank)]
 
     def gather_everywhere(self, content: bytes) -> list[bytes]:
-        """What each worker says, at all of them."""
+        """Return the contents of all workers, in the ranks' order, on every worker."""
         if self.num_workers == 1:
             return [content]
         members = range(self.num_workers)
@@ -52,7 +52,7 @@ class Meeting:
         return [_bytes(one) for one in found]
 
     def hear_first(self, content: bytes) -> bytes:
-        """What the first worker says, at all of them."""
+        """Return the first worker's content, on every worker."""
         if self.num_workers == 1:
             return content
         members = range(self.num_workers)
@@ -63,7 +63,7 @@ class Meeting:
         return _bytes(found[0])
 
     def compare(self, facts: Mapping[str, Any]) -> None:
-        """Refuse, on all of them, workers that came with other facts than the first one."""
+        """Raise an error on all workers if the facts of one of them differ from the first worker's."""
         everyones = [json.loads(one) for one in self.gather_everywhere(json.dumps(dict(facts)).encode())]
         for rank, theirs in enumerate(everyones):
             for what, value in everyones[0].items():
@@ -74,12 +74,12 @@ class Meeting:
                     )
 
     def together(self, work: Callable[[], T]) -> T:
-        """Have every worker do something; where one of them cannot, all of them raise why not."""
+        """Run `work` on every worker and return its result; if it fails on one, all raise an error that says why."""
         done: list[T] = []
         mistake, reason = "", None
         try:
             done.append(work())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others must hear of it and not wait
+        except Exception as error:  # noqa: BLE001 - any error must reach the other workers, which would wait otherwise
             mistake, reason = str(error) or type(error).__name__, error
         mistakes = [one.decode() for one in self.gather_everywhere(mistake.encode())]
         for rank, found in enumerate(mistakes):

@@ -1,4 +1,4 @@
-"""One worker's training taken to pieces, to be saved, and put together again from what all ranks had."""
+"""Takes the state of one worker's training apart for saving, and rebuilds it from the states of all ranks."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from autosync.runtime.memory.kept_state import Held, Place
 from autosync.runtime.session.training import Training
 
 OWN_PARAMETER = "parameter"
-"""What a worker's own parameters are called, which it has between two averages."""
+"""The kind of state of a worker's own parameters, which it has between two periodic averages."""
 OF_EACH_WORKER = frozenset({"residual", "velocity"})
-"""What each worker keeps for itself; all else is the same on all that have it."""
+"""The kinds of state that each worker has for itself; all other kinds are the same on every rank that has them."""
 
 
 def class_name(optimizer: torch.optim.Optimizer) -> str:
-    """An optimizer's class, with its module where that is not torch's own."""
+    """Return the name of an optimizer's class, with its module if that is not torch's own."""
     kind = kind_of(optimizer)
     return kind.__name__ if kind.__module__.startswith("torch.optim") else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def hashes(training: Training) -> dict[str, str]:
-    """A hash of each variable's values."""
+    """Return a hash of each variable's values."""
     return {name: _hash(parameter.detach()) for name, parameter in training.parameters.items()}
 
 
@@ -42,11 +42,11 @@ def _hash(values: torch.Tensor) -> str:
     return hashlib.sha256(numbers.numpy().data).hexdigest()[:16]
 
 
-# What there is to save.
+# Saving.
 
 
 def state_of_worker(training: Training, step: int) -> RankState:
-    """What a worker has to save after so many steps. What all workers have alike the first one saves."""
+    """Return the state of a worker after `step` steps. Only the first worker includes what all workers have alike."""
     state = RankState()
     own, is_first = own_variables(training.plan), training.rank == 0
     add_optimizer(state, training, lambda name, is_shared: is_first or name in own or not is_shared)
@@ -73,10 +73,11 @@ def _add_kept(state: RankState, execution: Execution, step: int, *, is_first: bo
 
 
 def add_optimizer(state: RankState, training: Training, is_taken: Callable[[str, bool], bool]) -> None:
-    """Add what this worker has of the optimizer's state.
+    """Add this worker's share of the optimizer's state.
 
-    `is_taken` is asked by variable, and whether all workers have the same of it. What the engine updates it has for
-    itself: the user's optimizer may have of that what is no longer true.
+    `is_taken` decides by the variable's name and by whether all workers have the same state of it. The state of
+    variables that the engine updates comes from the engine, because the user's optimizer may have outdated values of
+    it.
     """
     engines: frozenset[str] = frozenset()
     if training.execution is not None:
@@ -99,11 +100,11 @@ def add_optimizer(state: RankState, training: Training, is_taken: Callable[[str,
             state.add_optimizer(name, Place.whole(name, parameter.shape), parameter.shape, entry)
 
 
-# What there is to go on with.
+# Loading.
 
 
 def entries(training: Training, collected: Collected, names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The optimizer's states of whole variables, as this worker is to have them; nothing of those that have none."""
+    """Return the optimizer's states of whole variables for this worker; variables without a state are left out."""
     found = {}
     for name, parameter in training.optimized():
         if name in names:

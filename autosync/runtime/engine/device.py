@@ -1,18 +1,20 @@
-"""Where a rank's parameters are, and the order between training and the engine on a device that works for itself.
+"""Where a rank's parameters are, and how the work of training and of the engine is ordered on a GPU.
 
-A CPU has done what it was told when the call returns. A GPU has only heard of it: work lies in *streams*, each in its
-order, and work in one stream that needs what another makes has to wait for an *event* there. Training has its streams,
-whichever the user has chosen; all of the engine's threads share one of their own. Nothing but `Streams` knows of that.
+When a call returns, a CPU has done its work, but a GPU has only queued it. Work lies in *streams*, each of which runs
+in order; work that needs a result from another stream must wait for an *event* of that stream. Training uses whichever
+streams the user has chosen; all threads of the engine share one stream. Only `Streams` knows about this.
 
-- **Waiting** (gloo, which sends host memory). A thread of the engine waits until the device has come to what training
-  told of, and after its operation until the device has done it. So what is done is done, as on a CPU, and whoever has
-  passed a gate needs to wait for nothing more.
-- **Queued** (NCCL, which works on the device). No thread waits for the device: done means that the work is in the
-  engine's stream. One thread puts all operations there in the plan's order, so each comes after those that it waits
-  for. The stream waits for what training told of, and at a gate training's stream waits for the gate's operations.
+- **Waiting** (gloo, which sends host memory). Before an operation, the engine's thread waits until the device has done
+  the work of training that the operation uses; after it, until the device has done the operation. So an operation that
+  is done is complete, as on a CPU, and a thread that has passed a gate needs no further wait.
+- **Queued** (NCCL, which works on the device). No thread waits for the device: an operation is done when its work is in
+  the engine's stream. One thread queues all operations in the plan's order, so each comes after those that it waits
+  for. The engine's stream waits for the work of training that an operation uses, and at a gate training's stream waits
+  for the gate's operations.
 
-Memory goes back to the stream that it was taken for, whoever else may still be reading. What is used in turn (buffers,
-gradients) is kept until nobody does; contents that come and go are marked by whoever gets them (`used_here`).
+torch gives freed memory back to the stream that it was allocated for, even if another stream still reads it. Buffers
+and gradients, which are used in turn, are therefore kept until nothing reads them; other contents are marked by each
+stream that uses them (`used_here`).
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ Natives: TypeAlias = Literal["gloo", "nccl"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where parameters are, and what that asks of the engine.
+    """Where the parameters are, and what this requires of the engine.
 
-    `is_apart`: what travels does so in host memory, and the parameters are elsewhere. `in_one_order`: one thread does
-    all operations in the plan's order. `natives` makes the groups of native collectives.
+    `is_apart`: transfers go through host memory, and the parameters are elsewhere. `in_one_order`: one thread does all
+    operations in the plan's order. `natives` is the backend of native collectives.
     """
 
     device: torch.device
@@ -45,7 +47,7 @@ class Placement:
 
     @classmethod
     def of(cls, plan: Plan, parameters: Mapping[str, torch.Tensor]) -> Placement:
-        """What a plan's backend and the device of its parameters ask for."""
+        """Return the placement that follows from a plan's backend and the device of its parameters."""
         device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
         is_nccl = plan.backend == "nccl"
         return cls(
@@ -56,16 +58,16 @@ class Placement:
         )
 
     def streams(self, script: Script) -> Streams | None:
-        """The order between training and the engine; on a CPU there is nothing to order."""
+        """Return the streams that order training and the engine, or None on a CPU, which needs none."""
         if self.device.type == "cpu":
             return None
         return Streams(self.device, script, is_queued=self.in_one_order)
 
 
 def used_here(content: Any) -> None:
-    """The current stream uses a content (tensors in tuples and lists) that may have been made for another's.
+    """Mark a content (tensors in tuples and lists) as used by the current stream, if another stream made it.
 
-    What was taken for this stream anyway is not marked, and costs nothing.
+    For tensors that this stream made, it does nothing and costs nothing.
     """
     if isinstance(content, torch.Tensor) and content.is_cuda:
         content.record_stream(torch.cuda.current_stream(content.device))
@@ -75,9 +77,9 @@ def used_here(content: Any) -> None:
 
 
 class Streams:
-    """The engine's stream on a device, and who waits for whom. Items are those of the rank's script.
+    """The engine's stream on a device, and the waits between it and training's. Items are those of the rank's script.
 
-    `cuda` is torch's module, or what stands for it in a test.
+    `cuda` is `torch.cuda`, or a fake of it in a test.
     """
 
     def __init__(self, device: torch.device, script: Script, *, is_queued: bool, cuda: Any = torch.cuda) -> None:
@@ -89,21 +91,22 @@ class Streams:
         self._heirs = _heirs(script)
         self._awaited = _awaited(script)
         most = max((link.lag for links in self._awaited.values() for link in links), default=0)
-        # By operation: the event of what training told of, in the iterations that it has not begun in.
+        # By operation and iteration, until the operation begins: events after which what training makes for it is
+        # there.
         self._told: dict[tuple[int, int], list[Any]] = {}
-        # By operation: the last iterations in which it was put into the stream, the how manieth it was, its event.
+        # By operation: the last iterations in which it was queued, each with its number in the stream and its event.
         self._put: list[deque[tuple[int, int, Any]]] = [deque(maxlen=most + 1) for _ in script.operations]
         self._num_put = 0
         self._last: Any = None
 
-    # The engine's threads.
+    # Called by the engine's threads.
 
     def begin_thread(self) -> None:
-        """From here on the calling thread's work goes to the engine's stream."""
+        """Send all further work of the calling thread to the engine's stream."""
         self._cuda.set_stream(self._stream)
 
     def begin(self, item: int, iteration: int) -> None:
-        """An operation is about to use what training has made."""
+        """Before an operation, wait for the work of training that it uses."""
         for event in self._told.pop((item, iteration), ()):
             if self._is_queued:
                 self._stream.wait_event(event)
@@ -111,7 +114,7 @@ class Streams:
                 event.synchronize()
 
     def end(self, item: int, iteration: int) -> None:
-        """An operation's work is in the stream."""
+        """After an operation, wait until the device has done it, or only record its event if work is queued."""
         event = self._event_on(self._stream)
         if not self._is_queued:
             event.synchronize()
@@ -120,10 +123,10 @@ class Streams:
         self._put[item].append((iteration, self._num_put, event))
         self._last = event
 
-    # Training's thread, or autograd's in its name: whatever stream is current there is training's.
+    # Called by training's thread, or by autograd's threads for it: their current stream is training's.
 
     def tell(self, items: tuple[int, ...], iteration: int) -> None:
-        """What these items wait for is there, after what is in training's stream now."""
+        """Note that what these items wait for is complete after the work that is in training's stream now."""
         event = self._event_on(self._cuda.current_stream(self._device))
         for item in items:
             for heir, lag in self._heirs[item]:
@@ -131,7 +134,7 @@ class Streams:
                     self._told.setdefault((heir, iteration + lag), []).append(event)
 
     def pass_gate(self, gate: int, iteration: int) -> None:
-        """What comes next in training's stream uses what is behind a gate that is open."""
+        """Let further work in training's stream wait for the operations behind a gate that is open."""
         if not self._is_queued:
             return
         found = [
@@ -141,12 +144,12 @@ class Streams:
             if put_in == iteration - lag
         ]
         if found:
-            # They lie in one stream: after the last of them all are done.
+            # All of them are in one stream, so after the last event all are done.
             _, event = max(found, key=lambda one: one[0])
             self._cuda.current_stream(self._device).wait_event(event)
 
     def catch_up(self) -> None:
-        """What comes next in training's stream may use whatever the engine has put into its own so far."""
+        """Let further work in training's stream wait for everything that the engine has queued so far."""
         if self._is_queued and self._last is not None:
             self._cuda.current_stream(self._device).wait_event(self._last)
 
@@ -162,14 +165,14 @@ class Streams:
 
 
 def _heirs(script: Script) -> list[tuple[Link, ...]]:
-    """The operations of the engine's that each item stands for.
+    """Return, for each item, the engine's operations that must wait when training completes what the item waits for.
 
-    An operation stands for itself; what the user does (`instant`) for whatever follows; a gate for nothing, for
-    training need not wait for itself.
+    For an operation of the engine this is the operation itself; for the user's own work (`instant`), the operations
+    that follow it; for a gate, none, because training need not wait for itself.
     """
     found: dict[int, tuple[Link, ...]] = {}
     for number in range(script.num_items):
-        # No recursion: what the user does of each message may follow one after the other, as many as there are.
+        # No recursion: the user's work on all messages may form one long chain.
         waiting = [number]
         while waiting:
             item = waiting[-1]
@@ -190,7 +193,7 @@ def _heirs(script: Script) -> list[tuple[Link, ...]]:
 
 
 def _awaited(script: Script) -> dict[int, list[Link]]:
-    """The engine's operations that each gate waits for."""
+    """Return the engine's operations that each gate waits for."""
     awaited: dict[int, list[Link]] = {gate: [] for gate in script.gates.values()}
     for item, followers in enumerate(script.followers):
         for follower, lag in followers:

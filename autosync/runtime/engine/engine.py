@@ -1,16 +1,15 @@
 """The engine: executes a plan on one rank, beside the training loop.
 
-Each lane of the plan has a thread that carries out its transfers in their order, blocking; one more thread does local
-work. A thread goes on when its next item is ready (see `script`): counters say when (`iterations`), so nothing is
-searched or polled.
-The training thread tells what happened (a gradient, the call of `step()`) and waits at gates. The order of a lane is
-the same on all ranks and lanes never wait for one another but by edges, so nothing deadlocks.
+Each lane of the plan has a thread that carries out its transfers one after another; one more thread does local work. A
+thread goes on when its next item is ready (see `rank_script`). Counters tell when (`iterations`), so nothing is
+searched or polled. The training thread reports events (a gradient, the call of `step()`) and waits at gates. A lane has
+the same order on all ranks, and lanes wait for one another only through edges, so nothing deadlocks.
 
-An iteration is one optimizer step. `begin` opens the next one; it may be open while items of earlier ones are still
-under way, but no gradient of it is taken before what could still read the last ones is done (`wait_due`): all that the
-last iteration did, and for messages whose parameters come home s iterations late what the one s before it did. That is
-as little as can be waited for, for a message has s + 1 buffers in turn; and where parameters are taken in time it is no
-wait at all, for what has come home was sent before.
+An iteration is one optimizer step. `begin` opens the next one, while items of earlier ones may still be under way. But
+before its gradients are taken, `wait_due` waits for everything that could still read the buffers they overwrite: for a
+message whose parameters come s iterations late, the operations of the iteration s before the last (for s = 0, of the
+last). Less would not do, because a message has s + 1 buffers in turn. Where parameters are not late, this is no extra
+wait: their arrival means that the gradients were sent before.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from autosync.runtime.engine.rank_script import Script
 from autosync.runtime.engine.trace import COMPUTE, Trace
 
 LOCAL = -1
-"""The place of local work among the lanes."""
+"""The lane number that stands for local work."""
 
 
 def thread_of(lane: int) -> int:
-    """A lane's thread in a timeline."""
+    """Return the number of a lane's thread in a timeline."""
     return COMPUTE + 2 + lane
 
 
 class Work(Protocol):
-    """What carries operations out: called by the engine's threads, with the position in the plan and the iteration.
+    """Carries out operations: the engine's threads call it with the position in the plan and the iteration.
 
-    `following` tells the lane's next transfer in this iteration that it has not told yet, and None until that waits for
-    nothing but its turn; behind one that `waits_its_turn` it tells none. `abort` makes whatever waits for other ranks
-    end with an error.
+    `following` returns the lane's next transfer of this iteration that it has not returned yet, or None until only its
+    turn holds that transfer up; it never goes past a transfer that `waits_its_turn`. `abort` makes every wait for other
+    ranks end with an error.
     """
 
     def begin_thread(self) -> None: ...
@@ -53,7 +52,7 @@ class Work(Protocol):
 
 
 class _Sleeper:
-    """A thread's place to sleep until it is woken. Waking before sleeping is not lost."""
+    """Lets a thread sleep until it is woken. A wake-up that comes before the sleep is not lost."""
 
     __slots__ = ("_lock", "awake")
 
@@ -63,20 +62,20 @@ class _Sleeper:
         self.awake = True
 
     def wake(self) -> None:
-        """Called with the engine's lock held."""
+        """Wake the thread. The caller holds the engine's lock."""
         if not self.awake:
             self.awake = True
             self._lock.release()
 
     def sleep(self, seconds: float = -1) -> bool:
-        """Called without the engine's lock, by a thread that has set `awake` to False under it."""
+        """Sleep until woken, without the engine's lock; the thread has set `awake` to False under it before."""
         return self._lock.acquire(timeout=seconds)
 
 
 class _Following:
-    """Tells of a lane's items those that are ready before their turn, one after the other from a place on.
+    """Returns the items of a lane that are ready before their turn, one with each call, from a place in the lane on.
 
-    Counters are read without their lock: an item that is ready stays so, and one that is not yet is told the next time.
+    Counters are read without their lock: an item that is ready stays ready, and others are returned by a later call.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class _Following:
         self.place = place
 
     def __call__(self) -> int | None:
-        """The position in the plan of the next one that is due; None as long as it is not ready."""
+        """Return the position in the plan of the next operation, or None while that is not ready."""
         iteration, items = self._iteration, self._items
         while self.place < len(items) and iteration.done[items[self.place]]:
             self.place += 1
@@ -103,7 +102,7 @@ class _Following:
 
 
 class Engine:
-    """Executes a plan for one rank. `begin` comes first; `close` ends the threads."""
+    """Executes a plan for one rank. Call `begin` first; `close` ends the threads."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class Engine:
         self._is_closing = False
         self._closed = False
         self._error: BaseException | None = None
-        # Threads of the script's may wait besides the one that trains.
+        # Other threads of the script may wait, besides the training thread.
         self._waiting = threading.Lock()
         self._main = _Sleeper()
         self._iterations = Iterations(script, on_ready=self._hand_out, on_progress=self._main.wake)
@@ -160,7 +159,7 @@ class Engine:
 
     @property
     def iteration(self) -> int:
-        """The iteration that is open."""
+        """The number of the open iteration."""
         return self._iterations.number
 
     @property
@@ -168,7 +167,7 @@ class Engine:
         """Whether a thread has ended with an error; the next call of the training thread raises it."""
         return self._error is not None
 
-    # What the training thread says.
+    # Called by the training thread.
 
     def begin(self) -> None:
         """Open the next iteration."""
@@ -178,19 +177,19 @@ class Engine:
                 sleeper.wake()
 
     def gradient_ready(self, variable: int) -> None:
-        """A variable's gradient of this iteration is complete."""
+        """Report that a variable's gradient of this iteration is complete."""
         self._happen(self._script.on_gradient[variable])
 
     def step_called(self) -> None:
-        """`step()` was called: the hyperparameters of this iteration are known."""
+        """Report that `step()` was called: the hyperparameters of this iteration are known."""
         self._happen(self._script.on_step_called)
 
     def user_updated(self) -> None:
-        """The user's optimizer has updated what it updates."""
+        """Report that the user's optimizer has updated its variables."""
         self._happen(self._script.on_user_updated)
 
     def wait(self, kind: GateKind, variable: int = -1) -> None:
-        """Wait at a gate of the plan in this iteration; raises what went wrong in any of the engine's threads."""
+        """Wait at a gate of the plan in this iteration; raise the error of any engine thread that has failed."""
         gate = self._script.gates.get((kind, variable))
         if gate is not None:
             current = self._iterations.current
@@ -199,8 +198,7 @@ class Engine:
                 self._streams.pass_gate(gate, current.number)
 
     def wait_operations(self, operations: Collection[int]) -> None:
-        """Wait until operations (by position in the plan) of the open iteration are done: those that the rank has a
-        part in."""
+        """Wait until those of these operations (by position in the plan) that this rank takes part in are done."""
         current = self._iterations.current
         items = [self._item_of[index] for index in operations if index in self._item_of]
         with self._lock:
@@ -211,21 +209,19 @@ class Engine:
             self._iterations.awaited.clear()
 
     def wait_done(self, *, iterations_back: int = 0) -> None:
-        """Wait until all operations are done up to this iteration, or an earlier one."""
+        """Wait until all operations up to this iteration, or up to `iterations_back` before it, are done."""
         last = self.iteration - iterations_back
         self._wait(lambda: self._iterations.are_done(last))
         self._catch_up()
 
     def wait_due(self, *, iterations_back: int = 0) -> None:
-        """Wait until all is done that is due in this iteration, or an earlier one: see `Script.lateness`."""
+        """Wait for all operations due in this iteration, or `iterations_back` before it: see `Script.lateness`."""
         last = self.iteration - iterations_back
         self._wait(lambda: self._iterations.are_due_done(last))
         self._catch_up()
 
     def restart(self, iteration: int) -> None:
-        """Let `begin` open this iteration next, as if so many had been. Of the open one nothing has begun, and all
-        earlier ones are done.
-        """
+        """Let `begin` open this iteration next. Nothing of the open one may have begun; earlier ones must be done."""
         self._end_threads()
         with self._lock:
             self._iterations.restart(iteration)
@@ -234,11 +230,11 @@ class Engine:
         self._start_threads()
 
     def wait_no_longer_than(self, seconds: float) -> None:
-        """From here on wait for other ranks so long at most."""
+        """Limit every further wait for other ranks to this time."""
         self._timeout_seconds = min(self._timeout_seconds, seconds)
 
     def close(self) -> None:
-        """End the threads. Whatever can still be done is done first: other ranks may be in the midst of the same."""
+        """Do everything that can still be done, because other ranks may take part in it; then end the threads."""
         try:
             if self._error is None:
                 with self._lock:
@@ -266,12 +262,12 @@ class Engine:
             raise OperationError(f"rank {self._rank}: {self.where()}: no end within {self._timeout_seconds:g} s")
 
     def where(self) -> str:
-        """The operations under way, for errors."""
+        """Return the operations under way in words, for errors."""
         found = [self.name(item) for item in list(self._under_way.values())]
         return ", ".join(found[:4]) or "nothing under way"
 
     def name(self, item: int) -> str:
-        """An operation in words."""
+        """Return an operation in words."""
         index = self._script.operations[item]
         operation = self._plan.operations[index]
         what = operation.collective if isinstance(operation, Transfer) else operation.kind
@@ -279,7 +275,7 @@ class Engine:
         more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
         return f"{what} of {parts[0]}{more} (operation {index})"
 
-    # How items go on; all of this with the lock held.
+    # Progress of items. Callbacks run with the lock held.
 
     def _happen(self, items: tuple[int, ...]) -> None:
         if self._error is not None:
@@ -292,7 +288,7 @@ class Engine:
             self._iterations.happen(items)
 
     def _hand_out(self, iteration: Iteration, item: int) -> None:
-        """An operation is ready: whoever does it is woken."""
+        """Give a ready operation to its thread, and wake the thread."""
         lane = self._lane_of.get(item)
         if lane is not None:
             self._lanes[lane].wake()
@@ -301,7 +297,7 @@ class Engine:
             self._worker.wake()
 
     def _rest(self, sleeper: _Sleeper) -> None:
-        """A thread has nothing to do."""
+        """Note that a thread has nothing to do."""
         sleeper.awake = False
         if self._is_closing:
             self._main.wake()
@@ -344,12 +340,12 @@ class Engine:
             if self._streams is not None:
                 self._streams.begin_thread()
             run(lane)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the training thread must hear of it
+        except Exception as error:  # noqa: BLE001 - any error must reach the training thread
             item = self._under_way.get(lane)
             told = OperationError(f"{self.name(item)} failed: {error}") if item is not None else error
             told.__cause__ = error
             with self._lock:
-                # The first error is the reason; those that follow from it are not.
+                # The first error is the reason; later ones follow from it.
                 self._error = self._error or told
                 self._wake_all()
             self._work.abort()
@@ -372,7 +368,7 @@ class Engine:
             self._reached[lane] = number
 
     def _next_of_lane(self, sleeper: _Sleeper, number: int, item: int) -> Iteration | None:
-        """Sleep until the item is ready (or is not due in this iteration); None when the engine is at its end."""
+        """Sleep until the item is ready or done, and return its iteration; None when the engine ends."""
         while True:
             with self._lock:
                 if self._closed or self._error is not None:

@@ -1,4 +1,4 @@
-"""What carries out a rank's operations: its memory, its connections, and who does which operation."""
+"""Does a rank's operations for the engine, with the rank's memory, connections and updates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfers import Mover
 
 BEGIN_AS_PARAMETERS = ("master", "anchor", "incoming")
-"""Beginnings of what is kept that begins with the parameters' values."""
+"""How the names of those kinds of kept state begin that start as copies of the parameters."""
 
 
 class Execution:
     """Does one rank's operations for the engine. `parameters` are the tensors of the plan's variables by name.
 
-    `placement` is by default what the plan and its parameters ask for.
+    `placement` defaults to what the plan and its parameters require.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Execution:
         self._locals = Locals(plan, self.memory, rank=rank, updates=self._updates)
 
     def begin_thread(self) -> None:
-        """Nothing that the engine computes is differentiated, and it makes the updates that others wait for."""
+        """Prepare an engine thread: it records no graph, and accesses parameters without waiting for their updates."""
         torch.set_grad_enabled(False)
         pass_this_thread()
 
     def holders(self) -> dict[str, int]:
-        """How many tensors of the engine's share the memory of each of the user's parameters, by name."""
+        """Count the engine's tensors that share the memory of each of the user's parameters, by name."""
         return Counter(name for update in self._updates.values() for name in update.aliases)
 
     def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None:
@@ -85,7 +85,7 @@ class Execution:
         self.links.abort()
 
     def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int) -> torch.Tensor:
-        """A variable's gradient is complete: bring it to where its transfers find it. The one that users see now."""
+        """Store a variable's complete gradient where its transfers read it; return the gradient that users see now."""
         if name in self.sparse.variables:
             self.sparse.take(name, gradient, iteration)
             return gradient
@@ -95,7 +95,7 @@ class Execution:
         return seen
 
     def take_nothing(self, name: str, iteration: int) -> torch.Tensor | None:
-        """This rank has no gradient of a variable in this step. What users see of what all ranks have, if dense."""
+        """Note that this rank has no gradient of a variable in this step; return the dense gradient that users see."""
         if name in self.sparse.variables:
             self.sparse.take_nothing(name, iteration)
             return None
@@ -104,14 +104,14 @@ class Execution:
         return self.memory.take_nothing(name, iteration)
 
     def forget(self, name: str) -> None:
-        """A variable's gradient came that is accumulated alone."""
+        """Drop what was recorded for a variable's gradient that is only accumulated, not synchronised."""
         if name in self.factors.variables:
             self.factors.forget(name)
 
     def bring_states_home(self, entries: Mapping[str, dict[str, Any]] | None = None) -> None:
-        """Give the user's optimizer what the engine has of its state in pieces, where this rank has them all.
+        """Give the user's optimizer the engine's state of all variables of which this rank has every piece.
 
-        `entries` are states of whole variables that other ranks have.
+        `entries` are states of whole variables that came from other ranks.
         """
         if self.optimizer is not None and self.optimizer.entries is not None:
             self.bind_states()
@@ -123,33 +123,33 @@ class Execution:
                     self.optimizer.entries.put(self._parameters[name], entry)
 
     def _aliases(self) -> set[str]:
-        """The variables whose state is where the user's optimizer has it."""
+        """Return the variables whose state the engine shares with the user's optimizer."""
         return {name for update in self._updates.values() for name in update.aliases}
 
     def bind_states(self) -> None:
-        """Have the engine's updates take what the user's optimizer was given. Nothing is under way."""
+        """Have the engine's updates use the user's optimizer state. No operation may be under way."""
         for update in self._updates.values():
             update.bind()
 
     def reload_states(self, names: Collection[str]) -> None:
-        """Have the engine go on from what the user's optimizer has of some variables. Nothing is under way."""
+        """Continue from the state that the user's optimizer has of some variables. No operation may be under way."""
         for update in self._updates.values():
             update.reload(names)
 
     def load_states(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """On a rank that only serves: go on from the optimizer's states of whole variables."""
+        """Continue from the optimizer's states of whole variables, on a rank that only serves."""
         for update in self._updates.values():
             update.load_states(entries)
 
     def states(self) -> Iterator[tuple[Place, bool, PieceState]]:
-        """The optimizer's states of what the engine updates here; and whether all workers have the same."""
+        """Yield place and state of each piece that the engine updates here, and whether all workers have the same."""
         for index, update in self._updates.items():
             is_shared = is_by_every_worker(self._plan, self._plan.operations[index])
             for piece in update.all_states():
                 yield Place.of(self._plan.parts[piece.part], piece.start, piece.stop), is_shared, piece
 
     def drop_states(self, names: Iterable[str]) -> None:
-        """Take states from the user's optimizer that are kept elsewhere, or in pieces: those of variables by name."""
+        """Remove from the user's optimizer the states of variables (by name) that are kept elsewhere or in pieces."""
         if self.optimizer is not None and self.optimizer.entries is not None:
             here = self._aliases()
             for name in names:
@@ -157,25 +157,25 @@ class Execution:
                     self.optimizer.entries.drop(self._parameters[name])
 
     def kept(self, step: int) -> Iterator[Held]:
-        """What outlives a step (so many were made) beside parameters and the optimizer's state: the very tensors."""
+        """Yield what outlives a step besides parameters and optimizer state. The tensors are not copies."""
         return self._locals.kept(step)
 
     def kept_factors(self) -> Iterator[tuple[Path, torch.Tensor]]:
-        """PowerSGD's right factors, each with the part that it is of: the very tensors."""
+        """Yield PowerSGD's right factors, each with the path of its part. The tensors are not copies."""
         for part, factor in self._locals.kept_factors():
             yield self._path("right", part), factor
 
     def rows_on_the_way(self, step: int) -> Iterator[tuple[Path, Rows]]:
-        """The rows that stale servers have sent and nobody has written yet."""
+        """Yield the rows that stale servers have sent and that are not yet written to the parameters."""
         for path, one in self._row_places(step):
             yield path, self.memory.get(one.region, one.iteration)
 
     def paths_on_the_way(self, step: int) -> list[Path]:
-        """The paths of such rows."""
+        """Return the paths of the rows that `rows_on_the_way` yields."""
         return [path for path, _ in self._row_places(step)]
 
     def put_rows(self, step: int, rows: Mapping[Path, Rows | None]) -> None:
-        """Have such rows wait to be written; None: no rows."""
+        """Store rows by path, to be written to the parameters later; None stands for no rows."""
         for path, one in self._row_places(step):
             if path in rows:
                 indices, values = rows[path] or no_rows(self._plan, one.part)
@@ -192,14 +192,17 @@ class Execution:
 
     @torch.no_grad()
     def follow_parameters(self, names: Collection[str], step: int) -> None:
-        """Somebody has given variables other values: what is late or apart goes on from these. Nothing is under way."""
+        """Update all copies of parameters to which the script has given other values, and drop their late rows.
+
+        No operation may be under way.
+        """
         for what, place, values in self.kept(step):
             if place.variable in names and what.startswith(BEGIN_AS_PARAMETERS):
                 values.copy_(place.read(self._parameters[place.variable].detach()))
         self.put_rows(step, {path: None for path in self.paths_on_the_way(step) if path[1] in names})
 
     def close(self) -> None:
-        """Give back all connections."""
+        """Remove the hooks and close all connections."""
         self.factors.close()
         self._mover.close()
         self.links.close()

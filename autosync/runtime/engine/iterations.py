@@ -1,7 +1,7 @@
-"""What each iteration of a script still waits for: counters, which say when an item can go on. Pure, and free of torch.
+"""Counts what the items of each iteration still wait for, and tells when an item is ready. Pure, and free of torch.
 
-Iterations overlap: the next is opened while items of earlier ones are still under way, and an item may wait for one of
-an earlier iteration. Whoever calls holds one lock throughout; what is called back is called with it held.
+Iterations overlap: the next one is opened while items of earlier ones are still under way, and an item may wait for an
+item of an earlier iteration. The caller holds one lock during all calls, and callbacks run with it held.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autosync.runtime.engine.rank_script import Script
 
 
 class Iteration:
-    """What is left to wait for in one iteration."""
+    """The waits that are left in one iteration."""
 
     __slots__ = ("done", "num_left", "number", "released", "unmet")
 
@@ -21,17 +21,18 @@ class Iteration:
         self.unmet = list(script.num_waits)
         self.released = bytearray(script.num_items)
         self.done = bytearray(script.num_items)
-        # By how many iterations late they may be.
+        # The number of operations left, by how many iterations late they may be.
         self.num_left = [0] * (1 + max(script.lateness, default=0))
         for lateness in script.lateness:
             self.num_left[lateness] += 1
 
 
 class Iterations:
-    """The iterations that are not done, or of which others may still ask.
+    """The iterations that are not done, and those that later iterations may still ask about.
 
-    `on_ready` is told of every operation that somebody must do now; `on_progress` of what the training thread may be
-    waiting for: a gate, an item of `awaited`, the last operation of those that may be equally late.
+    `on_ready` is called with every operation that can be done now. `on_progress` is called when something has happened
+    that the training thread may wait for: a gate has opened, an item of `awaited` is done, or the last operation of an
+    iteration with the same lateness is done.
     """
 
     def __init__(
@@ -47,20 +48,20 @@ class Iterations:
 
     @property
     def current(self) -> Iteration:
-        """The one that is open."""
+        """The open iteration."""
         return self._kept[self.number]
 
     def find(self, number: int) -> Iteration | None:
-        """One of those kept."""
+        """Return an iteration by its number, or None if it is not kept."""
         return self._kept.get(number)
 
     def restart(self, number: int) -> None:
-        """Let this be the next that is opened."""
+        """Drop all iterations, and let this one be opened next."""
         self._kept.clear()
         self.number = number - 1
 
     def open(self, reached: Iterable[int]) -> None:
-        """Open the next. `reached` are those at which lanes stand."""
+        """Open the next iteration. `reached` has the iteration that each lane has reached."""
         self.number += 1
         script, current = self._script, Iteration(self.number, self._script)
         for item, links in enumerate(script.earlier):
@@ -82,13 +83,13 @@ class Iterations:
                 self._release(current, item)
 
     def happen(self, items: Iterable[int]) -> None:
-        """What items of the open iteration wait for has happened in training."""
+        """Count down items of the open iteration, because something that they wait for has happened in training."""
         current = self.current
         for item in items:
             self._count_down(current, item)
 
     def settle(self, iteration: Iteration, item: int) -> None:
-        """An item is done: what waits for it has one thing less to wait for."""
+        """Mark an item as done, and count down the items that wait for it."""
         if iteration.done[item]:
             return
         iteration.done[item] = 1
@@ -105,11 +106,11 @@ class Iterations:
                 self._count_down(later, follower)
 
     def are_done(self, last: int) -> bool:
-        """Whether all operations are, up to an iteration."""
+        """Whether all operations up to an iteration are done."""
         return not any(any(one.num_left) for number, one in self._kept.items() if number <= last)
 
     def are_due_done(self, last: int) -> bool:
-        """Whether all operations are that are due in an iteration: see `Script.lateness`."""
+        """Whether all operations that are due in an iteration are done: see `Script.lateness`."""
         return not any(
             last - number >= lateness and num_left
             for number, one in self._kept.items()
@@ -126,7 +127,7 @@ class Iterations:
             self._release(iteration, item)
 
     def _release(self, iteration: Iteration, item: int) -> None:
-        """An item is ready: somebody goes on with it."""
+        """Handle an item that is ready: report a gate, mark the user's own work as done, or give out an operation."""
         if iteration.released[item]:
             return
         iteration.released[item] = 1

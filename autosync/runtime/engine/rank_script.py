@@ -1,9 +1,9 @@
-"""A plan as one rank sees it: what each of its operations waits for and what it lets go on. Pure, and free of torch.
+"""A plan as one rank sees it: what each of its operations waits for, and what waits for each. Pure, and free of torch.
 
 The rank's operations and the plan's gates are *items*, numbered in one sequence: first the operations in the plan's
-order, then the gates. What happens in training (a gradient, the call of `step()`, the user's own update) and what is
-done lets items go on; an item is ready when nothing is left that it waits for. Edges to operations in which the rank
-has no part hold nothing, nor do gradients on a rank that computes none.
+order, then the gates. Items wait for events in training (a gradient, the call of `step()`, the user's own update) and
+for other items; an item is ready when it has nothing left to wait for. Edges to operations in which the rank takes no
+part are ignored, and so are gradients on a rank that computes none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autosync.runtime.memory.layout import lags
 
 
 class Link(NamedTuple):
-    """Another item, and how many iterations lie between the two."""
+    """Another item, and the number of iterations between the two."""
 
     item: int
     lag: int
@@ -26,14 +26,14 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What one rank does in an iteration.
+    """The operations of one rank in an iteration, and what they wait for.
 
     `operations` are positions in the plan, by item. `num_waits` counts what an item waits for in its own iteration;
-    `earlier` names the items of earlier iterations it waits for, `followers` those that wait for it. `lanes` are the
-    items of each lane in order; operations that are in none of them are local work, which has a thread of its own.
-    `instant` items are the user's work (their optimizer's updates, the norm of their own clipping): they are done as
-    soon as they are ready. `every` is by item, 1 where there is nothing to say. `lateness` is by operation: so many
-    iterations later it is due, for its message's parameters may come so late.
+    `earlier` lists the items of earlier iterations that it waits for, `followers` the items that wait for it. `lanes`
+    are the items of each lane in order; operations in no lane are local work, which has its own thread. `instant` items
+    are the user's work (the updates of their optimizer, the norm of their own clipping), which counts as done as soon
+    as it is ready. `every` is the interval, in iterations, in which an item takes place: 1 for most. `lateness` tells
+    after how many iterations an operation must be done: as many as its message's parameters may be late.
     """
 
     operations: tuple[int, ...]
@@ -55,17 +55,17 @@ class Script:
 
     @property
     def longest_lag(self) -> int:
-        """How many iterations back any operation waits for."""
+        """The largest number of iterations that any operation looks back in what it waits for."""
         return max((link.lag for links in self.earlier[: len(self.operations)] for link in links), default=0)
 
 
 def script_of(
     plan: Plan, rank: int, num_variables: int, updates: EngineUpdates, *, in_one_order: bool = False
 ) -> Script:
-    """The script of a rank. `updates` says which updates are the engine's.
+    """Make the script of a rank. `updates` says which updates are the engine's.
 
-    `in_one_order`: there is one lane, which has all operations in the plan's order, local ones too. In that order each
-    comes after what it waits for, so one thread can do them all.
+    `in_one_order`: there is only one lane, with all operations in the plan's order, local ones included. In that order
+    each operation comes after those that it waits for, so one thread can do them all.
     """
     mine = [i for i, operation in enumerate(plan.operations) if any(rank in group for group in operation.groups)]
     writer = _Writer(plan, rank, mine, num_variables)
@@ -79,8 +79,9 @@ def script_of(
             instant.add(item)
             writer.await_users_update(item)
         if isinstance(operation, Transfer) and not writer.num_waits[item]:
-            # It has nothing of this iteration to wait for, as the sum of a norm to which the rank adds nothing. But
-            # others have, and the time until they begin, which may be long, is no transfer's.
+            # The transfer waits for nothing in this iteration; an example is the sum of a norm to which the rank adds
+            # nothing. But other members may wait long before they begin, and this time must not count as the
+            # transfer's.
             writer.await_gradient(item, _first_gradient(plan, operation.message))
     gates: dict[tuple[GateKind, int], int] = {}
     for gate in plan.gates:
@@ -112,7 +113,7 @@ def script_of(
 
 
 class _Writer:
-    """The lists of a script while edges are added to them."""
+    """Builds the lists of a script, edge by edge."""
 
     def __init__(self, plan: Plan, rank: int, mine: list[int], num_variables: int) -> None:
         num_items = len(mine) + len(plan.gates)
@@ -137,7 +138,7 @@ class _Writer:
                 self.num_waits[item] += 1
 
     def await_gradient(self, item: int, variable: int) -> None:
-        """On a rank that computes. Another hears of no gradient, and of an iteration only when it has begun."""
+        """Let an item wait for a variable's gradient on a worker. A server has no gradients to wait for."""
         if self._computes:
             self.on_gradient[variable].append(item)
             self.num_waits[item] += 1
@@ -158,7 +159,7 @@ class _Writer:
 
 
 def _first_gradient(plan: Plan, message: int) -> int:
-    """A variable (by position) of a message; the first of all where none is named."""
+    """Return the first variable (by position) whose gradient a message waits for, or 0 if it waits for none."""
     gradients = (
         edge.target
         for operation in plan.operations
@@ -170,7 +171,7 @@ def _first_gradient(plan: Plan, message: int) -> int:
 
 
 def _is_users(plan: Plan, index: int, updates: EngineUpdates) -> bool:
-    """Whether an operation is the user's own: an update by their optimizer, or the norm that their clipping takes."""
+    """Whether an operation is the user's own: an update by their optimizer, or the norm for their clipping."""
     operation = plan.operations[index]
     if not isinstance(operation, Local):
         return False

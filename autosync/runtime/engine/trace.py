@@ -1,8 +1,8 @@
-"""A timeline of training on one rank, measured: what computed and what was under way, as a Chrome trace.
+"""Records a timeline of training on one rank, its computations and transfers, as a Chrome trace.
 
-The file is an array of events, one a line, which Perfetto (ui.perfetto.dev) and chrome://tracing open; it is written
-step by step, so what a crash leaves opens too. Times are the machine's clock: files of ranks on one machine, or on
-machines with synchronised clocks, can be looked at together.
+The file is an array of events, one on each line, which Perfetto (ui.perfetto.dev) and chrome://tracing open. It is
+written step by step, so the file that a crash leaves can be opened too. Times are those of the machine's clock: files
+of ranks on one machine, or on machines with synchronised clocks, can be viewed together.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from autosync.specs.cluster import ClusterSpec
 Kind: TypeAlias = Literal["compute", "wait", "transfer", "local"]
 
 COMPUTE = 0
-"""The thread that training itself has in the timeline, or on a server following it; lanes come behind it."""
+"""The number of training's own thread in the timeline, or of a server's main thread; lanes come after it."""
 
 
 def trace_path(path: Path, rank: int) -> Path:
-    """Where a rank writes: the path with the rank's number before its suffix."""
+    """Return the path of a rank's trace: the given path with the rank's number before its suffix."""
     return path.with_name(f"{path.stem}-rank{rank}{path.suffix or '.json'}")
 
 
 def open_trace(path: Path | None, cluster: ClusterSpec, rank: int, *, track: str = "training") -> Trace | None:
-    """A rank's trace where one is asked for; `track` is what its main thread does."""
+    """Open a rank's trace, if a path is given; `track` names the work of its main thread."""
     if path is None:
         return None
     return Trace(trace_path(path, rank), rank=rank, host=cluster.nodes[cluster.ranks[rank].node].name, track=track)
 
 
 def _refuse_others(path: Path) -> None:
-    """Leave alone what is there and is no trace: a trace of an earlier run alone is replaced."""
+    """Refuse to overwrite a file that is no trace; only the trace of an earlier run is replaced."""
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(1)
@@ -47,7 +47,7 @@ def _refuse_others(path: Path) -> None:
 
 
 class Trace:
-    """Collects one rank's events. Any thread may add; `write` brings what there is to the file."""
+    """Collects one rank's events. Any thread may add events; `write` appends them to the file."""
 
     def __init__(self, path: Path, *, rank: int, host: str, track: str = "training") -> None:
         try:
@@ -62,21 +62,21 @@ class Trace:
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._threads: set[int] = set()
-        # The clock that measures durations has no date of its own.
+        # The clock that measures durations knows no date, so this is its offset to the clock that does.
         self._start_ns = time.time_ns() - time.perf_counter_ns()
         self._file.write("[\n")
         self._name("process_name", COMPUTE, f"rank {rank} on {host}")
         self.name_thread(COMPUTE, track)
 
     def name_thread(self, thread: int, name: str) -> None:
-        """Give a thread of the timeline its name."""
+        """Name a thread of the timeline."""
         self._name("thread_name", thread, name)
 
     def _name(self, what: str, thread: int, name: str) -> None:
         self._put({"ph": "M", "name": what, "pid": self._rank, "tid": thread, "args": {"name": name}})
 
     def add(self, kind: Kind, name: str, thread: int, start_ns: int, *, iteration: int) -> None:
-        """Something that began at `start_ns` (of `time.perf_counter_ns`) has ended now."""
+        """Add an event that began at `start_ns` (of `time.perf_counter_ns`) and ends now."""
         now_ns = time.perf_counter_ns()
         self._put(
             {
@@ -96,14 +96,14 @@ class Trace:
             self._events.append(event)
 
     def write(self) -> None:
-        """Bring all events so far to the file."""
+        """Write all events so far to the file."""
         with self._lock:
             events, self._events = self._events, []
         if not self._file.closed:
             self._put_down("".join([json.dumps(event) + ",\n" for event in events]))
 
     def close(self) -> None:
-        """Write what is left and end the array."""
+        """Write the remaining events, end the array and close the file."""
         self.write()
         if not self._file.closed:
             self._put_down(json.dumps({"ph": "M", "name": "end", "pid": self._rank, "args": {}}) + "\n]\n")
@@ -114,7 +114,7 @@ class Trace:
             self._file.write(text)
             self._file.flush()
         except OSError as error:
-            # What is left unwritten would be tried once more, and fail once more.
+            # Later attempts to write the rest would fail as well.
             with contextlib.suppress(OSError):
                 self._file.close()
             where = f"rank {self._rank} on {self._host}"
@@ -122,7 +122,7 @@ class Trace:
 
 
 class Compute:
-    """What training itself does on this rank, as spans of a trace: forward, backward, optimizer."""
+    """Records training's own work on this rank as spans of a trace: forward, backward, optimizer."""
 
     def __init__(self, trace: Trace, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._trace = trace
@@ -146,11 +146,11 @@ class Compute:
     def _forward_ends(self) -> None:
         self._end("forward")
         if torch.is_grad_enabled():
-            # The loss is on its account, as is whatever else lies between forward and backward.
+            # The loss counts as part of backward, and so does everything else between forward and backward.
             self._begin("backward")
 
     def backward_ends(self) -> None:
-        """The backward pass has come to its end; whatever waits for others comes after."""
+        """End the span of the backward pass. Waits for other ranks come after it."""
         self._end("backward")
 
     def _step_ends(self) -> None:
@@ -159,7 +159,7 @@ class Compute:
         self._trace.write()
 
     def close(self) -> None:
-        """Take the hooks away and end the file."""
+        """Remove the hooks and close the trace."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -1,12 +1,13 @@
-"""Codecs: gradients as bytes for the wire and back, on torch's own kernels.
+"""Codecs: turn gradients into bytes for the wire and back, with torch's own kernels.
 
-What a codec makes of a region is as long as `wires.encoded_bytes` says, and one region lies behind the other. Numbers
-of four bytes come before those of one: int8 sends the largest magnitude of each block (the 127th part of it is the
-scale), then a byte a number; top-k sends positions, then values; sign sends the mean magnitude, then a bit a number.
-What decoding gives is summed up where it is wanted, in the order of the group's members, so that all get the same.
+A region's bytes are as many as `wires.encoded_bytes` says, and regions follow one another. Numbers of four bytes come
+before those of one byte: int8 sends the largest magnitude of each block (the scale is a 127th of it), then one byte for
+each number; top-k sends positions, then values; sign sends the mean magnitude, then one bit for each number. Receivers
+sum the decoded values in the order of the group's members, so that all get the same sum.
 
-A NaN or an infinity is never encoded: it would come out as some number, or spoil what error feedback keeps. Each codec
-looks for it where it must show: in the half-sized numbers, the blocks' largest, the mean; top-k in all numbers.
+A NaN or an infinity is never encoded: it would come out as an ordinary number, or spoil what error feedback keeps. Each
+codec looks for it where it must show: in the half-sized numbers, in the largest numbers of the blocks, in the mean;
+top-k looks at all numbers.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from autosync.strategy.codecs import Codec, Int8, Sign, TopK
 
 _LEVELS = 127
 
-# One number of so many is sampled: odd, so that rows of usual lengths are not met in the same place again and again.
+# One of this many numbers is sampled. It is odd, so that the samples fall on different columns of rows of usual
+# lengths.
 _SAMPLED = 61
 
-# The eight signs that each byte stands for, the first in its lowest bit.
+# The eight signs that each byte stands for; the lowest bit holds the first.
 _SIGNS = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1) * 2.0 - 1
 _BITS = 2.0 ** torch.arange(8)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type that codecs compute in: at least float32, for half the size would lose what error feedback keeps."""
+    """Return the type that codecs compute in: at least float32, because less would lose what error feedback keeps."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def encode(codec: Codec, values: torch.Tensor, out: torch.Tensor, *, name: str) -> None:
-    """Encode a region's values into bytes. `name` is the variable's, for the error where there is no number."""
+    """Encode a region's values into bytes. `name` is the variable's, for the error if a value is not finite."""
     match codec:
         case Int8():
             _encode_int8(codec, values, out, name)
@@ -48,14 +50,14 @@ def encode(codec: Codec, values: torch.Tensor, out: torch.Tensor, *, name: str) 
             scale = refuse_not_finite(values.abs().mean().float().view(1), codec, name)
             bits = values.new_zeros(math.ceil(len(values) / 8) * 8, dtype=torch.float32)
             bits[: len(values)] = values >= 0
-            # Sums of different powers of two below 256, which float32 has exactly.
+            # The sums are of different powers of two below 256, which float32 holds exactly.
             _write(out, scale, torch.mv(bits.view(-1, 8), _BITS.to(bits.device)).to(torch.uint8))
         case _:
             raise ValueError(f"{codec.kind} does not make bytes")
 
 
 def add_decoded(codec: Codec, content: torch.Tensor, total: torch.Tensor, *, sign: int = 1) -> None:
-    """Add (or with `sign` -1 subtract) what a region's bytes stand for."""
+    """Add the decoded values of a region's bytes to `total`; with `sign` -1, subtract them."""
     match codec:
         case Int8():
             _add_int8(codec, content, total, sign)
@@ -72,18 +74,18 @@ def add_decoded(codec: Codec, content: torch.Tensor, total: torch.Tensor, *, sig
 
 
 def sent_positions(codec: TopK, content: torch.Tensor, num_elements: int) -> torch.Tensor:
-    """Where in a region the numbers are that its bytes have."""
+    """Return the positions within a region of the numbers that its bytes contain."""
     return _read(content[: POSITION_BYTES * num_kept(codec, num_elements)], torch.int32)
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """Orthonormal columns that span those of the matrix."""
+    """Return orthonormal columns that span the columns of the matrix."""
     basis: torch.Tensor = torch.linalg.qr(matrix)[0]
     return basis
 
 
 def refuse_not_finite(found: torch.Tensor, codec: Codec, name: str) -> torch.Tensor:
-    """The same numbers; an error that names the variable if one of them is none."""
+    """Return the numbers unchanged; raise an error that names the variable if one of them is not finite."""
     least, most = torch.aminmax(found)
     if not (torch.isfinite(least) and torch.isfinite(most)):
         raise OperationError(
@@ -94,10 +96,10 @@ def refuse_not_finite(found: torch.Tensor, codec: Codec, name: str) -> torch.Ten
 
 
 def _largest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
-    """Positions of the largest, in any order.
+    """Return the positions of the largest magnitudes, in any order.
 
-    To sort out a small share of many numbers takes torch long. So those go first that are smaller than what a sample
-    lets expect; if that was too many, the sample was a bad one.
+    torch takes long to select a small share of many numbers. So numbers below a limit that a sample suggests are left
+    out first; if too few remain, the sample was misleading and all numbers are used.
     """
     sample = magnitudes[::_SAMPLED]
     share = math.ceil(1.25 * count * len(sample) / len(magnitudes)) + _SAMPLED
@@ -118,7 +120,7 @@ def _encode_int8(codec: Int8, values: torch.Tensor, out: torch.Tensor, name: str
     levels, position = out[len(largest) * SCALE_BYTES :].view(torch.int8), 0
     for block, into in zip(_blocks(values, codec.block), _blocks(levels, codec.block), strict=True):
         by_row = divisors[position : position + len(block), None]
-        # Among the very smallest numbers a scale is rounded coarsely: more than all levels would not fit a byte.
+        # For the very smallest numbers the scale is rounded coarsely, and a level could exceed what a byte holds.
         into.copy_((block / by_row).round_().clamp_(-_LEVELS, _LEVELS))
         position += len(block)
 
@@ -137,7 +139,7 @@ def _scales(largest: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _blocks(numbers: torch.Tensor, block: int) -> Iterator[torch.Tensor]:
-    """All whole blocks, a row each; then what is left, if anything is."""
+    """Yield all whole blocks, one in each row; then the remaining numbers, if there are any."""
     whole = len(numbers) // block * block
     if whole:
         yield numbers[:whole].view(-1, block)
@@ -146,7 +148,7 @@ def _blocks(numbers: torch.Tensor, block: int) -> Iterator[torch.Tensor]:
 
 
 def _write(out: torch.Tensor, *parts: torch.Tensor) -> None:
-    """Write numbers one behind the other, wherever that is: bytes need no alignment."""
+    """Write numbers one after another into bytes, which need no alignment."""
     position = 0
     for part in parts:
         written = part.contiguous().view(torch.uint8)
@@ -155,7 +157,7 @@ def _write(out: torch.Tensor, *parts: torch.Tensor) -> None:
 
 
 def _read(content: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes as numbers: in place where they are aligned."""
+    """View bytes as numbers, in place if they are aligned."""
     if content.storage_offset() % dtype.itemsize or content.data_ptr() % dtype.itemsize:
         content = content.clone()
     return content.view(dtype)

@@ -1,9 +1,9 @@
-"""Encode, project, decode: what codecs do on one rank, and what they keep from step to step.
+"""Encoding, projecting and decoding on one rank, and the state that codecs keep from step to step.
 
-With error feedback what a codec took off a gradient is added to the next one. What it keeps (`residual`) becomes the
-sum of both, is encoded, and has what was encoded subtracted again, so that no further copy is made. Top-k with momentum
-adds a velocity instead of the gradient, and clears it where it was sent. PowerSGD keeps the last right factor as well,
-for one power iteration a step is enough only where it begins near its end.
+With error feedback, what a codec has taken off a gradient is added to the next one. The kept `residual` first becomes
+the sum of both; this sum is encoded, and then the encoded values are subtracted from it, so that no further copy is
+needed. Top-k with momentum uses a velocity instead of the gradient, and clears it where it was sent. PowerSGD also
+keeps the last right factor, because one power iteration in each step is enough only if it starts near the solution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 
 class Encoding:
-    """Does one rank's encoding and decoding."""
+    """Encodes and decodes on one rank."""
 
     def __init__(self, plan: Plan, memory: Memory, *, rank: int) -> None:
         self._plan = plan
@@ -38,7 +38,7 @@ class Encoding:
                 self._begin(operation)
 
     def _begin(self, operation: Local) -> None:
-        """Nothing is held back at first, and right factors are random: the same on all ranks."""
+        """Start with residuals of zero, and with random right factors that are the same on all ranks."""
         codec, plan = _codec(operation), self._plan
         if codec.error_feedback:
             self._residuals[operation.inputs] = self._zeros(operation)
@@ -56,7 +56,7 @@ class Encoding:
         return torch.zeros(num_elements, dtype=self._wide(operation.inputs[0]), device=self._memory.device)
 
     def kept(self) -> Iterator[Held]:
-        """What is kept of each region: the very tensors."""
+        """Yield the state kept of each region. The tensors are not copies."""
         for what, kept in (("residual", self._residuals), ("velocity", self._velocities)):
             for regions, whole in kept.items():
                 for index, values in zip(regions, self._split(regions, whole), strict=True):
@@ -64,7 +64,7 @@ class Encoding:
                     yield Held(what, Place.of(self._plan.parts[region.part], region.start, region.stop), values)
 
     def kept_factors(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """The last right factor of each part (by position): the very tensors."""
+        """Yield the last right factor of each part (by position). The tensors are not copies."""
         yield from self._rights.items()
 
     def encode(self, operation: Local, iteration: int) -> None:
@@ -94,7 +94,7 @@ class Encoding:
             self._clear_sent(operation, codec, iteration)
 
     def _clear_sent(self, operation: Local, codec: TopK, iteration: int) -> None:
-        """Clear the velocity where it was sent: what is left there would push on in an old direction."""
+        """Clear the velocity where it was sent; otherwise it would push on in an old direction."""
         velocities = self._split(operation.inputs, self._velocities[operation.inputs])
         for target, velocity in zip(operation.outputs, velocities, strict=True):
             content = self._memory.view((target,), iteration)
@@ -108,14 +108,14 @@ class Encoding:
             mine = self._mine(operation)
             encoded = self._memory.view(operation.inputs, iteration)[mine]
             if len(encoded):
-                # Of numbers that were finite each, the sum may not be.
+                # Each number was finite, but their sum may not be.
                 self._refuse_not_finite(encoded, operation.outputs, codec)
             self._memory.view(operation.outputs, iteration)[mine].copy_(encoded).div_(self._plan.num_workers)
         else:
             self._decode_contributions(operation, codec, iteration)
 
     def _decode_contributions(self, operation: Local, codec: Codec, iteration: int) -> None:
-        """The average of what each member of a gather brought."""
+        """Average the contributions of all members of a gather into the gradients."""
         first = operation.inputs[0]
         contributions = self._memory.get(first, iteration)
         bounds = [self._memory.place(index) for index in operation.inputs]
@@ -131,7 +131,8 @@ class Encoding:
                 gradient.copy_(total)
         self._memory.drop(first, iteration)
 
-    # PowerSGD: gradient times last right factor, made orthogonal; the gradient's transpose times that; their product.
+    # PowerSGD: multiply the gradient by the last right factor and make the result, the left factor, orthogonal;
+    # multiply the transposed gradient by it to get the right factor; the product of both approximates the gradient.
 
     def _begin_factors(self, operation: Local, codec: PowerSGD, iteration: int) -> None:
         residual = self._residuals.get(operation.inputs)
@@ -144,7 +145,7 @@ class Encoding:
             self._memory.view((target,), iteration).copy_(left.view(-1))
 
     def project(self, operation: Local, iteration: int) -> None:
-        """Of the factors that are summed by now, the left one is made orthogonal and gives the right one."""
+        """Make the summed left factors orthogonal, and compute the right factors from them."""
         count = len(operation.inputs) // 2
         lefts, rights = operation.outputs[:count], operation.outputs[count:]
         for index, left_index, right_index in zip(operation.inputs[:count], lefts, rights, strict=True):
@@ -172,7 +173,7 @@ class Encoding:
     # Shapes.
 
     def _sides(self, part: int) -> tuple[int, int]:
-        """Rows and columns of a part seen as a matrix: its first axis against all others."""
+        """Return rows and columns of a part seen as a matrix: its first axis against all others."""
         rows = self._plan.parts[part].shape[0]
         return rows, self._plan.parts[part].num_elements // rows
 
@@ -185,7 +186,7 @@ class Encoding:
         return tuple(torch.split(values, sizes))
 
     def _mine(self, operation: Local) -> slice:
-        """The elements that the rank works on: all, or its shard."""
+        """Return the range of elements that this rank works on: all of them, or its shard."""
         num_elements = sum(self._plan.regions[index].num_elements for index in operation.outputs)
         if not operation.sharded:
             return slice(0, num_elements)

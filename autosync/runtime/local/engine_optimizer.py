@@ -1,4 +1,4 @@
-"""The optimizer that the engine updates with: the class and the groups of the user's, and the options of each step."""
+"""The engine's optimizer: class and groups are those of the user's, and so are the options of each step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autosync.runtime.local.optimizer_state import Entries
 
 
 class EngineOptimizer:
-    """What all updates of one rank have in common: the class, the groups, and the options of each iteration."""
+    """The common facts of all updates of one rank: the class, the groups, and the options of each iteration."""
 
     def __init__(
         self,
@@ -39,24 +39,24 @@ class EngineOptimizer:
 
     @classmethod
     def of_user(cls, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> EngineOptimizer:
-        """On a worker. `parameters` are the model's; those that the optimizer does not hold are not updated."""
+        """Make it on a worker. Those of the model's `parameters` that the optimizer does not hold are not updated."""
         group_of_id = {id(p): index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
         group_of = {name: group_of_id[id(p)] for name, p in parameters.items() if id(p) in group_of_id}
         return cls(kind_of(optimizer), options_of(optimizer), group_of, optimizer)
 
     @classmethod
     def of_facts(cls, facts: OptimizerFacts) -> EngineOptimizer:
-        """On a rank that only serves, where nobody has an optimizer."""
+        """Make it on a rank that only serves, where there is no optimizer of the user's."""
         group_of = {name: index for index, group in enumerate(facts.groups) for name in group.names}
         return cls(facts.optimizer_class(), [group.options for group in facts.groups], group_of, None)
 
     def note(self, iteration: int, scale: StepScale, groups: Sequence[GroupOptions] | None = None) -> None:
-        """Take down the user's options, as they are or as they were: they called `step()` in this iteration."""
+        """Note an iteration's options at the call of `step()`: the user's current ones, or `groups` if given."""
         assert self.users is not None, "a rank that only serves is sent its options"
         self.options.put(iteration, options_of(self.users) if groups is None else groups, scale)
 
     def make(self, groups: Sequence[tuple[GroupOptions, list[torch.nn.Parameter]]]) -> torch.optim.Optimizer:
-        """An optimizer of the class over other parameters."""
+        """Make an optimizer of the user's class over other parameters."""
         kind: Any = self.kind
         try:
             made: torch.optim.Optimizer = kind([{**options, "params": params} for options, params in groups])

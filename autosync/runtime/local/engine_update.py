@@ -1,13 +1,13 @@
-"""Updates that the engine makes: by an optimizer of the user's class, on what a rank has of each message.
+"""Updates that the engine makes, by an optimizer of the user's class, on the pieces that a rank has of each message.
 
-What a rank has of a part is a *piece*. A piece that is a whole variable is updated where the user's parameter is,
-with the state that the user's optimizer keeps for it, so that their `state_dict` stays right. Another piece (a shard, a
-part, a slice) is updated in the rank's flat memory and has a state of its own, which starts as the piece of the user's.
-Elementwise optimizers only, which the rules of strategies see to: so the piece's update is the piece of the update.
-Rows are updated in the parameter itself, by a sparse gradient.
+A *piece* is the share of a part that a rank updates. A piece that is a whole variable is updated in the user's
+parameter, with the state that the user's optimizer keeps for it, so that their `state_dict` stays right. Any other
+piece (a shard, a part, a slice) is updated in the rank's flat memory and has its own state, which starts as the same
+piece of the user's state. This needs an elementwise optimizer, which the rules of strategies ensure: then updating the
+pieces is the same as updating the whole. Rows are updated in the parameter itself, by a sparse gradient.
 
-After an update both the parameters and the memory's views of them are those of the new step, as far as the rank has
-them and transfers move them.
+After an update, both the parameters and the memory's views of them have the values of the new step, as far as the rank
+has them and transfers move them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from autosync.runtime.memory.layout import lags
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.unused_variables import absent_among
 
-# Below this size calls cost more than arithmetic, and torch's updates of many tensors at once are faster on a CPU too.
+# Below this size, calls cost more than arithmetic, and torch updates many tensors at once faster, even on a CPU.
 _SMALL_NUM_ELEMENTS = 8192
-# Of these torch's updates of many tensors round otherwise than those of one: a rate is a float32 there.
+# For these, torch rounds differently when it updates many tensors at once: the learning rate is a float32 there.
 _ROUNDS_OTHERWISE = (torch.optim.ASGD,)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Piece:
-    """Elements `start` to `stop` of a part, `at` in the operation's buffer; `value` is what our optimizer updates.
+    """Elements `start` to `stop` of a part, at position `at` in the operation's buffer. Our optimizer updates `value`.
 
-    `is_alias`: a whole variable, updated where the user's parameter is.
+    `is_alias`: the piece is a whole variable, and is updated in the user's parameter.
     """
 
     part: int
@@ -60,7 +60,7 @@ class _Piece:
 
 
 class EngineUpdate:
-    """One update operation on a rank that has all of it, or a shard."""
+    """One update operation, on a rank that does all of it or a shard."""
 
     def __init__(self, plan: Plan, index: int, rank: int, *, memory: Memory, optimizer: EngineOptimizer) -> None:
         operation = plan.operations[index]
@@ -71,13 +71,13 @@ class EngineUpdate:
         self._source = optimizer
         self._kind: RegionKind = plan.regions[operation.outputs[0]].kind
         self._are_rows = plan.regions[operation.inputs[0]].kind == "rows"
-        # It takes nothing but sparse gradients, and leaves alone what has none.
+        # Such an optimizer takes only sparse gradients, and leaves rows without a gradient alone.
         self._is_lazy = issubclass(optimizer.kind, torch.optim.SparseAdam)
         late = lags(plan)[operation.message]
         optimizer.options.num_kept = max(optimizer.options.num_kept, 2 * late + 2)
         self._is_moved = _is_moved(plan, operation, rank)
         self._window = _window_of(plan, operation, rank)
-        # What no optimizer holds is not updated, but moved with the rest.
+        # Elements that no optimizer holds are not updated, but moved with the rest.
         self._bystanders: list[tuple[int, int, int]] = []
         self._pieces = list(self._cut())
         self._flat = [piece for piece in self._pieces if not piece.is_alias]
@@ -111,13 +111,13 @@ class EngineUpdate:
             position += size
 
     def _make_optimizer(self) -> tuple[torch.optim.Optimizer | None, list[tuple[int, bool]]]:
-        """Our optimizer, and for each of its groups: the user's group, and whether its parameters are small."""
+        """Make our optimizer; for each of its groups, return the user's group and whether parameters are small."""
         if not self._pieces:
             return None, []
         members: dict[tuple[int, bool], list[torch.nn.Parameter]] = {}
         self._bind_values()
         for piece in self._pieces:
-            # What a script has written onto a parameter is there for its optimizer to read.
+            # The script may have set attributes on the parameter for its optimizer to read.
             piece.value.__dict__ = self._memory.parameter(piece.name).__dict__
             key = (piece.group, piece.num_elements <= _SMALL_NUM_ELEMENTS)
             members.setdefault(key, []).append(piece.value)
@@ -125,7 +125,7 @@ class EngineUpdate:
         return self._source.make(groups), list(members)
 
     def _bind_values(self) -> None:
-        """Point our parameters to where the values are, which is elsewhere if someone gave a parameter new memory."""
+        """Point our parameters to the values, which have moved if the script has given a parameter new memory."""
         for piece in self._aliases:
             original = self._memory.parameter(piece.name)
             if piece.value.data_ptr() != original.data_ptr() or piece.value.shape != original.shape:
@@ -137,15 +137,15 @@ class EngineUpdate:
             values = self._memory.view(self._operation.outputs)
             for piece in self._flat:
                 value = values[piece.at : piece.at + piece.num_elements]
-                # A sparse gradient of a vector is added to the wrong place where that is a part of another tensor
-                # (torch 2.13 on CPU: the offset counts twice); that of a column is not.
+                # torch 2.13 on CPU adds a sparse gradient to the wrong place of a vector that is a part of another
+                # tensor (the offset counts twice). A column does not have this problem.
                 piece.value.data = value.view(-1, 1) if self._is_lazy else value
 
     # The update.
 
     @torch.no_grad()
     def run(self, iteration: int, scale: float) -> None:
-        """Update with the options that were noted for the iteration; gradients are multiplied by `scale` first."""
+        """Update with the options noted for the iteration, after multiplying the gradients by `scale`."""
         if self._optimizer is None:
             self._settle()
             return
@@ -168,11 +168,11 @@ class EngineUpdate:
         self._settle()
 
     def scale(self, iteration: int) -> StepScale:
-        """What the script has done to the iteration's gradients."""
+        """Return how the script has scaled and clipped the iteration's gradients."""
         return UNSCALED if self._optimizer is None else self._source.options.of(iteration).scale
 
     def _load(self) -> None:
-        """Whatever changed the parameters since the last update (a checkpoint that was loaded, say) holds."""
+        """Copy the parameters into flat memory, because they may have changed (by a loaded checkpoint, say)."""
         if self._kind == "param" and not self._are_rows:
             for piece in self._flat:
                 self._memory.load_range(piece.part, piece.start, piece.stop)
@@ -200,24 +200,24 @@ class EngineUpdate:
         if scale != 1.0:
             gradients[self._window].mul_(scale)
         for piece, place, is_absent in zip(self._pieces, places, absent, strict=True):
-            # Like the user's own, our optimizer leaves alone what has no gradient.
+            # Like the user's optimizer, ours leaves alone variables without a gradient.
             gradient = None if is_absent else gradients[place].view(piece.value.shape)
             piece.value.grad = None if gradient is None else self._as_taken(gradient)
 
     def _as_taken(self, gradient: torch.Tensor) -> torch.Tensor:
-        """A gradient as the optimizer takes it: dense, or sparse as torch would have made it."""
+        """Return a gradient in the form that the optimizer takes: dense, or sparse as torch would have made it."""
         if self._is_lazy and gradient.dim() == 2:
             return sparse_tensor(rows_of(gradient), gradient.shape)
         return gradient
 
     def _bind_rows(self, iteration: int) -> None:
-        """Rows are alone in their message, and are not clipped."""
+        """Give our parameters the gradients of rows, which are alone in their message and are not clipped."""
         rows = self._memory.get(self._operation.inputs[0], iteration)
         for piece in self._pieces:
             piece.value.grad = None if is_no_gradient(rows) else sparse_tensor(rows, piece.value.shape)
 
     def _settle(self) -> None:
-        """Bring new values from where they were updated to where else they are looked for."""
+        """Copy updated values to the other place where they are read: the parameter, or the memory for transfers."""
         if self._kind != "param" or self._are_rows:
             return
         for piece in self._flat:
@@ -232,16 +232,16 @@ class EngineUpdate:
 
     @property
     def aliases(self) -> frozenset[str]:
-        """The variables whose state is where the user's optimizer has it."""
+        """The variables whose state the engine shares with the user's optimizer."""
         return frozenset(piece.name for piece in self._aliases)
 
     def piece_states(self) -> Iterator[PieceState]:
-        """The states that are kept here, and not where the user's optimizer has them."""
+        """Yield the states that are kept here and not in the user's optimizer."""
         if self._kind == "param":
             yield from self._states_of(self._flat)
 
     def all_states(self) -> Iterator[PieceState]:
-        """The states of all that is updated here, of a server's own copies too. `bind` comes first."""
+        """Yield the states of everything that is updated here, a server's own copies included. Call `bind` first."""
         yield from self._states_of(self._pieces)
 
     def _states_of(self, pieces: Sequence[_Piece]) -> Iterator[PieceState]:
@@ -251,27 +251,27 @@ class EngineUpdate:
                 yield PieceState(piece.part, piece.start, piece.stop, piece.value.shape, entry)
 
     def bind(self) -> None:
-        """Take what the user has loaded or changed, now and not with the next update."""
+        """Take over what the user has loaded or changed now, not only at the next update."""
         if self._optimizer is not None:
             self._bind_values()
             self._bind_states()
 
     def load_states(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """On a rank where nobody has an optimizer: go on from states of whole variables, by name."""
+        """Continue from states of whole variables by name, on a rank that has no optimizer of the user's."""
         if self._optimizer is not None:
             self._bind_values()
             for piece in self._pieces:
                 self._load_state(piece, entries.get(piece.name, {}))
 
     def _load_state(self, piece: _Piece, entry: Mapping[str, Any]) -> None:
-        """Go on from a whole variable's state."""
+        """Set a piece's state from the state of its whole variable."""
         assert self._optimizer is not None, "there is something to update"
         part = self._plan.parts[piece.part]
         place = Place.of(part, piece.start, piece.stop)
         self._optimizer.state[piece.value] = cut_entry(entry, place, part.variable.shape, piece.value.shape)
 
     def _bind_states(self) -> None:
-        """Go on from the user's states: from the very entries for whole variables, from pieces of them for others."""
+        """Continue from the user's states: share the entries of whole variables, and cut the others into pieces."""
         entries = self._source.entries
         if entries is None:
             return
@@ -285,12 +285,12 @@ class EngineUpdate:
                 self._optimizer.state[piece.value] = entry
             self._users_entries[number] = entry
         if number_of_states != self._states_from and not entries.is_kept:
-            # At first, and whenever the user has loaded a state.
+            # This is the first time, or the user has loaded a state.
             self._states_from = number_of_states
             self._load_flat({piece.name for piece in self._flat})
 
     def reload(self, names: Collection[str]) -> None:
-        """Go on from what the user's optimizer has of these variables."""
+        """Continue from the state that the user's optimizer has of these variables."""
         if self._optimizer is not None:
             self._bind_values()
             self._bind_states()
@@ -304,7 +304,7 @@ class EngineUpdate:
                 self._load_state(piece, entries.get(self._memory.parameter(piece.name)) or {})
 
     def _share_new_states(self) -> None:
-        """Let the user's optimizer have the states that were made for whole variables, as the same objects."""
+        """Give the user's optimizer the states that were made for whole variables, as the same objects."""
         entries = self._source.entries
         if entries is None:
             return
@@ -317,7 +317,7 @@ class EngineUpdate:
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
-    """Make a step that hooks on all optimizers of the process, which are the script's, do not hear of."""
+    """Make a step without running the script's hooks on all optimizers of the process."""
     step: Any = type(optimizer).step
     getattr(step, "__wrapped__", step)(optimizer)
 
@@ -327,7 +327,7 @@ def _is_bound_to_one(options: Mapping[str, Any]) -> bool:
 
 
 def _joined(plan: Plan, regions: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Regions as (part, start, size); those that go on where another ends are one: slices of a variable that meet."""
+    """Return regions as (part, start, size), and join slices of a variable that directly follow one another."""
     joined: list[tuple[int, int, int]] = []
     for index in regions:
         region = plan.regions[index]
@@ -341,7 +341,7 @@ def _joined(plan: Plan, regions: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _window_of(plan: Plan, operation: Local, rank: int) -> slice:
-    """The elements of the operation's buffer that the rank updates: all, or its shard."""
+    """Return the elements of the operation's buffer that the rank updates: all of them, or its shard."""
     num_elements = sum(plan.regions[index].num_elements for index in operation.outputs)
     if not operation.sharded:
         return slice(0, num_elements)
@@ -351,7 +351,7 @@ def _window_of(plan: Plan, operation: Local, rank: int) -> slice:
 
 
 def _is_moved(plan: Plan, operation: Local, rank: int) -> bool:
-    """Whether a transfer of this rank's moves what the operation has updated."""
+    """Whether one of this rank's transfers moves what the operation has updated."""
     message = operation.message
     outputs = set(operation.outputs)
     return any(

@@ -1,4 +1,4 @@
-"""Which of a plan's updates are the engine's to make, and which the user's optimizer makes itself."""
+"""Which of a plan's updates the engine makes, and which the user's optimizer makes itself."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from autosync.plan.types import Local, Operation, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUpdates:
-    """The update operations (by position) and the variables that are the engine's, on whichever rank."""
+    """The update operations (by position) and the variables that the engine updates, on any rank."""
 
     operations: frozenset[int]
     variables: frozenset[str]
 
 
 def engine_updates(plan: Plan) -> EngineUpdates:
-    """Which updates are the engine's: all with forward overlap, else those not made by every worker, and what follows.
+    """Return the updates that the engine makes: all with forward overlap, else at least those not made by every worker.
 
-    The user's optimizer takes a variable whole or not at all. So where one part of a variable is updated at a server,
-    the engine updates its other parts as well, and with them whatever else their messages hold.
+    The user's optimizer updates a variable as a whole or not at all. So where one part of a variable is updated at a
+    server, the engine updates its other parts as well, and with them everything else that their messages hold.
     """
     touched = {
         index: {plan.parts[plan.regions[region].part].variable.name for region in operation.outputs}
@@ -32,8 +32,8 @@ def engine_updates(plan: Plan) -> EngineUpdates:
         ours = {index for index in touched if not is_by_every_worker(plan, plan.operations[index])}
         norms = {norm_awaited(plan, index) for index in touched} if _has_norms(plan) else {None}
         if norms != {None} and (ours or len(norms) > 1):
-            # Clipping and unscaling take all gradients, which are then the engine's alone to know; or all of each
-            # kind, where some gradients are shared and others each worker's own.
+            # Clipping and unscaling need the norm of all gradients. The user's optimizer cannot compute it if only the
+            # engine has some of the gradients, or if some are shared and others are each worker's own.
             ours = set(touched)
     while True:
         variables = frozenset(name for index in ours for name in touched[index])
@@ -44,7 +44,7 @@ def engine_updates(plan: Plan) -> EngineUpdates:
 
 
 def follows_users_updates(plan: Plan) -> bool:
-    """Whether something is left to do when the user's optimizer has updated: parameters are averaged, say."""
+    """Whether any operation waits for an update by the user's optimizer: averaging parameters, for example."""
     ours = engine_updates(plan).operations
     users = {
         index
@@ -59,7 +59,7 @@ def _has_norms(plan: Plan) -> bool:
 
 
 def norm_operations(plan: Plan) -> frozenset[int]:
-    """The operations (by position) whose end lets updates know a norm; none where the task neither clips nor scales."""
+    """Return the operations (by position) that complete a norm for updates; none without clipping and scaling."""
     if not _has_norms(plan):
         return frozenset()
     return frozenset(
@@ -72,7 +72,7 @@ def norm_operations(plan: Plan) -> frozenset[int]:
 
 
 def norm_awaited(plan: Plan, index: int) -> int | None:
-    """The region of the norm that an update waits for, if it does."""
+    """Return the region of the norm that an update waits for, or None."""
     for edge in plan.operations[index].after:
         if edge.event == "operation":
             region = _norm_of(plan, edge.target)
@@ -82,12 +82,12 @@ def norm_awaited(plan: Plan, index: int) -> int | None:
 
 
 def _norm_of(plan: Plan, index: int) -> int | None:
-    """The region of the norm that an operation works on, if it does."""
+    """Return the region of the norm that an operation works on, or None."""
     operation = plan.operations[index]
     region = operation.outputs[0] if isinstance(operation, Local) else operation.regions[0]
     return region if plan.regions[region].kind == "norm" else None
 
 
 def is_by_every_worker(plan: Plan, operation: Operation) -> bool:
-    """Whether every worker does the whole of a local operation."""
+    """Whether an operation is local and every worker does all of it."""
     return isinstance(operation, Local) and not operation.sharded and len(operation.groups[0]) == plan.num_workers

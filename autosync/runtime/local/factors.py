@@ -1,11 +1,11 @@
-"""Factors of gradients: a linear layer's weight has the gradient outputsᵀ · inputs, which are smaller than it.
+"""Factors of gradients: a linear layer's weight has the gradient outputsᵀ · inputs, and the two factors are smaller.
 
-`outputs` are the gradients of the layer's outputs and `inputs` its inputs, one row for each example (or word) of the
-batch. Hooks on the layer take them down as they pass. That they really make up the gradient is checked in every step,
-for a weight may be used in other ways than by its layer's one call: then its gradient is something else.
+`outputs` are the gradients of the layer's outputs and `inputs` its inputs, with one row for each example (or word) of
+the batch. Hooks on the layer record them. Every step checks that their product is the gradient: if a weight is used in
+other ways than by one call of its layer, it is not.
 
-What a rank keeps of a `factors` region (`Memory.put`) is a `Pair` of its own at first, and a list of those of all
-members after the gather.
+For a `factors` region, a rank first keeps (`Memory.put`) its own `Pair`, and after the gather a list of the pairs of
+all members.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from autosync.strategy.parts import Part
 
 _NUM_CHECKED_ROWS = 16
 
-# How much wider than the usual rounding of a sum of so many products a difference may be.
+# A difference is accepted up to this many times the usual rounding of a sum of so many products.
 _ROUNDING_MARGIN = 16.0
 
 _INSTEAD = "(synchronise it by another synchroniser: sufficient_factors is for a layer that is called once a step)"
 
 
 class Pair(NamedTuple):
-    """The two factors of a gradient, with as many rows each."""
+    """The two factors of a gradient, which have the same number of rows."""
 
     outputs: torch.Tensor
     inputs: torch.Tensor
@@ -42,12 +42,12 @@ class Pair(NamedTuple):
 
 
 def pack_factors(pair: Pair) -> torch.Tensor:
-    """One buffer of bytes: all of the outputs' gradients, then all of the inputs."""
+    """Pack a pair into one buffer of bytes: first all of the outputs' gradients, then all of the inputs."""
     return torch.cat([matrix.contiguous().view(-1).view(torch.uint8) for matrix in pair])
 
 
 def unpack_factors(buffer: torch.Tensor, part: Part, dtype: torch.dtype) -> Pair:
-    """The inverse of `pack_factors`, for the factors of a part. What comes back may share the buffer's memory."""
+    """Unpack the factors of a part: the inverse of `pack_factors`. The result may share the buffer's memory."""
     width, depth = part.shape
     if buffer.data_ptr() % dtype.itemsize or buffer.storage_offset() % dtype.itemsize:
         buffer = buffer.clone()
@@ -63,7 +63,7 @@ def unpack_factors(buffer: torch.Tensor, part: Part, dtype: torch.dtype) -> Pair
 
 
 def cut_factors(pair: Pair, part: Part) -> Pair:
-    """The factors of a part of the weight: its columns of one of them, and all of the other."""
+    """Return the factors of a part of the weight: some columns of one factor, and all of the other."""
     if part.name.whole:
         return pair
     if part.axis == 0:
@@ -72,7 +72,7 @@ def cut_factors(pair: Pair, part: Part) -> Pair:
 
 
 def rebuild(contributions: Sequence[Pair], num_workers: int, gradient: torch.Tensor) -> bool:
-    """The average of the gradients that the pairs stand for, into a flat gradient; whether any rank has one."""
+    """Write the average of the pairs' gradients into a flat gradient; return whether any rank has a gradient."""
     outputs = torch.cat([pair.outputs for pair in contributions])
     inputs = torch.cat([pair.inputs for pair in contributions])
     if not len(outputs):
@@ -84,18 +84,18 @@ def rebuild(contributions: Sequence[Pair], num_workers: int, gradient: torch.Ten
 
 
 def mismatch(pair: Pair, gradient: torch.Tensor, rows: torch.Tensor) -> bool:
-    """Whether some of a gradient's rows are something else than the factors' product, up to rounding."""
+    """Whether some rows of a gradient differ from the factors' product by more than rounding."""
     outputs, inputs = pair.outputs[:, rows].double().t(), pair.inputs.double()
     difference = (gradient[rows].double() - outputs @ inputs).abs()
     terms = outputs.abs() @ inputs.abs()
     unit = _unit_roundoff(gradient)
     tolerance = _ROUNDING_MARGIN * unit * math.sqrt(max(1, len(inputs))) * terms + torch.finfo(gradient.dtype).tiny
-    # What is infinite or no number in the one is so in the other; there is nothing to tell them apart by.
+    # Infinities and NaNs are in both, and do not tell whether the two differ.
     return bool((difference > tolerance).any())
 
 
 def _unit_roundoff(gradient: torch.Tensor) -> float:
-    """That of the gradient's type, or of what its matrix products were allowed to round to."""
+    """Return the unit roundoff of the gradient's type, or the coarser one that its matrix products may use."""
     unit = torch.finfo(gradient.dtype).eps
     if gradient.dtype != torch.float32:
         return unit
@@ -104,7 +104,7 @@ def _unit_roundoff(gradient: torch.Tensor) -> float:
 
 
 def _of_rows(num_rows: int, like: torch.Tensor) -> Pair:
-    """So many rows of zeros, as factors of a matrix of this shape."""
+    """Return `num_rows` rows of zeros, as factors of a matrix with the shape of `like`."""
     return Pair(like.new_zeros((num_rows, like.shape[0])), like.new_zeros((num_rows, like.shape[1])))
 
 
@@ -113,18 +113,20 @@ def _of_rows(num_rows: int, like: torch.Tensor) -> Pair:
 
 @runtime_checkable
 class KnowsFactors(Protocol):
-    """A layer that is no `torch.nn.Linear` and tells its factors by itself, as a replayed one does.
+    """A layer that is no `torch.nn.Linear` and reports its factors itself, as a replayed layer does.
 
-    In each backward pass it calls the hook with inputs and outputs' gradients before its weight's gradient is complete.
+    In each backward pass it calls the hook with its inputs and its outputs' gradients, before its weight's gradient is
+    complete.
     """
 
     def register_factors_hook(self, hook: Callable[[torch.Tensor, torch.Tensor], None]) -> Any: ...
 
 
 class Factors:
-    """Takes down the factors of one rank's gradients. `variables` are the names of those that travel as factors.
+    """Records the factors of one rank's gradients. `variables` are the names of the variables that travel as factors.
 
-    For these, `take` comes after `Memory.take_gradient`: the gradient's own memory is where the average is put.
+    For these variables, `take` comes after `Memory.take_gradient`, because the average is written to the gradient's own
+    memory.
     """
 
     def __init__(self, plan: Plan, memory: Memory) -> None:
@@ -145,7 +147,7 @@ class Factors:
         return frozenset(self._regions)
 
     def attach(self, model: torch.nn.Module) -> None:
-        """Put hooks on the layers; what is no weight of a linear layer, and of one alone, is refused."""
+        """Put hooks on the layers; refuse a variable that is not the weight of exactly one linear layer."""
         for name in self._regions:
             weight = self._memory.parameter(name)
             owners = [m for m in model.modules() if any(p is weight for p in m.parameters(recurse=False))]
@@ -159,17 +161,17 @@ class Factors:
             self._hooks.append(owners[0].register_forward_hook(hook, with_kwargs=True))
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def keep(self, name: str, pair: Pair) -> None:
-        """The backward pass went through a call of its layer."""
+        """Record the factors of one call of a layer, when the backward pass goes through it."""
         self._pairs[name].append(pair)
 
     def take(self, name: str, gradient: torch.Tensor, iteration: int) -> None:
-        """A variable's gradient is complete: bring its factors to where their transfer finds them."""
+        """Store the factors of a variable's complete gradient where their transfer reads them."""
         pairs = self._pairs[name]
         if len(pairs) != 1:
             found = f"{len(pairs)} calls of its layer" if pairs else "no call of its layer"
@@ -177,20 +179,20 @@ class Factors:
         pair = pairs.pop()
         self._check(name, pair, gradient)
         if not len(pair.outputs):
-            # A batch without examples: the layer was used, and its gradient is zero.
+            # The batch had no examples: the layer was used, and its gradient is zero.
             pair = _of_rows(1, gradient)
         for part, region in self._regions[name]:
             self._memory.put(region, iteration, cut_factors(pair, part))
 
     def take_nothing(self, name: str, iteration: int) -> None:
-        """This rank has no gradient of a variable."""
+        """Store empty factors, because this rank has no gradient of a variable."""
         self._pairs[name].clear()
         pair = _of_rows(0, self._memory.parameter(name).detach())
         for part, region in self._regions[name]:
             self._memory.put(region, iteration, cut_factors(pair, part))
 
     def forget(self, name: str) -> None:
-        """A gradient of the variable was accumulated that is not synchronised by itself."""
+        """Drop the factors of a gradient that was accumulated and is not synchronised by itself."""
         self._pairs[name].clear()
 
     def _forward(
@@ -212,7 +214,7 @@ class Factors:
         self.keep(name, Pair(outputs.reshape(-1, outputs.shape[-1]), inputs.reshape(-1, inputs.shape[-1])))
 
     def _check(self, name: str, pair: Pair, gradient: torch.Tensor) -> None:
-        """All rows of the gradient in the first step, and some at random in every other."""
+        """Compare all rows of the gradient with the factors in the first step, and random rows in every other step."""
         fits = gradient.shape == (pair.outputs.shape[1], pair.inputs.shape[1]) and len(pair.outputs) == len(pair.inputs)
         num_rows = len(gradient)
         rows = torch.arange(num_rows)

@@ -1,8 +1,8 @@
-"""The optimizers of one model, as one: what is held by which of them, and which others there are.
+"""Makes several optimizers of one model act as one, and finds which optimizer holds which parameter.
 
-A script may give some parameters to one optimizer and some to another, as DDP does not mind. What is synchronised does
-not ask who updates it. Where the engine updates, it must know all optimizers: what none of them holds it would move and
-never update.
+A script may give some parameters to one optimizer and some to another. DDP allows this, and synchronisation does not
+depend on which optimizer updates a variable. But where the engine updates, it must know all optimizers: it would move a
+parameter that none of them holds, and never update it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class Joint(torch.optim.Optimizer):
-    """Several optimizers in the place of one. Each goes on by itself; this one is never stepped."""
+    """Several optimizers in the place of one. Each of them steps by itself; this object is never stepped."""
 
     def __init__(self, members: Sequence[torch.optim.Optimizer]) -> None:
-        # It has no groups and no hooks of its own: torch's constructor is not for it.
+        # This object has no groups and no hooks of its own, so torch's constructor is not called.
         self.members = tuple(members)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of all of them."""
+        """The groups of all members."""
         return [group for member in self.members for group in member.param_groups]
 
     @property
     def state(self) -> Mapping[torch.Tensor, Any]:  # type: ignore[override]
-        """The state of all of them, to be read."""
+        """The states of all members, for reading only."""
         return {parameter: entry for member in self.members for parameter, entry in member.state.items()}
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> _Hooks:  # type: ignore[override]
@@ -53,7 +53,7 @@ class Joint(torch.optim.Optimizer):
         return _Hooks(member.register_load_state_dict_post_hook(hook, prepend) for member in self.members)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give each its share: parameters are numbered through all of them."""
+        """Give each member its share; parameters are numbered through all members."""
         groups = iter(state_dict["param_groups"])
         for member in self.members:
             mine = [next(groups) for _ in member.param_groups]
@@ -66,7 +66,7 @@ class Joint(torch.optim.Optimizer):
 
 
 class _Hooks:
-    """Hooks of several optimizers, to be removed together."""
+    """Hooks of several optimizers, which are removed together."""
 
     def __init__(self, hooks: Iterable[Any]) -> None:
         self._hooks = list(hooks)
@@ -77,7 +77,7 @@ class _Hooks:
 
 
 def joined(given: Given) -> torch.optim.Optimizer:
-    """What `parallelize` was given, as one optimizer; refused if it is none."""
+    """Return what `parallelize` was given as one optimizer; refuse anything that is no optimizer."""
     members = [given] if isinstance(given, torch.optim.Optimizer) or not isinstance(given, Sequence) else list(given)
     if not members:
         raise OperationError("parallelize was given an empty list of optimizers")
@@ -103,17 +103,17 @@ def _refuse_other_things(given: Any) -> None:
 
 
 def members_of(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer, ...]:
-    """The optimizers that are behind one."""
+    """Return the members of a `Joint`, or the optimizer itself."""
     return optimizer.members if isinstance(optimizer, Joint) else (optimizer,)
 
 
 def kind_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
-    """The class of an optimizer; of several, that of the first: where it matters they are of one class."""
+    """Return the class of an optimizer. Several optimizers share one class wherever it matters: that of the first."""
     return type(members_of(optimizer)[0])
 
 
 def owners_of(optimizer: torch.optim.Optimizer) -> dict[int, torch.optim.Optimizer]:
-    """By the `id` of each parameter, the optimizer that holds it."""
+    """Return the optimizer that holds each parameter, by the parameter's `id`."""
     return {
         id(parameter): member
         for member in members_of(optimizer)
@@ -123,7 +123,7 @@ def owners_of(optimizer: torch.optim.Optimizer) -> dict[int, torch.optim.Optimiz
 
 
 def refuse_shared(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Where the engine updates: refuse parameters that two of the optimizers hold, which both would update."""
+    """Where the engine updates, refuse parameters that two optimizers hold, because both would update them."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     seen: set[int] = set()
     for group in optimizer.param_groups:
@@ -137,15 +137,15 @@ def refuse_shared(optimizer: torch.optim.Optimizer, parameters: Mapping[str, tor
 
 
 def refuse_held_elsewhere(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Where the engine updates: refuse parameters that no given optimizer holds, and another one in the process does.
+    """Where the engine updates, refuse parameters that another optimizer in the process holds, but no given one.
 
-    What no optimizer holds is synchronised and stays as it is, as under DDP.
+    A parameter that no optimizer holds is synchronised and stays as it is, as under DDP.
     """
     held = owners_of(optimizer)
     names = {id(parameter): name for name, parameter in parameters.items() if id(parameter) not in held}
     if not names or _holder(names, optimizer) is None:
         return
-    # One that was thrown away may be there still.
+    # An optimizer that was thrown away may still be in memory.
     gc.collect()
     found = _holder(names, optimizer)
     if found is not None:
@@ -160,7 +160,7 @@ def refuse_held_elsewhere(optimizer: torch.optim.Optimizer, parameters: Mapping[
 def _holder(names: Mapping[int, str], optimizer: torch.optim.Optimizer) -> tuple[str, torch.optim.Optimizer] | None:
     given = {id(member) for member in members_of(optimizer)}
     for one in gc.get_objects():
-        # Objects may say anything of their class when they are asked: the type itself says what is so.
+        # Objects may claim any class when asked for it; their type cannot.
         if issubclass(type(one), torch.optim.Optimizer) and id(one) not in given and type(one) is not Joint:
             for parameter in _parameters(one):
                 if id(parameter) in names:
@@ -174,7 +174,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
 
 
 class Strangers:
-    """Refuses a step of any optimizer in the process that was not given and holds what the engine updates."""
+    """Refuses the step of any optimizer that was not given to us but holds a parameter that the engine updates."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         self._given = weakref.WeakSet(members_of(optimizer))
@@ -182,7 +182,7 @@ class Strangers:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def remove(self) -> None:
-        """Let others step."""
+        """Allow other optimizers to step again."""
         self._hook.remove()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Local operations: work within this rank, on the tensors behind a plan's regions."""
+"""Local operations: work within one rank, on the tensors behind a plan's regions."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from autosync.runtime.memory.kept_state import Held, Place
 from autosync.runtime.memory.regions import Memory
 
 _ROW = 4096
-"""So many values at a time are summed in float32: see `sum_of_squares`."""
+"""The number of values that are summed together in float32: see `sum_of_squares`."""
 
 
 class Update(Protocol):
-    """One update operation of the engine's: the optimizer on what this rank has of it."""
+    """One update operation of the engine: runs the optimizer on this rank's share."""
 
     def scale(self, iteration: int) -> StepScale:
-        """What the script has done to an iteration's gradients."""
+        """Return how the script has scaled and clipped an iteration's gradients."""
 
     def run(self, iteration: int, scale: float) -> None:
-        """Update; gradients are multiplied by `scale` first (what unscaling and clipping make of them)."""
+        """Update, after multiplying the gradients by `scale`, which combines unscaling and clipping."""
 
 
 class Locals:
-    """Does a plan's local operations on one rank. `updates` are those of the engine's, by position in the plan."""
+    """Does a plan's local operations on one rank. `updates` are the engine's updates, by position in the plan."""
 
     def __init__(self, plan: Plan, memory: Memory, *, rank: int, updates: Mapping[int, Update]) -> None:
         self._plan = plan
@@ -63,7 +63,7 @@ class Locals:
         }
 
     def _begin_copies(self) -> dict[tuple[RegionKind, int], torch.Tensor]:
-        """What this rank holds beside the parameters: a stale server's copy of them, and what they last met at."""
+        """Create this rank's copies of parameters: a stale server's own, and the values at the last average."""
         found: dict[tuple[RegionKind, int], torch.Tensor] = {}
         for operation in self._plan.operations:
             if isinstance(operation, Local) and any(self._rank in group for group in operation.groups):
@@ -75,7 +75,7 @@ class Locals:
         return found
 
     def kept(self, step: int) -> Iterator[Held]:
-        """What outlives a step (so many were made) beside parameters and the optimizer's state: the very tensors."""
+        """Yield what outlives a step besides parameters and optimizer state. The tensors are not copies."""
         for (kind, part), values in self._copies.items():
             whole = self._plan.parts[part]
             yield Held(kind, Place.of(whole, 0, whole.num_elements), values.view(-1))
@@ -84,18 +84,18 @@ class Locals:
         yield from incoming(self._plan, self._memory, rank=self._rank, step=step)
 
     def kept_factors(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """PowerSGD's right factors, by the position of their part: the very tensors."""
+        """Yield PowerSGD's right factors, by the position of their part. The tensors are not copies."""
         yield from self._encoding.kept_factors()
 
     @torch.no_grad()
     def run(self, index: int, iteration: int) -> None:
-        """Do one operation (by its position in the plan). One thread calls it."""
+        """Do one operation (by its position in the plan). Only one thread calls it."""
         operation = self._plan.operations[index]
         assert isinstance(operation, Local), "transfers are not local"
         self._work[operation.kind](index, operation, iteration)
 
     def _mine(self, operation: Local, buffer: torch.Tensor) -> torch.Tensor:
-        """What the rank works on of a buffer: all of it, or its shard."""
+        """Return the elements of a buffer that this rank works on: all of them, or its shard."""
         if not operation.sharded:
             return buffer
         group = next(group for group in operation.groups if self._rank in group)
@@ -116,7 +116,7 @@ class Locals:
         self._updates[index].run(iteration, self._coefficient(index, iteration))
 
     def _coefficient(self, index: int, iteration: int) -> float:
-        """What unscaling and clipping multiply gradients by: clipping by the norm that the update waits for."""
+        """Return the factor for gradients from unscaling and from clipping by the norm that the update waits for."""
         norm, clip_norm = self._norms[index], self._plan.clip_norm
         scale = self._updates[index].scale(iteration)
         if norm is None or clip_norm is None or not scale.clips:
@@ -125,7 +125,7 @@ class Locals:
         return scale.inverse * clip_coefficient(sum_of_squares, clip_norm)
 
     def _contributions(self, region: int, iteration: int) -> list[Any]:
-        """What all members of a gather brought; where there was none but this rank, its own."""
+        """Return the contributions of all members of a gather, or only this rank's own if there was no gather."""
         found = self._memory.get(region, iteration)
         return found if isinstance(found, list) else [found]
 
@@ -171,11 +171,11 @@ class Locals:
 
 
 def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
-    """Of all values, in float64: squares of what float32 can say do not fit into float32.
+    """Return the sum of squares in float64, because squares of large float32 numbers do not fit into float32.
 
-    On a processor torch takes 35 times as long for that in float64 as for norms in float32. So float32 has the norms of
-    short rows, whose rounding is that of their sums, and float64 the rest, or all of it where a row's squares are too
-    large.
+    On a CPU torch takes 35 times as long for this in float64 as for norms in float32. So norms of short rows are
+    computed in float32, where rounding is no worse than that of such sums, and the rest in float64; if the squares of a
+    row are too large for float32, everything is computed in float64.
     """
     if values.dtype == torch.float32 and values.device.type == "cpu":
         flat = values.reshape(-1)
@@ -190,6 +190,6 @@ def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
 
 
 def clip_coefficient(sum_of_squares: float, clip_norm: float) -> float:
-    """What torch's `clip_grad_norm_` multiplies gradients by. What is no number stays so, as there."""
+    """Return the factor by which torch's `clip_grad_norm_` multiplies gradients. As there, NaN stays NaN."""
     coefficient = clip_norm / (math.sqrt(sum_of_squares) + 1e-6)
     return min(coefficient, 1.0)

@@ -1,6 +1,6 @@
-"""What must be known of the user's optimizer to update parameters without it: its class, its groups, their options.
+"""What must be known of the user's optimizer to update parameters without it: its class, its groups and their options.
 
-As plain data it travels to ranks that only serve; the options change over training (learning rates do), so each
+As plain data it is sent to ranks that only serve. Options change during training (learning rates, for example), so each
 iteration has its own.
 """
 
@@ -16,15 +16,15 @@ from autosync.errors import OperationError
 from autosync.runtime.local.joint_optimizer import kind_of
 
 GroupOptions: TypeAlias = Mapping[str, Any]
-"""The options of one group of parameters: learning rate, decay …"""
+"""The options of one group of parameters: learning rate, weight decay and so on."""
 KindT = TypeVar("KindT", bound=type[torch.optim.Optimizer])
 
-# What torch keeps in a group besides options.
+# Keys of a torch group that are no options.
 _NO_OPTIONS = ("params", "param_names")
 
 _KNOWN: dict[str, type[torch.optim.Optimizer]] = {}
 
-# Updates of an iteration are over long before this many more have begun, but for those that may be late.
+# An iteration's updates are done long before this many more have begun, except those that may be late.
 _NUM_KEPT_ITERATIONS = 16
 
 
@@ -44,20 +44,20 @@ class OptimizerFacts:
     groups: tuple[GroupFacts, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Values that JSON can say."""
+        """Return the optimizer as values that JSON can hold."""
         groups = [{"options": _plain(one.options), "names": list(one.names)} for one in self.groups]
         return {"class": self.class_name, "groups": groups}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> OptimizerFacts:
-        """The inverse of `to_json`."""
+        """Make an optimizer from the values that `to_json` returns."""
         groups = tuple(
             GroupFacts(options=_from_plain(one["options"]), names=tuple(one["names"])) for one in document["groups"]
         )
         return cls(class_name=document["class"], groups=groups)
 
     def optimizer_class(self) -> type[torch.optim.Optimizer]:
-        """The class, looked up by its name: nothing that arrives as data can bring code along."""
+        """Return the class, looked up by its name, so that received data cannot bring code along."""
         kind: Any = _KNOWN.get(self.class_name) or getattr(torch.optim, self.class_name, None)
         is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
         if not is_optimizer or kind is torch.optim.Optimizer:
@@ -70,20 +70,23 @@ class OptimizerFacts:
 
 
 def known_optimizer(kind: KindT) -> KindT:
-    """Make a class that is not in `torch.optim` known by its name, on all ranks that import it."""
+    """Make a class that is not in `torch.optim` known by its name; every rank that needs it must import it."""
     assert not hasattr(torch.optim, kind.__name__), "torch's own go first by their names"
     _KNOWN[kind.__name__] = kind
     return kind
 
 
 def moves_touched_rows_alone(class_name: str) -> bool:
-    """Whether a class that was made known says of itself that rows without a gradient stay as they are."""
+    """Whether a class that was made known declares that it leaves rows without a gradient as they are."""
     return bool(getattr(_KNOWN.get(class_name), "moves_touched_rows_alone", False))
 
 
 class StepScale(NamedTuple):
-    """What a step's gradients are multiplied by, to undo the loss's scale; that it changes nothing; whether the script
-    has clipped them, as the task declares."""
+    """How one step treats its gradients.
+
+    `inverse` multiplies them, to undo the loss's scale. `is_skipped`: the step changes nothing. `clips`: the script has
+    clipped them, as the task declares.
+    """
 
     inverse: float = 1.0
     is_skipped: bool = False
@@ -94,21 +97,21 @@ UNSCALED = StepScale()
 
 
 class Step(NamedTuple):
-    """What holds in one step: the options by group, and the scale."""
+    """The options (by group) and the scale of one step."""
 
     groups: tuple[GroupOptions, ...]
     scale: StepScale
 
 
 class Options:
-    """The options that hold in each iteration, by group. Noted by one thread, read by others."""
+    """The options of each iteration, by group. One thread notes them, and others read them."""
 
     def __init__(self) -> None:
         self.num_kept = _NUM_KEPT_ITERATIONS
         self._by_iteration: dict[int, Step] = {}
 
     def put(self, iteration: int, groups: Sequence[GroupOptions], scale: StepScale = UNSCALED) -> None:
-        """Note an iteration's options: when `step()` is called, before the engine hears of it."""
+        """Note an iteration's options when `step()` is called, before the engine is told of the call."""
         self._by_iteration[iteration] = Step(tuple(groups), scale)
         self._by_iteration.pop(iteration - self.num_kept, None)
 
@@ -117,7 +120,7 @@ class Options:
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> tuple[GroupOptions, ...]:
-    """A copy of the options as they are now, by group: whatever is changed afterwards does not change it."""
+    """Return a copy of the current options, by group. Later changes by the user do not affect it."""
     return tuple(
         {
             key: value.clone() if isinstance(value, torch.Tensor) else value
@@ -129,7 +132,7 @@ def options_of(optimizer: torch.optim.Optimizer) -> tuple[GroupOptions, ...]:
 
 
 def facts_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> OptimizerFacts:
-    """An optimizer as data. `names` are those of its parameters, by their `id`; parameters without one are left out."""
+    """Return an optimizer as data. `names` are by the `id` of parameters; those without a name are left out."""
     kind = kind_of(optimizer)
     facts = OptimizerFacts(
         class_name=kind.__name__,
@@ -147,7 +150,7 @@ def facts_of(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Opti
 
 
 def plain_step(step: Step) -> dict[str, Any]:
-    """What holds in a step as values that JSON can say, for ranks that only serve."""
+    """Return a step's options and scale as values that JSON can hold, for ranks that only serve."""
     return {
         "groups": [_plain(group) for group in step.groups],
         "inverse_scale": step.scale.inverse,
@@ -157,7 +160,7 @@ def plain_step(step: Step) -> dict[str, Any]:
 
 
 def step_from_plain(document: Mapping[str, Any]) -> Step:
-    """The inverse of `plain_step`."""
+    """Make a step from the values that `plain_step` returns."""
     scale = StepScale(inverse=document["inverse_scale"], is_skipped=document["is_skipped"], clips=document["clips"])
     return Step(tuple(_from_plain(group) for group in document["groups"]), scale)
 
@@ -180,5 +183,5 @@ def _plain_value(key: str, value: Any) -> Any:
 
 
 def _from_plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    # Lists were tuples: torch compares options with tuples of its own (betas), and never changes them.
+    # The lists were tuples. torch compares options with its own tuples (betas), and never changes them.
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}

@@ -1,11 +1,12 @@
-"""The state of the user's optimizer where the engine updates: what is kept elsewhere is never taken for what is there.
+"""The state of the user's optimizer where the engine updates: outdated values are never shown as current ones.
 
-Of a variable that is updated whole, the engine works with the very entry of `optimizer.state`. Of all others (in parts,
-slices or shards, at a server) it has pieces. So a variable's state is *home*, in `optimizer.state`, or *away*. It
-leaves at a step, and its entry goes; the pieces then begin with what was there. A look at `optimizer.state` between two
-steps waits for the updates under way, and brings home what this worker has all pieces of. What is home may be changed
-in place, replaced, cleared and loaded: the next step goes on from it. Where no worker has all pieces, a look is
-refused, until `autosync.consolidate` has brought them home; to clear all of it needs no look.
+For a variable that is updated whole, the engine works with the entry of `optimizer.state` itself. For all others (in
+parts, slices or shards, or at a server) it has pieces. So the state of a variable is either *home*, in
+`optimizer.state`, or *away*, in pieces. It leaves at a step: its entry is removed, and the pieces start from the
+entry's values. Access to `optimizer.state` between two steps waits for the updates under way, and brings home the state
+of which this worker has all pieces. State that is home may be changed in place, replaced, cleared and loaded: the next
+step continues from it. Where no worker has all pieces, access is refused until `autosync.consolidate` has brought them
+home; only clearing the whole state is always allowed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Entry = dict[str, Any]
 class GuardedState(defaultdict[Any, Any]):
     """`optimizer.state` of an optimizer whose parameters the engine updates.
 
-    Before it is read or changed `look` is called, with the parameter if it is one alone; before all of it is thrown
-    away, `clear_all`. A copy of it is what torch has: a `defaultdict` of dicts.
+    `look` is called before the state is read or changed, with the parameter if only one is concerned; `clear_all` is
+    called before the whole state is cleared. A copy of it is a `defaultdict` of dicts, as in torch.
     """
 
     def __init__(self, content: Mapping[Any, Any], look: Callable[[Any], None], clear_all: Callable[[], None]) -> None:
@@ -125,12 +126,12 @@ class GuardedState(defaultdict[Any, Any]):
 
 
 def plain(state: Mapping[Any, Any]) -> defaultdict[Any, Any]:
-    """A state as torch has it, with the same entries. No guard is asked."""
+    """Return a state in torch's own form, with the same entries, without calling its guard."""
     return defaultdict(dict, dict.items(state) if isinstance(state, GuardedState) else state)
 
 
 def entry_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Any:
-    """What an optimizer has of a parameter, if it has something. No guard is asked."""
+    """Return what an optimizer has of a parameter, or None, without calling its guard."""
     for member in members_of(optimizer):
         entry = dict.get(member.state, parameter)
         if entry is not None:
@@ -139,9 +140,9 @@ def entry_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Any:
 
 
 class Entries:
-    """The entries of the user's optimizer as the engine's updates read and write them, while the user does not.
+    """The entries of the user's optimizer, which the engine's updates read and write while the user does not.
 
-    Which mapping they are in is looked up anew at each `follow`, until a `Keeper` says when (`is_kept`).
+    Each `follow` looks up the mappings that hold them, unless a `Keeper` does so (`is_kept`).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -150,16 +151,16 @@ class Entries:
         self._members = members_of(optimizer)
         self._states: dict[int, Any] = {}
         self.number = 0
-        """It changes with the mappings."""
+        """Changes whenever the mappings change."""
         self.take()
 
     def take(self) -> None:
-        """Go on with the mappings that the optimizer has now."""
+        """Use the mappings that the optimizer has now."""
         self._states = {id(member): member.state for member in self._members}
         self.number += 1
 
     def follow(self) -> int:
-        """Go on with other mappings, where the optimizer has others now. Their number."""
+        """Use the optimizer's current mappings if they have been replaced, and return `number`."""
         if not self.is_kept and any(self._states[id(member)] is not member.state for member in self._members):
             self.take()
         return self.number
@@ -178,12 +179,12 @@ class Entries:
 
 
 class Keeper:
-    """Knows of each variable of the engine's whether its state is home, and guards `optimizer.state`.
+    """Knows for each of the engine's variables whether its state is home (see above), and guards `optimizer.state`.
 
-    `parameters` are those that the engine updates and the optimizer holds. `reload` has the engine's pieces of some
-    variables begin with what is home; `bring` does the opposite, as far as this worker has all pieces (or with whole
-    entries of others); `dropped` takes away the entries of variables, but for those that the engine works with. Of
-    `apart` no worker has all pieces. `serve` hands to servers what is home.
+    `parameters` are those that the engine updates and the optimizer holds. No worker has all pieces of those in
+    `apart`. `drain` waits for updates under way. `reload` starts the engine's pieces of some variables from the state
+    that is home; `bring` does the opposite, as far as this worker has all pieces. `drop` removes the entries of some
+    variables, except those that the engine itself works with. `serve` sends the state that is home to the servers.
     """
 
     def __init__(
@@ -211,16 +212,16 @@ class Keeper:
         self._serve = serve
         self._home = set(parameters)
         self.in_step = False
-        """Whether what looks is an optimizer's own step."""
+        """Whether the code that reads the state is an optimizer's own step."""
         self._versions: dict[int, tuple[str, int]] | None = None
         entries.is_kept = True
         self._guards: list[GuardedState] = []
         self._guard_all()
 
-    # What the script does.
+    # Called for actions of the script.
 
     def look(self, key: Any = None) -> None:
-        """The state of a parameter, or all of it, is about to be looked at or changed."""
+        """Prepare for a read or change of one parameter's state, or of all state: bring it home, or refuse."""
         if self.in_step:
             return
         name = None if key is None else self._names.get(id(key))
@@ -241,7 +242,7 @@ class Keeper:
         self._home |= missing - self._apart
 
     def clear_all(self) -> None:
-        """All of the state is about to be thrown away: it is home, and empty."""
+        """Prepare for the clearing of the whole state: it is then home, and empty."""
         if len(self._members) > 1:
             self.look()
         self._drain()
@@ -249,14 +250,14 @@ class Keeper:
         self._versions = None
 
     def loaded(self) -> None:
-        """The optimizer has another state."""
+        """Accept another state that the script has given the optimizer."""
         self._drain()
         self._guard_all()
         self._home.update(self._parameters)
         self._versions = None
 
     def came_home(self, *, alone: bool) -> None:
-        """`consolidate` has brought all of it; `alone`: to this worker and no other, where it may only be read."""
+        """Note that `consolidate` has brought all state home. `alone`: only to this worker, for reading only."""
         self._home.update(self._parameters)
         self._versions = None
         if alone:
@@ -268,15 +269,15 @@ class Keeper:
             ]
             self._versions = {id(value): (name, value._version) for name, value in tensors}  # noqa: SLF001 - torch's own count of changes
 
-    # What the session does.
+    # Called by the session.
 
     def backward_begins(self) -> None:
-        """A server must hear of a new state before gradients arrive."""
+        """Before backward, send new state to the servers, which must have it before gradients arrive."""
         if self._serve is not None:
             self._leave()
 
     def step_begins(self) -> None:
-        """The optimizer's step: from here on the engine goes on with what is home."""
+        """Begin the optimizer's step: from here on the engine continues from the state that is home."""
         self._look_for_others()
         if self._serve is not None and self._home:
             raise OperationError(
@@ -286,7 +287,7 @@ class Keeper:
         self._leave()
 
     def settle(self) -> None:
-        """Between two steps: have the engine's pieces be what is home, which stays there."""
+        """Between two steps, copy the state that is home into the engine's pieces. It stays home as well."""
         self._look_for_others()
         if self._home:
             self._drain()
@@ -296,7 +297,7 @@ class Keeper:
                 self._serve()
 
     def end(self) -> None:
-        """Bring home what can be brought, and leave the optimizer a state like any other's."""
+        """Bring home the state that can be brought, and give the optimizer an ordinary state again."""
         if self._home:
             self._reload(self._home)
         self._bring()
@@ -315,7 +316,7 @@ class Keeper:
         self._entries.take()
 
     def _look_for_others(self) -> None:
-        """A script may have put another mapping in the place of the optimizer's."""
+        """Follow a script that has replaced the optimizer's mapping by another one."""
         if any(member.state is not guard for member, guard in zip(self._members, self._guards, strict=True)):
             if not all(member.state is not guard for member, guard in zip(self._members, self._guards, strict=True)):
                 self.look()
@@ -335,7 +336,7 @@ class Keeper:
         self._versions = None
 
     def _refuse_changes(self) -> None:
-        """What only this worker has was there to be read."""
+        """Refuse changes of state that only this worker has, because it was brought here for reading."""
         if self._versions is None:
             return
         for name in self._apart:

@@ -1,4 +1,4 @@
-"""The outer optimizer of periodic averaging: Nesterov's step on what the parameters changed since they last met."""
+"""The outer optimizer of periodic averaging: a Nesterov step on the change of the parameters since the last average."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
 
 
 class Outer:
-    """One rank's outer steps, with their momentum. All ranks make the same, for the averages are the same."""
+    """One rank's outer steps and their momentum. All ranks make the same steps, because the averages are the same."""
 
     def __init__(self, plan: Plan, memory: Memory, *, rank: int) -> None:
         self._plan = plan
@@ -29,7 +29,7 @@ class Outer:
                 self._momenta[params] = torch.zeros(num_elements, dtype=dtype, device=memory.device)
 
     def kept(self) -> Iterator[Held]:
-        """The momentum of each region: the very tensors."""
+        """Yield the momentum of each region. The tensors are not copies."""
         for params, momentum in self._momenta.items():
             regions = [self._plan.regions[index] for index in params]
             pieces = torch.split(momentum, [one.num_elements for one in regions])
@@ -37,7 +37,7 @@ class Outer:
                 yield Held("momentum", Place.of(self._plan.parts[region.part], region.start, region.stop), values)
 
     def step(self, operation: Local) -> None:
-        """Step from the anchor on what the parameters changed since; from here on both are the same."""
+        """Step from the anchor by the parameters' change since the last average; then both have the same values."""
         settings = operation.settings
         assert isinstance(settings, OuterOptimizer), "an outer step has its settings"
         params = _params(operation)
@@ -53,5 +53,5 @@ class Outer:
 
 
 def _params(operation: Local) -> tuple[int, ...]:
-    """The parameters' regions, which come before as many anchors'."""
+    """Return the parameters' regions: the first half of the inputs. The other half are the anchors' regions."""
     return operation.inputs[: len(operation.inputs) // 2]

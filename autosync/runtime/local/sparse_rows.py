@@ -1,10 +1,10 @@
-"""Rows of gradients: touched rows taken out of a gradient, packed for the wire, merged, and made a gradient again.
+"""Rows of gradients: taken out of a gradient, packed for the wire, merged, and turned into a gradient again.
 
-What a rank keeps of a `rows` region (`Memory.put`) is a `Rows` of its own at first, a list of those of all members
-after a gather, and a `Rows` again once they are merged. Rows are positions within the part, ascending, each once.
+For a `rows` region, a rank first keeps (`Memory.put`) its own `Rows`, after a gather a list of the rows of all members,
+and one `Rows` again when they are merged. Row indices are positions within the part, ascending and without duplicates.
 
-A gradient that torch made sparse goes back to the user as a sparse one, coalesced; also where it travelled as a dense
-one, for its optimizer may take nothing else. Which of its rows were touched is then told by their numbers: not zero.
+A gradient that torch made sparse is returned to the user as a coalesced sparse one. This holds even where it travelled
+as a dense one, because its optimizer may take nothing else; its touched rows are then those that are not zero.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from autosync.strategy.parts import Part
 
 _INDEX_BYTES = 8
 
-# Rows are searched in blocks that stay in a core's cache: half the time of searching all at once.
+# Rows are searched in blocks that fit a core's cache, which takes half the time of searching all at once.
 _NUM_SEARCHED_ELEMENTS = 1 << 18
 
 
 class Rows(NamedTuple):
-    """Rows of a matrix: their positions, ascending, and their values."""
+    """Rows of a matrix: their positions in ascending order, and their values."""
 
     indices: torch.Tensor
     values: torch.Tensor
 
 
 _NO_ROW = -1
-"""The position that stands for a gradient that a rank does not have: see `absent`. No row has this number."""
+"""The position that marks a missing gradient: see `unused_variables`. No row has this number."""
 
 
 def no_gradient_of(part: Part, *, like: torch.Tensor) -> Rows:
-    """What a rank contributes that has not used the part in a step. One that has touched no row contributes no rows."""
+    """Return the contribution of a rank that has not used the part. Used parts without touched rows have no rows."""
     indices = torch.full((1,), _NO_ROW, dtype=torch.int64, device=like.device)
     return Rows(indices, like.new_zeros((1, part.shape[1])))
 
 
 def is_no_gradient(rows: Rows) -> bool:
-    """Whether these rows stand for a gradient that there is not."""
+    """Whether these rows mark a missing gradient."""
     return len(rows.indices) == 1 and int(rows.indices) == _NO_ROW
 
 
@@ -55,13 +55,13 @@ def is_no_gradient(rows: Rows) -> bool:
 
 
 def pack_rows(rows: Rows) -> torch.Tensor:
-    """One buffer of bytes: all positions, then all values."""
+    """Pack rows into one buffer of bytes: first all positions, then all values."""
     parts = (rows.indices.contiguous().view(torch.uint8), rows.values.contiguous().view(-1).view(torch.uint8))
     return torch.cat(parts)
 
 
 def unpack_rows(buffer: torch.Tensor, part: Part, dtype: torch.dtype) -> Rows:
-    """The inverse of `pack_rows`, for rows of a part. What comes back may share the buffer's memory."""
+    """Unpack rows of a part: the inverse of `pack_rows`. The result may share the buffer's memory."""
     num_rows = len(buffer) // part.row_bytes
     if len(buffer) != num_rows * part.row_bytes:
         raise OperationError(f"{len(buffer)} bytes of rows of {part.name}, which are {part.row_bytes} bytes each")
@@ -76,7 +76,7 @@ def unpack_rows(buffer: torch.Tensor, part: Part, dtype: torch.dtype) -> Rows:
 
 
 def merge_rows(contributions: Sequence[Rows], num_workers: int) -> Rows:
-    """The average over workers of what each has of each row; what a worker does not have of a row is zero."""
+    """Return the average of each row over all workers. A row that a worker does not have counts as zero."""
     contributions = [one for one in contributions if not is_no_gradient(one)] or contributions[:1]
     if len(contributions) == 1:
         (only,) = contributions
@@ -84,14 +84,15 @@ def merge_rows(contributions: Sequence[Rows], num_workers: int) -> Rows:
     indices = torch.cat([one.indices for one in contributions])
     unique, where = torch.unique(indices, sorted=True, return_inverse=True)
     merged = contributions[0].values.new_zeros((len(unique), contributions[0].values.shape[1]))
-    # One after another, for a GPU adds the same row from several at once in any order, and each rank another sum.
+    # The contributions are added one after another: a GPU adds duplicates of a row within one call in any order, and
+    # each rank would get another sum.
     for one, rows in zip(contributions, torch.split(where, [len(one.indices) for one in contributions]), strict=True):
         merged.index_add_(0, rows, one.values)
     return Rows(unique, merged.div_(num_workers))
 
 
 def rows_of(gradient: torch.Tensor) -> Rows:
-    """The touched rows of a matrix's gradient: those of a sparse one, those that are not zero of a dense one."""
+    """Return the touched rows of a gradient: all rows of a sparse one, the rows of a dense one that are not zero."""
     if gradient.is_sparse:
         gradient = gradient.coalesce()
         return Rows(gradient.indices()[0], gradient.values())
@@ -102,7 +103,7 @@ def rows_of(gradient: torch.Tensor) -> Rows:
 
 
 def cut_rows(rows: Rows, part: Part) -> Rows:
-    """A part's share of a variable's rows, by their positions within the part."""
+    """Return a part's share of a variable's rows, with positions within the part."""
     if part.name.whole:
         return rows
     if part.axis == 1:
@@ -113,7 +114,7 @@ def cut_rows(rows: Rows, part: Part) -> Rows:
 
 
 def join_rows(pieces: Sequence[tuple[Part, Rows]]) -> Rows:
-    """A variable's rows from those of all its parts, in the parts' order: the inverse of `cut_rows`."""
+    """Join the rows of all parts of a variable, in the parts' order: the inverse of `cut_rows`."""
     (first, rows), *others = pieces
     if not others:
         return rows
@@ -126,7 +127,7 @@ def join_rows(pieces: Sequence[tuple[Part, Rows]]) -> Rows:
 
 
 def sparse_tensor(rows: Rows, shape: Sequence[int]) -> torch.Tensor:
-    """Rows as a coalesced sparse tensor, of the kind that `nn.Embedding(sparse=True)` makes."""
+    """Return rows as a coalesced sparse tensor, of the kind that `nn.Embedding(sparse=True)` makes."""
     return torch.sparse_coo_tensor(
         rows.indices[None], rows.values, tuple(shape), check_invariants=False, is_coalesced=True
     )
@@ -136,7 +137,7 @@ def sparse_tensor(rows: Rows, shape: Sequence[int]) -> torch.Tensor:
 
 
 def refuse_rows(class_name: str, options: Mapping[str, Any]) -> None:
-    """Refuse an optimizer whose update of rows alone is not its update of the whole parameter."""
+    """Refuse an optimizer whose update of some rows is not the same as in its update of the whole parameter."""
     if moves_touched_rows_alone(class_name):
         return
     match class_name:
@@ -159,10 +160,10 @@ def refuse_rows(class_name: str, options: Mapping[str, Any]) -> None:
 
 
 class Sparse:
-    """The gradients of one rank that are sparse, or travel as rows.
+    """The gradients of one rank that are sparse or travel as rows.
 
-    `variables` are their names: for these, `take` stands for `Memory.take_gradient`, and `give_back` for
-    `Memory.return_gradient` where the user's optimizer updates them.
+    `variables` are their names. For these, call `take` instead of `Memory.take_gradient`, and `give_back` instead of
+    `Memory.return_gradient` if the user's optimizer updates them.
     """
 
     def __init__(self, plan: Plan, memory: Memory) -> None:
@@ -177,7 +178,7 @@ class Sparse:
             for index, part in enumerate(plan.parts)
             if part.variable.sparse or index in rows
         }
-        # Nobody asks back what the engine has updated.
+        # Gradients of variables that the engine updates are not returned to the user.
         self._returned = frozenset(self._variables) - engine_updates(plan).variables
         self._dense: dict[str, torch.Tensor] = {}
 
@@ -186,7 +187,7 @@ class Sparse:
         return frozenset(self._variables)
 
     def take(self, name: str, gradient: torch.Tensor, iteration: int) -> None:
-        """A variable's gradient is complete: bring it to where its transfers find it."""
+        """Store a variable's complete gradient where its transfers read it."""
         parts = self._parts[name]
         regions = [region for _, region in parts]
         if any(region is not None for region in regions):
@@ -204,7 +205,7 @@ class Sparse:
                 self._dense[name] = taken
 
     def take_nothing(self, name: str, iteration: int) -> None:
-        """This rank has no gradient of a variable."""
+        """Store this rank's contribution for a variable of which it has no gradient."""
         parts, parameter = self._parts[name], self._memory.parameter(name).detach()
         for part, region in parts:
             if region is not None:
@@ -215,9 +216,9 @@ class Sparse:
                 self._dense[name] = taken
 
     def give_back(self, name: str, iteration: int) -> torch.Tensor | None:
-        """The finished gradient, for the user's optimizer: sparse where torch made it so, else the same tensor.
+        """Return the finished gradient for the user's optimizer: sparse if torch made it so, else the same tensor.
 
-        None where no rank has one.
+        Returns None if no rank has a gradient.
         """
         variable, parts = self._variables[name], self._parts[name]
         dense = self._dense.pop(name, None)
@@ -233,7 +234,7 @@ class Sparse:
                 return None
         for part, region in parts:
             if region is not None:
-                # What this rank touched is among what any rank touched; elsewhere the gradient is zero and stays so.
+                # The merged rows include those that this rank touched; elsewhere the gradient is zero and stays zero.
                 rows = self._memory.get(region, iteration)
                 if is_no_gradient(rows):
                     return None

@@ -1,6 +1,6 @@
-"""What a stale server has sent and nobody has taken yet: parameters and rows on their way, by how old they are.
+"""Parameters and rows that a stale server has sent and the workers have not taken yet, by their age in steps.
 
-At the beginning of step n a message of staleness s has s of them: those that were sent 1 to s steps ago.
+At the beginning of step n, a message of staleness s has s of them on the way: those sent 1 to s steps ago.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autosync.runtime.memory.regions import Memory
 
 
 class RowsPlace(NamedTuple):
-    """Rows of a part (by position) that were sent `age` steps ago, as contents of a region in an iteration."""
+    """Rows of a part (by position) that were sent `age` steps ago: they are the content of a region in an iteration."""
 
     part: int
     age: int
@@ -26,7 +26,7 @@ class RowsPlace(NamedTuple):
 
 
 def incoming(plan: Plan, memory: Memory, *, rank: int, step: int) -> Iterator[Held]:
-    """Parameters that wait to be taken when so many steps were made: the very buffers."""
+    """Yield the parameters that wait to be taken after `step` steps. The tensors are not copies."""
     for operation, age in _awaited(plan, "take", rank=rank, step=step):
         for index in operation.inputs:
             region = plan.regions[index]
@@ -35,20 +35,20 @@ def incoming(plan: Plan, memory: Memory, *, rank: int, step: int) -> Iterator[He
 
 
 def rows_on_the_way(plan: Plan, *, rank: int, step: int) -> Iterator[RowsPlace]:
-    """Where rows wait to be written when so many steps were made."""
+    """Yield the places of rows that wait to be written after `step` steps."""
     for operation, age in _awaited(plan, "write_rows", rank=rank, step=step):
         (index,) = operation.inputs
         yield RowsPlace(plan.regions[index].part, age, index, step - age)
 
 
 def no_rows(plan: Plan, part: int) -> Rows:
-    """None of a part's rows."""
+    """Return an empty set of rows of a part."""
     dtype = getattr(torch, plan.parts[part].variable.dtype)
     return Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, plan.parts[part].shape[1], dtype=dtype))
 
 
 def lag_of(operation: Local) -> int:
-    """How many iterations ago what an operation takes was sent."""
+    """Return how many iterations ago the input of an operation was sent."""
     return max((edge.lag for edge in operation.after if edge.event == "operation"), default=0)
 
 

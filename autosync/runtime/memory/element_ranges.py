@@ -1,4 +1,4 @@
-"""Ranges of a tensor's elements, row by row, where its memory has another order."""
+"""Writes to ranges of a tensor's elements in row order, even if its memory has another order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def write_range(target: torch.Tensor, start: int, values: torch.Tensor) -> None:
-    """Put flat values into a tensor's elements from `start` on, and touch no others: they may be another thread's."""
+    """Write flat values to a tensor's elements from `start` on, and touch no others: another thread may use those."""
     stop = start + values.numel()
     if start == stop:
         return
@@ -16,7 +16,7 @@ def write_range(target: torch.Tensor, start: int, values: torch.Tensor) -> None:
     row_size = target[0].numel()
     first, last = -(-start // row_size), stop // row_size
     if first > last:
-        # All of it lies within one row.
+        # The whole range lies within one row.
         write_range(target[last], start - last * row_size, values)
         return
     head, tail = first * row_size - start, last * row_size - start

@@ -1,11 +1,12 @@
-"""What outlives a step, as data: elements of variables by what they are and where they lie, and optimizers' states.
+"""State that outlives a step, as data: elements of variables by kind and place, and optimizers' states.
 
-A rank has some elements of a variable's momentum, another rank the rest; a plan for other ranks would cut it elsewhere.
-So what is kept is told in places of the whole variable (`Place`), from which any plan can take its own.
+One rank may have some elements of a variable's momentum and another rank the rest, and a plan for other ranks would
+divide them differently. So kept state is described by places in the whole variable (`Place`), from which any plan can
+take its own.
 
 The engine keeps the optimizer's state of a whole variable where the user's optimizer has it. A variable that is cut, or
-travels in slices, is updated piece by piece, each with a state of its own. On a rank that has all pieces they make the
-state of the variable, as it would be had the user's optimizer updated it.
+travels in slices, is updated piece by piece, and each piece has its own state. On a rank that has all pieces, they can
+be joined to the state that the user's optimizer would have had.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from autosync.runtime.memory.element_ranges import write_range
 from autosync.strategy.parts import Part
 
 Path: TypeAlias = tuple[str, ...]
-"""Of a tensor that is kept and is no elements of a variable: what it is, and of what."""
+"""The name of a kept tensor that is not elements of a variable: its kind, and then what it belongs to."""
 
 
 class Place(NamedTuple):
-    """Elements `start` to `stop`, row by row, of what is `begin` to `end` of a variable along `axis`."""
+    """Elements `start` to `stop`, in row order, of the range `begin` to `end` of a variable along `axis`."""
 
     variable: str
     axis: int
@@ -37,12 +38,12 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, part: Part, start: int, stop: int) -> Place:
-        """Elements of a part."""
+        """Return the place of elements of a part."""
         return cls(part.variable.name, part.axis, part.begin, part.end, start, stop)
 
     @classmethod
     def whole(cls, variable: str, shape: Sequence[int]) -> Place:
-        """All of a variable."""
+        """Return the place of a whole variable."""
         return cls(variable, 0, 0, shape[0] if shape else 1, 0, torch.Size(shape).numel())
 
     @property
@@ -53,15 +54,15 @@ class Place(NamedTuple):
         return f"elements {self.start}:{self.stop} of {self.variable}, {self.begin}:{self.end} along axis {self.axis}"
 
     def read(self, whole: torch.Tensor) -> torch.Tensor:
-        """These elements of a tensor that has the variable's shape, flat."""
+        """Return the elements at this place of a tensor with the variable's shape, as a flat tensor."""
         return self._cut(whole).reshape(-1)[self.start : self.stop]
 
     def write(self, whole: torch.Tensor, values: torch.Tensor) -> None:
-        """Put flat values there."""
+        """Write flat values to this place of a tensor with the variable's shape."""
         write_range(self._cut(whole), self.start, values)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether a variable of this shape has such a place."""
+        """Whether this place lies within a variable of this shape."""
         if not (0 <= self.begin < self.end and 0 <= self.start <= self.stop):
             return False
         sizes = list(shape) or [1]
@@ -75,9 +76,9 @@ class Place(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Elements that a rank keeps from step to step: what they are (`residual`, `master` …), where, and their values.
+    """Elements that a rank keeps from step to step: their kind (`residual`, `master` and so on), place and values.
 
-    The values are flat, and often the very memory in which they are kept.
+    The values are flat, and often share the memory in which they are kept.
     """
 
     what: str
@@ -86,7 +87,7 @@ class Held(NamedTuple):
 
 
 class PieceState(NamedTuple):
-    """The optimizer's state of elements `start` to `stop` of a part (by position), which it has in some shape."""
+    """The optimizer's state of elements `start` to `stop` of a part (by position); `shape` is their shape there."""
 
     part: int
     start: int
@@ -96,14 +97,14 @@ class PieceState(NamedTuple):
 
 
 def is_elementwise(key: str, value: Any, shape: Sequence[int]) -> bool:
-    """Whether an entry of an optimizer's state has a number for each element of what has this shape."""
+    """Whether an entry of an optimizer's state has one number for each element of a tensor with this shape."""
     return isinstance(value, torch.Tensor) and key != "step" and value.shape == tuple(shape)
 
 
 def cut_entry(entry: Mapping[str, Any], place: Place, whole: Sequence[int], shape: Sequence[int]) -> dict[str, Any]:
-    """A place's share of the state of a variable of shape `whole`, in the shape that its optimizer has it in.
+    """Return a place's share of a variable's state. `whole` is the variable's shape, `shape` the share's own.
 
-    What has no number for each element, as the step has not, is of the whole variable, and copied.
+    Values without a number for each element, such as the step, belong to the whole variable and are copied.
     """
     return {
         key: place.read(value).clone().view(tuple(shape)) if is_elementwise(key, value, whole) else copy.deepcopy(value)
@@ -117,7 +118,7 @@ def bring_home(
     parameters: Mapping[str, torch.Tensor],
     put: Callable[[torch.Tensor, dict[str, Any]], None],
 ) -> None:
-    """Put where it belongs the state of each variable of which all pieces are here. `parameters` are by name."""
+    """Call `put` with the joined state of each variable of which all pieces are here. `parameters` are by name."""
     found: dict[str, list[PieceState]] = {}
     for piece in pieces:
         found.setdefault(plan.parts[piece.part].variable.name, []).append(piece)
@@ -130,7 +131,7 @@ def bring_home(
 def _joined(plan: Plan, key: str, pieces: list[PieceState], parameter: torch.Tensor) -> Any:
     first = pieces[0].entry[key]
     if not is_elementwise(key, first, pieces[0].shape):
-        # It is not of elements, but of the whole parameter.
+        # The value belongs to the whole parameter, not to elements.
         return copy.deepcopy(first)
     values = [
         (Place.of(plan.parts[piece.part], piece.start, piece.stop), piece.entry[key].reshape(-1)) for piece in pieces
@@ -141,7 +142,7 @@ def _joined(plan: Plan, key: str, pieces: list[PieceState], parameter: torch.Ten
 def joined(
     pieces: Sequence[tuple[Place, torch.Tensor]], *, like: torch.Tensor, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """A whole variable of its pieces, in the shape, layout and place of `like`; what they leave open is refused."""
+    """Join the pieces of a whole variable, with shape, layout and device of `like`; refuse pieces that leave gaps."""
     whole = torch.empty_like(like, dtype=dtype or like.dtype, requires_grad=False)
     for place, values in pieces:
         if not place.fits(like.shape) or values.dim() != 1 or values.numel() != place.num_elements:

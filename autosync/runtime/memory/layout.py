@@ -1,7 +1,7 @@
-"""Where regions of a size of their own lie, and how late a message's parameters may come. Pure, and free of torch.
+"""Where regions of special sizes lie, and how late a message's parameters may come. Pure, and free of torch.
 
-Most regions are as long as their part of the variable, and lie where it does. Not so what codecs make: bytes, and the
-two factors of a matrix. These lie in the order in which the plan has them, each message's behind one another.
+Most regions are as long as their part of the variable, and lie where it does. The outputs of codecs are not: bytes, and
+the two factors of a matrix. The plan's order is also their order in memory, one after another for each message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Layout:
         self._sizes[key] = start + size
 
     def has(self, region: int) -> bool:
-        """Whether a region (by position) has a size of its own."""
+        """Whether a region (by position) is not as long as its part."""
         return region in self._bounds
 
     def start(self, region: int) -> int:
@@ -48,12 +48,12 @@ class Layout:
         return self._bounds[region][1]
 
     def size(self, kind: str, message: int, dtype: str) -> int:
-        """The elements of a message's buffer; 0 where regions are as long as their parts."""
+        """Return the number of elements in a message's buffer, or 0 if its regions are as long as their parts."""
         return self._sizes.get((kind, message, dtype), 0)
 
 
 def lags(plan: Plan) -> list[int]:
-    """By message, how many iterations late its parameters may come home."""
+    """Return for each message how many iterations late its parameters may come."""
     found = [0] * len(plan.messages)
     for operation in plan.operations:
         if isinstance(operation, Local) and operation.kind in ("take", "write_rows"):

@@ -1,15 +1,15 @@
 """The tensors behind a plan's regions on one rank.
 
-`view` gives the elements of an operation's regions as one flat tensor, the same memory every time, in the plan's order:
-message by message, part behind part, each part row by row. Where that can be, it is the parameter's or the gradient's
-own memory: a part that is alone in its message and lies in one piece. Gradients of whole variables that are merged
-become views into their message's buffer, as DDP's do. What is left (a part along another axis, a part of a variable in
-a merged message) is *staged*: it has a buffer of its own, which is filled and emptied by copying.
+`view` returns the elements of an operation's regions as one flat tensor, always the same memory, in the plan's order:
+message by message, part by part, each part in row order. Where possible this is the parameter's or the gradient's own
+memory: for a part that is contiguous and alone in its message. Gradients of whole variables that share a message become
+views into the message's buffer, as under DDP. All other parts (cut along a later axis, or a part of a variable in a
+shared message) are *staged*: they are copied into the message's buffer and out of it.
 
 Contents whose size is known at run time only (rows, factors) are kept by `put` and `get`.
 
-Where parameters are taken some iterations late, several iterations are under way at a time. What belongs to one of them
-(gradients, what is encoded of them, parameters on their way home) then has as many buffers, used in turn (see `lags`).
+Where parameters are taken some iterations late, several iterations are under way at a time. The data of one iteration
+(gradients, encoded gradients, parameters on their way) then has as many buffers, which are used in turn (see `lags`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from autosync.runtime.memory.unused_variables import NOTHING, Firsts
 from autosync.strategy.parts import Part
 
 Home: TypeAlias = Literal["own", "merged", "staged"]
-"""Where a part's gradient lies: in the gradient itself, in its message's buffer as a view, or in a copy there."""
+"""Where a part's gradient lies: in its own memory, in its message's buffer as a view, or there as a copy."""
 
 
 class Memory:
-    """One rank's buffers. `contributes` is false on a rank that has no gradients of its own, a mere server."""
+    """One rank's buffers. `contributes` is false on a rank without gradients of its own, which only serves."""
 
     def __init__(self, plan: Plan, parameters: Mapping[str, torch.Tensor], *, contributes: bool) -> None:
         self._plan = plan
@@ -61,22 +61,22 @@ class Memory:
         self._seen: dict[tuple[int, int], torch.Tensor] = {}
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
         self._contents: dict[tuple[int, int], Any] = {}
-        # What is taken some iterations later is kept as long.
+        # Contents that are taken some iterations later are kept for that long.
         self._num_kept = 2 + max(self._lags, default=0)
         self._norms: dict[int, torch.Tensor] = {}
         self._firsts = Firsts(plan, self._device)
 
     @property
     def device(self) -> torch.device:
-        """Where all of this rank's tensors are."""
+        """The device of all of this rank's tensors."""
         return self._device
 
     # Gradients.
 
     def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int = 0) -> torch.Tensor:
-        """A variable's gradient is complete: bring it to where its transfers find it. The gradient that users see now.
+        """Store a variable's complete gradient where its transfers read it; return the gradient that users see now.
 
-        It is the same tensor, or a view into a message's buffer that has its numbers.
+        This is the same tensor, or a view into a message's buffer with the same numbers.
         """
         seen = gradient
         given = gradient.detach() if gradient.requires_grad else gradient
@@ -98,8 +98,9 @@ class Memory:
         return seen
 
     def _as_seen(self, index: int, iteration: int, flat: torch.Tensor) -> torch.Tensor:
-        """What is staged of a part's gradient in the part's shape: the same tensor every time, unless the script has
-        made another of it.
+        """Return the staged gradient of a part in the part's shape.
+
+        This is the same tensor every time, unless the script has changed that tensor's shape, layout or memory.
         """
         key = (index, self._turn("grad", index, iteration))
         place = self._seen.get(key)
@@ -108,7 +109,7 @@ class Memory:
         return place
 
     def take_nothing(self, name: str, iteration: int = 0) -> torch.Tensor:
-        """This rank has no gradient of a variable: what it contributes, as the gradient that users see now."""
+        """Store the contribution of a rank without a gradient of a variable; return the gradient that users see now."""
         nothing = torch.full_like(
             self._parameters[name], NOTHING, requires_grad=False, memory_format=torch.contiguous_format
         )
@@ -124,7 +125,7 @@ class Memory:
         return seen
 
     def mark_used(self, region: int, flat: torch.Tensor) -> None:
-        """Say of a gradient that was worked out here that it is one."""
+        """Mark a gradient that was computed on this rank as used (see `unused_variables`)."""
         place = self._plan.regions[region]
         if place.num_elements == self._plan.parts[place.part].num_elements:
             self._firsts.mark(place.part, flat)
@@ -132,20 +133,20 @@ class Memory:
             flat.add_(0.0)
 
     def return_gradient(self, name: str, gradient: torch.Tensor) -> None:
-        """Bring what is staged of a variable's finished gradient back to the tensor that users see."""
+        """Copy the staged parts of a variable's finished gradient back to the tensor that users see."""
         for index in self._parts_of[name]:
             if self._homes[index] == "staged":
                 part = self._plan.parts[index]
                 _cut(gradient, part).copy_(self._staging("grad", index).view(part.shape))
 
     def staged_variables(self) -> list[str]:
-        """The variables of which `return_gradient` has something to bring back."""
+        """Return the variables for which `return_gradient` has something to copy."""
         return [name for name, parts in self._parts_of.items() if any(self._homes[p] == "staged" for p in parts)]
 
     # Flat views.
 
     def view(self, regions: Sequence[int], iteration: int = 0) -> torch.Tensor:
-        """The elements (or bytes) of an operation's regions, one behind the other, without copying."""
+        """Return the elements (or bytes) of an operation's regions as one flat tensor, without copying."""
         first, last = self._plan.regions[regions[0]], self._plan.regions[regions[-1]]
         if first.kind == "norm":
             return self.norms(iteration)[first.start : last.stop]
@@ -161,59 +162,59 @@ class Memory:
         return buffer[self._offset[first.part] + first.start : self._offset[last.part] + last.stop]
 
     def place(self, region: int) -> tuple[int, int]:
-        """Where the bytes of an encoded region begin and end, among those of its message."""
+        """Return where an encoded region begins and ends among the bytes of its message."""
         return self._layout.start(region), self._layout.stop(region)
 
     def norms(self, iteration: int) -> torch.Tensor:
-        """An iteration's sums of squares of gradients, zero at first: of those that are shared, of a worker's own."""
+        """Return an iteration's sums of squares, at first zero: of shared gradients, and of a worker's own."""
         found = self._norms.get(iteration)
         if found is None:
-            # Several threads may come first: the dictionary lets one of them win.
+            # Several threads may come here first; `setdefault` lets one of them win.
             found = self._norms.setdefault(iteration, torch.zeros(2, dtype=torch.float64, device=self._device))
             self._norms.pop(iteration - self._num_kept, None)
         return found
 
     def load(self, regions: Sequence[int]) -> None:
-        """Fill what is staged of `param` regions from the parameters."""
+        """Copy the parameters into the staged parts of `param` regions."""
         for index in regions:
             region = self._plan.regions[index]
             self.load_range(region.part, region.start, region.stop)
 
     def load_range(self, part: int, start: int, stop: int) -> None:
-        """Fill elements of a part (by position) from its parameter, if it is staged."""
+        """Copy elements of a part (by position) from its parameter, if the part is staged."""
         if not self._is_in_place(part):
             self._staging("param", part)[start:stop].copy_(self.parameter_part(part).reshape(-1)[start:stop])
 
     def store(self, regions: Sequence[int]) -> None:
-        """Bring what is staged of `param` regions to the parameters."""
+        """Copy the staged parts of `param` regions to the parameters."""
         for index in regions:
             region = self._plan.regions[index]
             self.store_range(region.part, region.start, region.stop)
 
     def store_range(self, part: int, start: int, stop: int) -> None:
-        """Bring elements of a part (by position) to its parameter, if it is staged."""
+        """Copy elements of a part (by position) to its parameter, if the part is staged."""
         if self._is_in_place(part):
             return
         write_range(self.parameter_part(part), start, self._staging("param", part)[start:stop])
 
     def begin_copy(self, kind: RegionKind, part: int) -> None:
-        """Let a part's copy (`master`, `anchor`) begin with the values that its parameter has."""
+        """Start a part's copy (`master`, `anchor`) with the values of its parameter."""
         self.held_part(kind, part).copy_(self.parameter_part(part))
 
     def held_part(self, kind: RegionKind, index: int) -> torch.Tensor:
-        """A part (by position) of the parameter, or this rank's copy of it, in the part's shape."""
+        """Return a part (by position) of the parameter, or this rank's copy of it, in the part's shape."""
         if kind == "param":
             return self.parameter_part(index)
         return self._staging(kind, index).view(self._plan.parts[index].shape)
 
     def parameter(self, name: str) -> torch.Tensor:
-        """The user's parameter."""
+        """Return one of the user's parameters by name."""
         return self._parameters[name]
 
     def parameter_part(self, index: int) -> torch.Tensor:
-        """A part (by position) of the user's parameter: its very elements, in its shape.
+        """Return a part (by position) of the user's parameter, in the part's shape and in the parameter's own memory.
 
-        What is written there autograd does not hear of: to a script a parameter changes when it calls `step()`.
+        Autograd does not notice writes to it: for a script, a parameter changes when the script calls `step()`.
         """
         part = self._plan.parts[index]
         return _cut(self._parameters[part.variable.name].data, part)
@@ -221,7 +222,7 @@ class Memory:
     # Contents of a size that is known at run time only.
 
     def put(self, region: int, iteration: int, content: Any) -> None:
-        """Keep a content until it is dropped, or some iterations later."""
+        """Keep a content until it is dropped, or for some iterations."""
         self._contents[region, iteration] = content
         self._contents.pop((region, iteration - self._num_kept), None)
 
@@ -235,7 +236,7 @@ class Memory:
         self._contents.pop((region, iteration), None)
 
     def forget(self) -> None:
-        """Let go of what belongs to iterations: others of the same numbers will come."""
+        """Drop everything that belongs to an iteration, because iteration numbers will be used again."""
         self._contents.clear()
         self._norms.clear()
 
@@ -245,21 +246,21 @@ class Memory:
         part = self._plan.parts[index]
         if len(self._plan.messages[self._message_of[index]]) > 1:
             return "merged" if part.name.whole else "staged"
-        # Of a contiguous tensor: nothing but axes of size 1 before the one that the part is cut along.
+        # In a contiguous tensor, a part is in one piece if all axes before the axis of the cut have size 1.
         in_one_piece = part.name.whole or all(size == 1 for size in part.variable.shape[: part.axis])
         return "own" if in_one_piece else "staged"
 
     def _is_in_place(self, index: int) -> bool:
-        """Whether a part's parameter is worked on where it is."""
+        """Whether the engine works on a part's parameter directly, without staging."""
         part = self._plan.parts[index]
         return self._homes[index] == "own" and self._parameters[part.variable.name].is_contiguous()
 
     def _turn(self, kind: RegionKind, part: int, iteration: int) -> int:
-        """Which of the buffers that are used in turn is an iteration's."""
+        """Return which of the buffers used in turn belongs to an iteration."""
         lag = self._lags[self._message_of[part]]
         if kind in ("grad", "encoded"):
             return iteration % (lag + 1)
-        # A receive may be posted as soon as an iteration begins, when the oldest is still being taken.
+        # A receive may be posted as soon as an iteration begins, while the oldest buffer is still being read.
         return iteration % (lag + 2) if kind == "incoming" else 0
 
     def _staging(self, kind: RegionKind, index: int, iteration: int = 0) -> torch.Tensor:
@@ -277,7 +278,7 @@ class Memory:
         buffer = self._buffers.get(key)
         if buffer is None:
             size = self._layout.size(kind, message, dtype) or self._size[message]
-            # Several threads may come first: the dictionary lets one of them win.
+            # Several threads may come here first; `setdefault` lets one of them win.
             made = torch.zeros(size, dtype=getattr(torch, dtype), device=self._device)
             buffer = self._buffers.setdefault(key, made)
         return buffer

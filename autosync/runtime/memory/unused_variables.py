@@ -1,15 +1,15 @@
 """Variables that get no gradient in a step: an expert without input, a branch not taken, a layer that is left out.
 
-Under stock DDP with `find_unused_parameters` such a variable counts as zero on a rank that did not use it, and where no
-rank used it, its gradient stays None and its optimizer leaves it alone. DDP walks the graph in every step and sums a
-map of what was used. Here neither is needed, by one property of floating-point numbers: a sum is -0.0 if every addend
-is, and +0.0 if one is. A rank contributes -0.0 for what it did not use, which changes no sum, and sees to it that what
-it did use does not begin with -0.0 wherever an update, or the user, looks at a first element: adding +0.0 there does
-it. So a sum that begins with -0.0 says that no rank has used the variable. No message is longer for it, and no step
-that uses all variables waits for anything.
+Under stock DDP with `find_unused_parameters`, such a variable counts as zero on a rank that did not use it. If no rank
+used it, its gradient stays None and its optimizer leaves it alone. For this, DDP walks the graph in every step and sums
+a map of the used variables. Here, one property of floating-point zeros is enough: a sum is -0.0 if every addend is
+-0.0, and +0.0 if one of them is +0.0. For a variable that a rank did not use it contributes -0.0, which changes no sum.
+For a variable that it did use, it adds +0.0 to each element that an update, or the user, looks at first, so that none
+of these is -0.0. So a sum that begins with -0.0 means that no rank has used the variable. This makes no message longer,
+and a step that uses all variables waits for nothing.
 
-Codecs other than casts, and what error feedback holds back, do not keep the sign: there a variable that no rank used
-has a gradient of zero.
+Codecs other than casts, and error feedback, do not keep the sign: there, a variable that no rank used has a gradient of
+zero.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Local, Plan
 
 NOTHING = -0.0
-"""What is contributed of a variable that was not used: the number that changes no sum."""
+"""The contribution for a variable that was not used: the number that changes no sum."""
 
 
 def is_absent(flat: torch.Tensor) -> bool:
-    """Whether no rank has used what this finished sum is of."""
+    """Whether a finished sum shows that no rank has used its variable."""
     return flat.numel() > 0 and _says_absent(flat[0].item()) and _is_nothing(flat)
 
 
 def absent_among(flat: torch.Tensor, pieces: Sequence[slice]) -> list[bool]:
-    """The same of several pieces of a flat sum, with one look at the device as long as all are used."""
+    """Return `is_absent` of several pieces of a flat sum, with one access to the device if all were used."""
     if len(pieces) == 1:
         return [is_absent(flat[pieces[0]])]
     firsts: list[float] = flat[[piece.start for piece in pieces]].tolist()
@@ -44,12 +44,12 @@ def _says_absent(first: float) -> bool:
 
 
 def _is_nothing(flat: torch.Tensor) -> bool:
-    """A tiny negative number may have become -0.0 when it was divided or rounded: so all of them are looked at."""
+    """Whether all elements are -0.0. One of them alone may be a tiny negative number after division or rounding."""
     return bool((torch.signbit(flat) & (flat == 0)).all())
 
 
 class Firsts:
-    """The elements of each part by which it is told that no rank has used it: where any rank's update of it begins."""
+    """The elements of each part that show whether any rank has used it: those where some rank's update begins."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         starts: list[set[int]] = [{0} for _ in plan.parts]
@@ -65,13 +65,13 @@ class Firsts:
             self._marks.append((torch.tensor(sorted(found), device=device), nothing))
 
     def mark(self, part: int, flat: torch.Tensor) -> None:
-        """Say of a part's gradient that this rank has used it. Its numbers stay the same."""
+        """Mark a part's gradient as used by this rank. Its numbers stay the same."""
         indices, zeros = self._marks[part]
         flat.index_add_(0, indices, zeros)
 
 
 def _add_starts(plan: Plan, operation: Local, starts: list[set[int]]) -> None:
-    """Where the pieces of an update begin, within their parts."""
+    """Add the positions, within their parts, where the pieces of an update begin."""
     sizes = [plan.regions[index].num_elements for index in operation.outputs]
     cuts = {0}
     if operation.sharded:

@@ -1,5 +1,4 @@
-"""What the first worker does for ranks that only serve: it invites them, hands over what they need, and tells them
-where training is."""
+"""The first worker's side of serving: it invites servers, hands over what they need, and reports progress."""
 
 from __future__ import annotations
 
@@ -58,10 +57,10 @@ def admit_servers(
     optimizer: torch.optim.Optimizer,
     settings: Settings,
 ) -> Mapping[int, bool]:
-    """Have a plan's servers join; on the first worker, which of them have the first values already.
+    """Have a plan's servers join; on the first worker, return whether each has the initial values already.
 
-    The first worker does it, all other workers hear what came of it. `base` is the store where servers are met, `store`
-    the session's own.
+    The first worker invites the servers, and all other workers wait for the outcome. `base` is the store in which
+    workers and servers meet, `store` the session's own.
     """
     servers = servers_of(plan)
     if not servers:
@@ -74,7 +73,7 @@ def admit_servers(
         secret, number = shared_secret(), draw_number()
         letters = Letters(store, secret, "session", session, number)
         try:
-            # Whatever speaks against it must be known before a server is taken.
+            # Find every objection before a server is taken.
             optimizer_of(plan, servers, optimizer, {})
             for server, node in nodes.items():
                 invitation = Invitation(
@@ -85,7 +84,7 @@ def admit_servers(
             verdict = verdict_on(letters, names, facts_of_rank(bundle), patience=patience)
         except OperationError as error:
             verdict = str(error)
-        # Servers believe what is sealed; workers trust the store as torch's process groups do.
+        # Servers trust sealed letters only; workers trust the store, as torch's process groups do.
         letters.set(SERVERS_VERDICT, verdict)
         store.set("servers/verdict", verdict)
     hear_verdict(store, "servers/verdict", patience=2 * len(servers) * patience + _MARGIN)
@@ -95,7 +94,7 @@ def admit_servers(
 def optimizer_of(
     plan: Plan, servers: Iterable[int], optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
 ) -> OptimizerFacts | None:
-    """The optimizer as servers are told it; None where none of them updates. `parameters` are by name."""
+    """Return the optimizer's facts for some servers; None if none of them updates. `parameters` are by name."""
     if not any(updates_at(plan, server) for server in servers):
         return None
     return facts_of(optimizer, {id(parameter): name for name, parameter in parameters.items()})
@@ -108,7 +107,7 @@ def hand_over(
     parameters: Mapping[str, torch.Tensor],
     have_values: Mapping[int, bool],
 ) -> None:
-    """Tell each server the optimizer it is to run, and the values it begins with."""
+    """Send each server its optimizer, and the initial values unless it has them."""
     for server, has_values in have_values.items():
         facts = optimizer_of(plan, (server,), optimizer, parameters)
         text = json.dumps({"optimizer": None if facts is None else facts.to_json()})
@@ -119,9 +118,9 @@ def hand_over(
 
 
 class Servers:
-    """The servers of a session, told where training is, and what the user gives model and optimizer meanwhile.
+    """The servers of a session: tells them about the progress of training, and about new parameters and states.
 
-    `source` has the options that were noted for each iteration.
+    `source` has the options noted for each iteration.
     """
 
     def __init__(
@@ -145,28 +144,28 @@ class Servers:
         updated = {name for server in self._updating for name in served_variables(plan, server)}
         self._served = frozenset(updated)
         self._reloaded: set[str] = set()
-        # Its state is that of steps before this training, or loaded, and servers have not heard of it.
+        # A state that exists already is from earlier steps or was loaded, and the servers do not know it.
         self._has_new_state = bool(optimizer.state)
         self._hooks = when_loaded(model, updated, self._reloaded.add)
         self._hooks.append(optimizer.register_load_state_dict_post_hook(self._optimizer_loaded))
 
     def reload(self, names: Iterable[str]) -> None:
-        """The script may have changed these parameters: before the next step servers take them as they are now."""
+        """Note that the script may have changed these parameters, which servers then take before the next step."""
         self._reloaded.update(self._served.intersection(names))
 
     @property
     def update(self) -> bool:
-        """Whether one of them updates."""
+        """Whether any of the servers updates variables."""
         return bool(self._updating)
 
     def close(self) -> None:
-        """Let the user's objects be free again."""
+        """Remove the hooks from the user's objects."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def tell(self, word: Word, iteration: int) -> None:
-        """Tell all of them something, and with the step's call what holds in it, if it is not as in the last."""
+        """Send a word to all servers; with "step called", send the step's options too if they have changed."""
         if word == "iteration begins":
             self._catch_up()
         self.wait()
@@ -187,24 +186,24 @@ class Servers:
         self._has_new_state = True
 
     def hand_over_state(self) -> None:
-        """Have them go on from the state that the user's optimizer has, between two steps."""
+        """Send the servers the state of the user's optimizer, between two steps."""
         self._has_new_state = True
         self._catch_up()
 
     def states(self) -> Iterator[RankState]:
-        """What each of them has, between two steps."""
+        """Yield the state of each server, between two steps."""
         self._catch_up()
         for server in self._all:
             self._say(server, "tell state")
             yield unpack(receive_content(self._links, server))
 
     def go_on_from(self, step: int, masters: Mapping[str, torch.Tensor]) -> None:
-        """Have them go on after so many steps, with these copies of variables and what model and optimizer have."""
+        """Resume after `step` steps on all servers, with these copies and the user's parameters and state."""
         self._has_new_state = True
         self._send(step=step, masters=masters)
 
     def _catch_up(self) -> None:
-        """Have them hear of what the user has loaded."""
+        """Send the servers what the user has loaded, if anything."""
         if self._updating and (self._reloaded or self._has_new_state):
             self._send()
 
@@ -236,7 +235,7 @@ class Servers:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the last words have arrived, which they have long unless a server is gone."""
+        """Wait until the last words have arrived, which takes no time unless a server is gone."""
         works, self._works = self._works, []
         for server, work in works:
             try:
@@ -249,7 +248,7 @@ class Servers:
 
 
 class FirstWorkersEngine(Engine):
-    """The engine of the first worker where ranks only serve: what it is told, they hear of."""
+    """The first worker's engine in a session with servers: it passes on to them what it is told."""
 
     def __init__(
         self,
@@ -281,14 +280,14 @@ class FirstWorkersEngine(Engine):
         super().step_called()
 
     def close(self) -> None:
-        """As of any engine. Servers hear of a training's end, but not of one that failed: they have failed with it."""
+        """Close the engine, and tell the servers that training has ended, unless it failed: then they failed too."""
         self._servers.close()
         super().close()
         self._say_end()
 
     def _say_end(self) -> None:
         if self._error is None:
-            # Whoever is gone need not be told.
+            # A server that is gone need not be told.
             with contextlib.suppress(OperationError):
                 self._servers.tell("training ends", self.iteration)
                 self._servers.wait()
@@ -298,6 +297,6 @@ class FirstWorkersEngine(Engine):
             self._servers.tell(word, self.iteration)
         except OperationError:
             if self._error is not None:
-                # That is why the connections are closed.
+                # The engine's own error is the reason why the connections are closed.
                 self._raise()
             raise

@@ -1,20 +1,21 @@
 """How workers and ranks that only serve find one another, and what the first worker tells a server during training.
 
-They meet in the store behind the workers' process group, at the door of a server's node, by sealed letters (`letters`):
+They meet in the store behind the workers' process group, at a place for the server's node, by letters that are sealed
+with a signature (`sealed_letters`):
 
-    server   free                 {"server": S, "has_values": ...}     S drawn anew each time that it is free
-    worker   S/call               {"number": N}                        N drawn for this training; "free" is cleared
-    server   S/answer             {}                                   sealed for N: so it is there, now
-    worker   S/invitation         the invitation, or {} ("come again") sealed for N
+    server   free                 {"server": S, "has_values": ...}     S is drawn each time that the server is free
+    worker   S/call               {"number": N}                        N is drawn for this training; "free" is cleared
+    server   S/answer             {}                                   sealed for N: the server is there, now
+    worker   S/invitation         the invitation, or {} ("come again"), sealed for N
 
-One place tells of a server that is free. Another server that is free too puts its own notice there once it is cleared,
-so a notice whose process is gone holds nobody up: the first worker calls the next. So servers may be started before or
-after the workers, and anew after a failure. What lies in the store and is no right letter counts as nothing.
+The place "free" holds the notice of one free server. Another free server puts its own notice there once the place is
+cleared, so the notice of a dead process blocks nothing: the first worker calls the next server. So servers may be
+started before or after the workers, and again after a failure. Anything else in the store is ignored.
 
-From then on the first worker sends *words* over the session's links: that an iteration begins (its first gradient is
-there), that its step was called (with what holds in it, if that has changed), that training ends. Between steps it may
-ask a server for what it has, or send it what to go on with, as the user saves or loads. A server has nothing else under
-way then, so these times may be as long as they like.
+From then on the first worker sends *words* over the session's links: that an iteration begins (with its first
+gradient), that its step was called (with the step's options, if they have changed), that training ends. Between steps,
+when the user saves or loads, it may ask a server for its state or send it the state to resume from. A server has
+nothing else under way then, so these exchanges may take any time.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ TEXT_TAG = STATE_TAG + 2
 CONTENT_TAG = STATE_TAG + 3
 
 SERVERS_VERDICT = "sealed/verdict"
-"""Where the first worker tells servers whether all ranks have the same."""
+"""The key under which the first worker tells servers whether all ranks agree."""
 _MESSAGE_BYTES = 2**28
 
 FOREVER = dt.timedelta(days=365)
-"""How long one waits who waits as long as the other is there."""
+"""The limit of waits that should last as long as the other side is there."""
 
 Word = Literal["training begins", "iteration begins", "step called", "tell state", "take state", "training ends"]
 _WORDS: tuple[Word, ...] = get_args(Word)
@@ -61,16 +62,16 @@ _INVITATION_SECONDS = 30.0
 """How long a server that has answered a call waits for the invitation before it is free again."""
 
 
-# What a plan asks of servers.
+# What a plan needs of servers.
 
 
 def servers_of(plan: Plan) -> tuple[int, ...]:
-    """The ranks that only serve and must be there: all of the plan's, or none where it has no work for any of them."""
+    """Return the ranks that only serve and must take part: all servers of the plan, or none if they have no work."""
     return plan.needed_servers
 
 
 def served_variables(plan: Plan, rank: int) -> tuple[str, ...]:
-    """The variables whose values a rank that only serves must have."""
+    """Return the variables of which a rank that only serves needs the values."""
     found = {
         plan.parts[plan.regions[region].part].variable.name: None
         for operation in plan.operations
@@ -82,7 +83,7 @@ def served_variables(plan: Plan, rank: int) -> tuple[str, ...]:
 
 
 def updates_at(plan: Plan, rank: int) -> bool:
-    """Whether the optimizer runs on a rank."""
+    """Whether a rank runs the optimizer."""
     return any(
         isinstance(operation, Local) and operation.kind == "update" and any(rank in group for group in operation.groups)
         for operation in plan.operations
@@ -94,8 +95,11 @@ def updates_at(plan: Plan, rank: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """What a server must know to join a session: the prefix of its keys, its own rank there, whether messages are
-    checked, where timelines go (see `parallelize`), if anywhere, and the number that was drawn for this training."""
+    """All that a server must know to join a session.
+
+    `session` is the prefix of its keys, `rank` the server's own rank, `number` the number drawn for this training.
+    `checks` tells whether messages are checked, and `trace` where timelines go (see `parallelize`), if anywhere.
+    """
 
     session: str
     rank: int
@@ -107,7 +111,7 @@ class Invitation:
 def await_invitation(
     store: Any, node: str, *, rank: int, secret: str, has_values: bool, patience: dt.timedelta
 ) -> Invitation:
-    """On a node that serves: wait until workers need it. It is that rank of its plan."""
+    """Wait, on a node that serves, until workers need it as rank `rank` of the plan; return their invitation."""
     letters = _letters(store, node, secret)
     deadline = time.monotonic() + patience.total_seconds()
     while True:
@@ -126,7 +130,7 @@ def await_invitation(
 
 
 def _await_call(letters: Letters, notice: Mapping[str, Any], deadline: float) -> str:
-    """Let the workers know that a server is free, until they call it: the number of the training that needs it."""
+    """Announce a free server until workers call it; return the number of the training that needs it."""
     letters.put(_FREE, notice)
     while True:
         call = letters.read(f"{notice['server']}/call")
@@ -143,7 +147,7 @@ def _await_call(letters: Letters, notice: Mapping[str, Any], deadline: float) ->
 
 
 def invite(store: Any, node: str, invitation: Invitation, *, secret: str, patience: dt.timedelta) -> bool:
-    """On the first worker: have the server of a node join a session. Whether it has the first values already."""
+    """Have a node's server join a session, on the first worker; return whether it has the initial values already."""
     letters = _letters(store, node, secret)
     deadline = time.monotonic() + patience.total_seconds()
     called: dict[str, bool] = {}
@@ -179,13 +183,13 @@ def _no_server(letters: Letters, node: str, secret: str, seconds: float) -> str:
 
 
 def _server_in(notice: Mapping[str, Any] | None) -> str | None:
-    """The server that a notice tells of."""
+    """Return the server that a notice names, or None if it names none."""
     server = None if notice is None else notice.get("server")
     return server if isinstance(server, str) and _NUMBER.fullmatch(server) else None
 
 
 def _invitation_of(content: Mapping[str, Any], *, rank: int, number: str) -> Invitation | None:
-    """The invitation, if it has the fields of one, is for this rank and is about this training; else None."""
+    """Return the invitation if it is complete and meant for this rank and this training, else None."""
     types: dict[str, tuple[type, ...]] = {
         "session": (str,),
         "rank": (int,),
@@ -210,7 +214,7 @@ def _letters(store: Any, node: str, secret: str) -> Letters:
 
 
 def _door(store: Any, node: str, secret: str = "") -> Any:
-    """A node's place in a store; with a secret one whose name an outsider cannot guess (though it may list all)."""
+    """Return a node's place in a store. With a secret, outsiders cannot guess its name (but may list all names)."""
     name = sign(secret, "door", node)[:32] if secret else node
     return dist.PrefixStore(f"autosync/servers/{name}", store)  # type: ignore[attr-defined]
 
@@ -219,7 +223,7 @@ def _door(store: Any, node: str, secret: str = "") -> Any:
 
 
 def say(links: Links, server: int, word: Word, text: str = "") -> list[Any]:
-    """Tell a server something; works to wait for, each once."""
+    """Send a server a word; return the works to wait for, each exactly once."""
     body = text.encode()
     works = [links.send(torch.tensor([_WORDS.index(word), len(body)]), server, WORD_TAG)]
     if body:
@@ -228,9 +232,9 @@ def say(links: Links, server: int, word: Word, text: str = "") -> list[Any]:
 
 
 def hear(links: Links, *, patience: dt.timedelta) -> tuple[Word, str]:
-    """On a server: the first worker's next word, however long it takes."""
+    """Return the first worker's next word and its text, on a server, however long it takes."""
     header = torch.zeros(2, dtype=torch.int64)
-    # A connection that closes ends this at once, whatever the limit.
+    # A connection that closes ends this wait at once, whatever the limit.
     links.receive(header, 0, WORD_TAG).wait(patience)
     index, size = header.tolist()
     if not (0 <= index < len(_WORDS) and 0 <= size <= _MAX_TEXT_BYTES):
@@ -243,7 +247,7 @@ def hear(links: Links, *, patience: dt.timedelta) -> tuple[Word, str]:
 
 @torch.no_grad()
 def send_values(parameters: Mapping[str, torch.Tensor], names: tuple[str, ...], links: Links, server: int) -> None:
-    """On the first worker: the values of variables, for a server that has none."""
+    """Send the values of variables, on the first worker, to a server that has none."""
     for name in names:
         flat = parameters[name].detach().contiguous().reshape(-1).view(torch.uint8).cpu()
         if len(flat):
@@ -252,7 +256,7 @@ def send_values(parameters: Mapping[str, torch.Tensor], names: tuple[str, ...], 
 
 @torch.no_grad()
 def receive_values(parameters: Mapping[str, torch.Tensor], names: tuple[str, ...], links: Links) -> None:
-    """On a server: the values of variables, into tensors that are contiguous."""
+    """Receive the values of variables into contiguous tensors, on a server."""
     for name in names:
         flat = parameters[name].view(-1).view(torch.uint8)
         if len(flat):
@@ -260,7 +264,7 @@ def receive_values(parameters: Mapping[str, torch.Tensor], names: tuple[str, ...
 
 
 def send_content(content: bytes, links: Links, peer: int) -> None:
-    """Bytes of any length, to the first worker or to a server."""
+    """Send bytes of any length to the first worker or to a server."""
     finish(links.send(torch.tensor([len(content)]), peer, CONTENT_TAG), links, "to", peer)
     for begin in range(0, len(content), _MESSAGE_BYTES):
         message = bytearray(content[begin : begin + _MESSAGE_BYTES])
@@ -268,7 +272,7 @@ def send_content(content: bytes, links: Links, peer: int) -> None:
 
 
 def receive_content(links: Links, peer: int) -> bytes:
-    """What `send_content` sends."""
+    """Receive the bytes that `send_content` sends."""
     size = torch.zeros(1, dtype=torch.int64)
     finish(links.receive(size, peer, CONTENT_TAG), links, "from", peer)
     content = torch.empty(int(size), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Where a rank that only serves finds the workers: the store that their process group was made with."""
+"""Finds the store of the workers' process group for a rank that only serves."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autosync.errors import InputError, OperationError
 from autosync.runtime.wire.links import said
 
 START_SECONDS = 1800.0
-"""How long workers may take to be there: as long as torch's process groups wait."""
+"""How long a server waits for the workers: as long as torch's process groups wait."""
 
 _RULE = "env://, tcp://HOST:PORT or file:///PATH"
 
 
 def resolve(url: str) -> str:
-    """The place that a rendezvous means, with what the environment says filled in: tcp://HOST:PORT or file:///PATH."""
+    """Return the address of a rendezvous, completed from the environment: tcp://HOST:PORT or file:///PATH."""
     parts = urlsplit(url)
     if parts.scheme == "env":
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
@@ -40,10 +40,10 @@ def resolve(url: str) -> str:
 
 
 def open_store(place: str, *, patience_seconds: float = START_SECONDS) -> Any:
-    """The store of a resolved place, once it is there."""
+    """Wait for the store at a resolved address, and return it."""
     parts = urlsplit(place)
     if parts.scheme == "file":
-        # How many processes use it nobody knows here: whoever made it removes it.
+        # The number of processes that use the file is not known here; the process that made it removes it.
         return dist.FileStore(parts.path, -1)  # type: ignore[attr-defined]
     timeout = dt.timedelta(seconds=patience_seconds)
     host, port = parts.hostname, _port(place)

@@ -1,7 +1,7 @@
 """A rank that only serves: executes its share of a plan without a model.
 
-It has tensors of its own for the variables that it serves, and an optimizer from what the first worker tells of the
-user's, as data. When an iteration begins and when its step is called it hears from the first worker (`invitations`).
+It has its own tensors for the variables that it serves, and an optimizer made from data about the user's, which the
+first worker sends. The first worker also tells it when an iteration begins and when its step is called (`invitations`).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _LOG = logging.getLogger(__name__)
 class Server:
     """Serves one training after another for one node of a bundle's cluster.
 
-    `parameters`, by name, are what training starts from where workers and servers have the same values already; without
-    them the first worker sends them. Nothing waits longer than `timeout_seconds` for another rank within a step;
-    between steps and trainings it waits as long as it takes.
+    `parameters`, by name, are the initial values, if workers and servers have the same already; otherwise the first
+    worker sends them. Within a step, no wait for another rank is longer than `timeout_seconds`; between steps and
+    trainings the server waits without limit.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Server:
         self._rank = next(one.index for one in bundle.cluster.ranks if bundle.cluster.nodes[one.node].name == node)
         self._secret = shared_secret()
         self.num_steps = 0
-        """Steps that are done, of all trainings together."""
+        """The number of steps done, in all trainings together."""
 
     @property
     def is_for_known_workers(self) -> bool:
-        """Whether it serves only workers that know the secret."""
+        """Whether the server serves only workers that know the secret."""
         return bool(self._secret)
 
     def await_workers(self, store: Any, *, patience: dt.timedelta = FOREVER) -> Invitation:
-        """Wait until workers need this node: `store` is the one behind their process group. RuntimeError if it goes."""
+        """Wait until workers need this node. `store` belongs to their process group; RuntimeError if it disappears."""
         return await_invitation(
             store,
             self._node,
@@ -93,7 +93,7 @@ class Server:
         )
 
     def train(self, store: Any, invitation: Invitation, *, begun: Callable[[], None] | None = None) -> None:
-        """Serve one training from its beginning to its end; `begun` is called in between, with all connected."""
+        """Serve one training from its beginning to its end; call `begun` when all connections are made."""
         timeout = dt.timedelta(seconds=self._timeout_seconds)
         session = dist.PrefixStore(invitation.session + "/", store)  # type: ignore[attr-defined]
         letters = Letters(session, self._secret, "session", invitation.session, invitation.number)
@@ -131,7 +131,7 @@ class Server:
         try:
             self._follow(engine, execution, parameters, links, trace)
         finally:
-            # Nobody comes any more whom lanes could wait for.
+            # No further message will come, so end the waits of lanes.
             links.abort()
             try:
                 engine.close()
@@ -141,7 +141,7 @@ class Server:
                     trace.close()
 
     def _trace_path(self, invitation: Invitation) -> Path | None:
-        """Where the workers want a timeline. They do not choose where this process writes unless they are known."""
+        """Return the path of the timeline that workers want; only workers that know the secret may choose it."""
         if invitation.trace is not None and not self._secret:
             _LOG.warning("no timeline is written: the workers ask for one, and there is no secret to know them by")
             return None
@@ -164,7 +164,7 @@ class Server:
         links: Links,
         trace: Trace | None,
     ) -> None:
-        """Go through iterations as the first worker does, until it says that training ends."""
+        """Follow the first worker through iterations until it ends training."""
         optimizer = execution.optimizer
         step = Step(() if optimizer is None else optimizer.groups, UNSCALED)
         is_open = False
@@ -190,7 +190,7 @@ class Server:
             if optimizer is not None:
                 optimizer.options.put(engine.iteration, step.groups, step.scale)
             engine.step_called()
-            # Workers' next gradients are taken no earlier.
+            # The workers' next gradients are not taken before this.
             engine.wait_due()
             if trace is not None:
                 trace.write()
@@ -200,7 +200,7 @@ class Server:
 
 class _ServersEngine(Engine):
     def check(self) -> None:
-        """Raise what went wrong in any of the engine's threads: that is why they closed the connections."""
+        """Raise the error of a failed engine thread, which is the reason why the connections were closed."""
         if self._error is not None:
             self._raise()
 
@@ -223,13 +223,13 @@ def serve(
     timeout_seconds: float = 300.0,
     patience: dt.timedelta = FOREVER,
 ) -> None:
-    """Serve one training for one node of a bundle's cluster; see `Server`."""
+    """Serve one training for one node of a bundle's cluster: see `Server`."""
     server = Server(bundle, node=node, parameters=parameters, timeout_seconds=timeout_seconds)
     server.train(store, server.await_workers(store, patience=patience))
 
 
 def serve_all(server: Server, store: Any, *, once: bool, told: Callable[[str], None]) -> None:
-    """Serve one training after another until the store is gone. `told` gets a line at each turn."""
+    """Serve one training after another until the store is gone; call `told` with a line about each event."""
     while True:
         try:
             invitation = server.await_workers(store)
@@ -248,7 +248,7 @@ def serve_all(server: Server, store: Any, *, once: bool, told: Callable[[str], N
         except OperationError as error:
             if once or begun or server.is_for_known_workers:
                 raise
-            # Anybody may have called for it.
+            # Without a secret, anybody may have called the server.
             told(f"a training did not come about: {error}; waiting for the next")
             continue
         told(f"training has ended after {server.num_steps - before} steps")
@@ -257,7 +257,7 @@ def serve_all(server: Server, store: Any, *, once: bool, told: Callable[[str], N
 
 
 def check_node(bundle: Bundle, plan: Plan, node: str) -> None:
-    """Refuse a node that has nothing to serve under a bundle."""
+    """Refuse a node that is no server, or a plan without work for servers."""
     servers = [one.name for one in bundle.cluster.nodes if one.role == "server"]
     if node not in servers:
         rule = f"the nodes that only serve in the bundle's cluster: {', '.join(servers) or 'none'}"

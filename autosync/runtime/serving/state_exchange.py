@@ -1,4 +1,4 @@
-"""A rank that only serves, between two steps: it tells what it has, and takes what it is to go on with."""
+"""Exchanges state between a rank that only serves and the first worker, between two steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autosync.runtime.wire.links import Links
 
 
 def tell_state(engine: Engine, execution: Execution, links: Links) -> None:
-    """Send the first worker all that is here of the optimizer's state and of a stale server's copies."""
+    """Send the first worker this rank's optimizer states and its own copies of parameters."""
     engine.wait_done()
     state = RankState(elements=list(execution.kept(engine.iteration + 1)))
     for place, _, piece in execution.states():
@@ -29,7 +29,7 @@ def tell_state(engine: Engine, execution: Execution, links: Links) -> None:
 def take_state(
     text: str, engine: Engine, execution: Execution, links: Links, *, parameters: Mapping[str, torch.Tensor]
 ) -> None:
-    """Go on with what the first worker sends; `text` says of what step it is, if it is of another than it was."""
+    """Take the state that the first worker sends and continue from it; `text` gives the step, if that changes."""
     order = json.loads(text)
     collected = Collected([Sent(safetensors.torch.load(receive_content(links, 0)))])
     engine.wait_done()

@@ -1,4 +1,4 @@
-"""What must agree before training starts: model and optimizer with the bundle, and the ranks with one another."""
+"""Checks before training starts: model and optimizer must fit the bundle, and all ranks must agree."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from autosync.specs.profile.optimizer_trial import try_out
 from autosync.strategy.bundle import Bundle
 
 SAME = "same"
-"""The verdict on ranks that may train together."""
+"""The verdict that ranks may train together."""
 VERDICT = "verdict"
 REFUSAL = "refusal"
-"""Among a rank's facts: why it does not take part."""
+"""The key, among a rank's facts, of its reason not to take part."""
 MARGIN = dt.timedelta(seconds=10)
-"""So much longer others wait for rank 0's verdict than rank 0 waits for the last of them."""
+"""How much longer other ranks wait for rank 0's verdict than rank 0 waits for the last of them."""
 STATE_TAG = 2**29
-"""The tag of the first values' way round: no operation of a plan has such a number."""
+"""The tag of the messages that distribute the initial values; no operation of a plan has this number."""
 
 
 def parameters_of(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn.Parameter]:
-    """The bundle's variables among the model's parameters; the first difference is refused."""
+    """Return the model's parameters for the bundle's variables; raise an error at the first difference."""
     if not takes_hooks(model):
         raise OperationError(
             "the model itself is a scripted module, on which torch puts no hooks (script the modules within it, or "
@@ -73,12 +73,12 @@ def _differences(found: dict[str, torch.nn.Parameter], model: ModelSpec) -> Iter
 
 
 def unsynchronised(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn.Parameter]:
-    """The parameters that got no gradient when the model was profiled, and so must get none now."""
+    """Return the parameters that got no gradient when the model was profiled, and so must get none now."""
     names = {one.name for one in bundle.model.untrained if one.reason == "unused"}
     return {
         name: found
         for name, found in model.named_parameters()
-        # Older files call unused what has no elements.
+        # Older files call variables without elements unused.
         if name in names and found.requires_grad and found.numel()
     }
 
@@ -86,7 +86,7 @@ def unsynchronised(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn
 def check_optimizers(
     optimizer: torch.optim.Optimizer, model: ModelSpec, plan: Plan, parameters: Mapping[str, torch.nn.Parameter]
 ) -> None:
-    """Where the engine updates: refuse other optimizers than the bundle's, and such as it cannot do the work of."""
+    """Where the engine updates, refuse optimizers that differ from the bundle's or that the engine cannot replace."""
     engines = engine_updates(plan).variables
     if not engines:
         return
@@ -121,7 +121,7 @@ def _check_optimizer(
 
 
 def facts_of_rank(bundle: Bundle) -> Mapping[str, str]:
-    """What all ranks must have the same of."""
+    """Return the facts that must be the same on all ranks."""
     return {
         "strategy": bundle.strategy_id,
         "model": bundle.model.fingerprint(),
@@ -132,14 +132,14 @@ def facts_of_rank(bundle: Bundle) -> Mapping[str, str]:
 
 
 def layouts_of(parameters: Mapping[str, torch.nn.Parameter]) -> Mapping[str, str]:
-    """How parameters lie in memory: torch's reducer sums gradients as they lie, so all ranks must have the same."""
+    """Return the strides of parameters; all ranks need the same, because torch's reducer sums gradients as they lie."""
     others = {name: parameter.stride() for name, parameter in parameters.items() if not parameter.is_contiguous()}
     return {"strides of parameters": json.dumps(others) if others else "those of contiguous tensors"}
 
 
 @contextlib.contextmanager
 def refusal_told(store: Any, *, rank: int) -> Iterator[None]:
-    """What a rank refuses by itself all others hear in `agree`, so that nobody waits for it in vain."""
+    """Pass on an error of this rank to all others, which raise it in `agree` and do not wait in vain."""
     try:
         yield
     except AutosyncError as error:
@@ -152,9 +152,10 @@ def refusal_told(store: Any, *, rank: int) -> Iterator[None]:
 
 
 def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str], patience: dt.timedelta) -> None:
-    """Refuse workers whose facts differ from rank 0's, and say which rank and which fact, on all of them alike.
+    """Refuse workers whose facts differ from rank 0's; on all ranks, the error names the rank and the fact.
 
-    Before any connection is made: ranks with different plans would wait for one another in vain. Rank 0 compares.
+    Call it before any connection is made: ranks with different plans would wait for one another in vain. Rank 0
+    compares.
     """
     state_facts(store, rank=rank, facts=facts)
     if rank == 0:
@@ -166,12 +167,12 @@ def agree(store: Any, *, rank: int, num_ranks: int, facts: Mapping[str, str], pa
 
 
 def state_facts(store: Any, *, rank: int, facts: Mapping[str, str]) -> None:
-    """Lay down a rank's facts for rank 0 to compare."""
+    """Publish a rank's facts for rank 0 to compare."""
     store.set(_facts_key(rank), jsonio.canonical_json(dict(facts)))
 
 
 def verdict_on(store: Any, names: Mapping[int, str], facts: Mapping[str, str], *, patience: dt.timedelta) -> str:
-    """What there is to say of ranks (`names` are theirs in words): who is missing, who refuses, whose facts differ."""
+    """Return the verdict: the first rank that is missing, refuses or differs. `names` are the ranks in words."""
     end = time.monotonic() + patience.total_seconds()
     for rank, name in names.items():
         left = dt.timedelta(seconds=max(end - time.monotonic(), 1.0))
@@ -189,7 +190,7 @@ def verdict_on(store: Any, names: Mapping[int, str], facts: Mapping[str, str], *
 
 
 def hear_verdict(store: Any, key: str, *, patience: dt.timedelta) -> None:
-    """Raise rank 0's verdict unless it found no difference."""
+    """Wait for rank 0's verdict, and raise it unless it found no difference."""
     _await(store, key, patience, whom="rank 0")
     verdict = store.get(key).decode()
     if verdict != SAME:
@@ -209,7 +210,7 @@ def _await(store: Any, key: str, patience: dt.timedelta, *, whom: str) -> None:
 
 @torch.no_grad()
 def send_state(model: torch.nn.Module, links: Links, *, num_workers: int) -> None:
-    """Every worker takes rank 0's parameters and buffers, whatever their types and layouts, as bytes."""
+    """Copy rank 0's parameters and buffers to every worker as bytes, whatever their types and layouts are."""
     moves = expand("broadcast", "tree", num_workers)
     exchange = Exchange(links, Flow())
     for tensor in (*model.parameters(), *model.buffers()):
@@ -221,7 +222,7 @@ def send_state(model: torch.nn.Module, links: Links, *, num_workers: int) -> Non
 
 
 def refuse_gradient(name: str) -> Any:
-    """A hook for a parameter that no rank synchronises."""
+    """Return a hook that refuses a gradient of a parameter that no rank synchronises."""
 
     def refuse(_: torch.Tensor) -> None:
         raise OperationError(f"{name} got a gradient, which the bundle does not synchronise: it got none when profiled")

@@ -1,4 +1,4 @@
-"""The backward pass of one model: which gradients are synchronised, and what is refused."""
+"""Follows the backward passes of one model: decides which gradients are synchronised, and what is refused."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class BackwardSync:
         self._unchanged = unchanged
         self._compute = compute
         self._has_failed = False
-        # Whether forward passes since the last backward pass are to be synchronised; None if there was none.
+        # Whether forward passes since the last backward pass ask for synchronisation; None if there was none.
         self._forward_syncs: bool | None = None
         self._arrivals = Arrivals(variables.parameters, came=self._gradient_came, is_whole=gradients.take)
         self._passes = Passes(begins=self._pass_begins, ends=self._pass_ends, fails=self._pass_fails)
 
     def close(self) -> None:
-        """Hear of no more passes and gradients."""
+        """Stop following passes and gradients."""
         self._passes.close()
         self._arrivals.close()
 
     def forward_ended(self, *_: Any) -> None:
-        """As under DDP a backward pass is synchronised if a forward pass of the model before it was to be."""
+        """Note whether to synchronise the next backward pass: as under DDP, if any forward pass before it says so."""
         if torch.is_grad_enabled():
             self._passes.train_here()
             self._forward_syncs = self.syncs or bool(self._forward_syncs)
@@ -73,7 +73,7 @@ class BackwardSync:
             step.are_thrown_away = step.is_synchronised and bool(self._engine_updates) and self._seals.are_gone()
 
     def _gradient_came(self, name: str) -> bool:
-        """A gradient has come, which may not be whole. Whether it is to be synchronised."""
+        """Handle a gradient that may still be incomplete; return whether it is to be synchronised."""
         if not (self.syncs if self._forward_syncs is None else self._forward_syncs):
             self._passes.gradient_came()
             self._seals.refuse_lifted()
@@ -103,7 +103,7 @@ class BackwardSync:
         self._step.prepare()
 
     def _begin_anew(self, name: str) -> None:
-        """Gradients come where those before were not used for a step: refused, unless the script threw these away."""
+        """Refuse gradients that come before a step has used the last ones, unless the script dropped those."""
         self._step.turns.refuse_backward()
         if not self._step.are_thrown_away:
             raise OperationError(
@@ -113,13 +113,13 @@ class BackwardSync:
         self._step.skip()
 
     def _pass_fails(self, _: BaseException) -> None:
-        # Of what is on its way nothing can be taken back.
+        # Gradients that are on their way cannot be taken back.
         self._has_failed = self._has_failed or (self.are_coming and not self._seals.are_spoilt)
         self._forward_syncs = None
         self.are_coming = False
         self._seals.restore()
 
-    def _pass_ends(self, is_ours: bool) -> None:  # noqa: FBT001 - what a pass says of itself
+    def _pass_ends(self, is_ours: bool) -> None:  # noqa: FBT001 - a callback with one argument
         if is_ours:
             self._forward_syncs = None
         if not is_ours or not self.are_coming:
@@ -134,13 +134,13 @@ class BackwardSync:
         self._synchronise(self._arrivals.end())
 
     def synchronise_nothing(self) -> None:
-        """A step without a backward pass on this rank: take part in what other ranks synchronise, and add nothing."""
+        """Take part in a step without a backward pass on this rank: synchronise with others, contribute nothing."""
         self._arrivals.begin()
         self._prepare()
         self._synchronise(self._names)
 
     def _synchronise(self, missing: list[str]) -> None:
-        """Backward has brought what it brings, and no gradients for what is `missing`."""
+        """Finish a synchronised pass, after backward, which brought no gradients for the variables in `missing`."""
         if missing:
             self._unchanged.check()
         self._gradients.take_missing(missing)

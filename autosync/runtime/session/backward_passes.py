@@ -1,10 +1,10 @@
-"""Backward passes: when one begins and when it has really ended.
+"""Backward passes: tells when one begins and when it has really ended.
 
-torch has hooks for gradients, and none for a pass as a whole. What it has is one object that every `backward()` calls,
-`Variable._execution_engine`. While sessions are open, an engine of ours stands in its place: it tells them of each
-pass, and torch's engine does the work. A reentrant checkpoint runs backward passes within a backward pass; torch gives
-every pass a number, so a call within another pass is told from an outermost one, whatever the model returns and
-whether the model itself was called.
+torch has hooks for gradients, but none for a whole pass. However, every `backward()` calls one object,
+`Variable._execution_engine`. While sessions are open, an engine of ours replaces it: it tells the sessions about each
+pass, and torch's engine does the work. A reentrant checkpoint runs backward passes within a backward pass. torch gives
+every pass a number, which tells a call within another pass from an outermost one, whatever the model returns and
+whether or not the model itself was called.
 """
 
 from __future__ import annotations
@@ -22,56 +22,57 @@ _Variable: Any = torch.autograd.Variable
 
 
 Fails = Callable[[BaseException], OperationError | None]
-"""Hears of the error with which a pass ended, and may have a better one."""
+"""Gets the error with which a pass ended, and may return a better one."""
 
 
 class Passes:
-    """Tells one model's session of outermost backward passes that accumulate gradients.
+    """Tells one model's session about outermost backward passes that accumulate gradients.
 
-    `begins` is called before any such pass of the thread that trains the model, whichever model it is of, and `ends`
-    after it. That thread is the one that has made this, or has last called `train_here`. A pass is this model's from
-    the first `gradient_came` on: then `is_ours` is given to `ends`. After an error `fails` is called instead.
+    `begins` is called before every such pass of the thread that trains the model, whichever model the pass is for, and
+    `ends` after it. That thread is the one that made this object, or the last one that called `train_here`. A pass is
+    this model's from its first `gradient_came` on; `ends` is told whether it is. After an error, `fails` is called
+    instead of `ends`.
     """
 
     def __init__(self, *, begins: Callable[[], None], ends: Callable[[bool], None], fails: Fails) -> None:
         self._begins = begins
         self._ends = ends
         self._fails = fails
-        # The threads that are in a pass, in the order in which they came to it.
+        # The threads that are in a pass, in the order in which they began it.
         self._under_way: dict[int, None] = {}
         self._whose: int | None = None
         self.thread = threading.get_ident()
         _open(self)
 
     def close(self) -> None:
-        """Hear of no more passes."""
+        """Stop following passes."""
         _close(self)
 
     def train_here(self) -> None:
-        """The calling thread trains the model: backward passes of others are of other models."""
+        """Note that the calling thread trains the model, so that passes of other threads are for other models."""
         self.thread = threading.get_ident()
 
     def gradient_came(self) -> None:
-        """A gradient came in the pass that is under way, or in one within it."""
+        """Note that a gradient came in the pass under way, or in one within it."""
         if self._whose is not None:
             return
         thread = threading.get_ident()
         if not self._under_way:
-            # Another thread has begun it, or compiled code, which calls torch's engine by itself.
+            # Another thread has begun the pass, or compiled code has, which calls torch's engine directly.
             self.begin(thread)
-            # Torch's reducer finishes in such a callback too, which may be queued after this one: so at the end a
-            # second one is queued, which comes after all of them.
+            # torch's reducer finishes in such a callback too, which may be queued after this one. So this one queues a
+            # second one at the end, which comes after all others.
             _queue(lambda: _queue(lambda: self.end(thread)))
-        # On a GPU gradients come in threads of the device's.
+        # On a GPU, gradients come in the device's own threads.
         self._whose = thread if thread in self._under_way else next(reversed(self._under_way))
 
     def begin(self, thread: int) -> None:
-        """A thread begins a pass."""
+        """Note that a thread begins a pass."""
         self._under_way[thread] = None
         self._begins()
 
     def end(self, thread: int, error: BaseException | None = None) -> OperationError | None:
-        """The thread's pass has ended, or has raised an error; what says better what is wrong, if something does."""
+        """Note the end of a thread's pass, or its error; return an error that explains more, if there is one."""
         self._under_way.pop(thread, None)
         is_ours = self._whose == thread
         if is_ours:
@@ -83,12 +84,12 @@ class Passes:
 
 
 def _queue(callback: Callable[[], object]) -> None:
-    """Have the pass that is under way call this at its end: DDP's own way to hear of it."""
+    """Have the pass under way make this call at its end, as DDP does."""
     _Variable._execution_engine.queue_callback(callback)  # noqa: SLF001 - torch has no other way
 
 
 class _TellingEngine(_EngineBase):  # type: ignore[misc]
-    """torch's engine, which tells all that are open of outermost passes."""
+    """torch's engine, which also tells all open sessions about outermost passes."""
 
     def run_backward(self, *arguments: Any, **options: Any) -> Any:
         is_within = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch has no other way to ask
@@ -111,7 +112,7 @@ class _TellingEngine(_EngineBase):  # type: ignore[misc]
 
 
 def accumulate_quietly(parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-    """Have autograd accumulate gradients of leaves. No session hears of a pass, and no hook of the script's runs."""
+    """Have autograd accumulate gradients of leaves, unnoticed by sessions and without running the script's hooks."""
     found: list[Any] = []
     for one in parameters:
         hooks_of: Any = one

@@ -1,12 +1,12 @@
-"""What a task declares to be done with all gradients before their update, where no rank may hold the whole of them.
+"""Clipping and loss scaling, as a task declares them, where no rank may hold all gradients.
 
-Clipping and loss scaling need one number of all gradients on all ranks: the sum of their squares, which is finite if
-they are. The plan works it out. The script's `clip_grad_norm_` and `GradScaler` are torch's own and go on as ever: what
-they ask of sealed gradients is answered with that number, and what they would do to them is noted here, for the engine
-to do it in its updates.
+Both need one number of all gradients on all ranks: the sum of their squares, which is finite if all of them are. The
+plan computes it. The script calls torch's own `clip_grad_norm_` and `GradScaler` as always: what they ask of sealed
+gradients is answered with that number, and what they would do to the gradients is noted here, and done by the engine in
+its updates.
 
-A step that a scaler leaves out, for gradients have overflowed, takes place in the engine and changes nothing: other
-ranks are in it too, and transfers that bring parameters home are part of every iteration.
+A step that a scaler skips because gradients have overflowed still takes place in the engine, and changes nothing: other
+ranks take part in it too, and transfers that bring parameters are part of every iteration.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from autosync.errors import OperationError
 from autosync.runtime.local.operations import clip_coefficient
 from autosync.runtime.local.optimizer_facts import StepScale
 
-# What the script's coefficient and the engine's may differ by: less than this are roundings of bfloat16.
+# The relative difference that is allowed between the script's coefficient and the engine's. It is more than bfloat16's
+# rounding.
 _TOLERANCE = 0.02
 
 
 class Declared:
-    """What a script asks of one model's sealed gradients, step by step.
+    """Follows what a script does to one model's sealed gradients, step by step.
 
-    `clip_norm` and `scales` are the task's; `sum_of_squares` waits for the plan's number, and `skip` makes the step
+    `clip_norm` and `scales` are the task's. `sum_of_squares` waits for the plan's number, and `skip` makes the step
     without an update.
     """
 
@@ -49,13 +50,14 @@ class Declared:
         self._is_open = False
         self._sum: float | None = None
         self._inverse = 1.0
-        # What the script has multiplied gradients by, once it has; and what before it last asked for their norm.
+        # The factor of the script's clipping, once it has clipped; and the factor of clipping before its last call for
+        # the norm.
         self._coefficient: float | None = None
         self._clipped = 1.0
         self._has_overflowed = False
 
     def begin(self) -> None:
-        """The gradients of a step are there."""
+        """Start with the new gradients of a step."""
         self._is_open = True
         self._sum = None
         self._inverse = 1.0
@@ -64,14 +66,14 @@ class Declared:
         self._has_overflowed = False
 
     def end(self, *, is_skipped: bool = False) -> StepScale:
-        """The step is called, or left out: what it is to be made with."""
-        # Where the optimizer's own kernels undo the scale, torch gives it to the optimizer for the call.
+        """Return how the step, which was called or skipped, treats its gradients."""
+        # torch gives the scale to an optimizer whose own kernels undo it, for the call of its step.
         scale = getattr(self._optimizer, "grad_scale", None)
         if scale is not None:
             self._unscale_by(scale.double().reciprocal().float())
         self._is_open = False
         if not self._has_overflowed:
-            # Where a step is left out, the script may still clip: nothing comes of it.
+            # Otherwise the step is skipped, but the script may still clip, without effect, and needs the sum.
             self._sum = None
         return StepScale(
             inverse=self._inverse,
@@ -79,10 +81,10 @@ class Declared:
             clips=self._coefficient is not None,
         )
 
-    # What is asked.
+    # Called for the script's functions.
 
     def norm(self) -> float:
-        """The norm of all gradients; of unscaled ones when they were unscaled, of clipped ones when they were."""
+        """Return the norm of all gradients, as unscaled and clipped as the script has made them by now."""
         if self._coefficient is not None:
             self._clipped = self._coefficient
         return self._norm()
@@ -91,7 +93,7 @@ class Declared:
         return math.sqrt(self._sum_of_all()) * self._inverse * self._clipped
 
     def clip(self, coefficient: float) -> None:
-        """The script multiplies gradients by a coefficient, as the engine does by the norm that was declared."""
+        """Note that the script multiplies gradients by a coefficient; refuse any but that of the declared clipping."""
         assert self._clip_norm is not None, "asked only where the task clips"
         expected = clip_coefficient(self._norm() ** 2, self._clip_norm)
         if math.isfinite(expected) and not math.isclose(coefficient, expected, rel_tol=_TOLERANCE):
@@ -103,9 +105,9 @@ class Declared:
             self._coefficient = expected
 
     def unscale(self, found_inf: torch.Tensor, inverse_scale: torch.Tensor) -> None:
-        """What a scaler does: multiply gradients by the inverse of the scale, and say whether one was not finite.
+        """Do a scaler's work: multiply gradients by the inverse of the scale, and report whether one was not finite.
 
-        It comes once for each type of gradients.
+        A scaler calls it once for each type of gradients.
         """
         if self._is_open:
             self._has_overflowed = not math.isfinite(self._sum_of_all())
@@ -113,7 +115,7 @@ class Declared:
         if not self._has_overflowed:
             return
         found_inf.fill_(1.0)
-        # An optimizer that undoes the scale by itself is called whatever was found.
+        # The step of an optimizer that undoes the scale by itself is called in any case.
         if self._is_open and not getattr(self._optimizer, "_step_supports_amp_scaling", False):
             self._skip()
 

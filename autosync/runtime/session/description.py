@@ -1,4 +1,4 @@
-"""What trains a model, in words."""
+"""Describes what trains a model, in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autosync.runtime.session.model_buffers import Buffers
 
 
 def described(plan: Plan, by: str, notes: Sequence[str], buffers: Buffers | None) -> str:
-    """A plan, what carries it out, and what else there is to know, one line for each."""
+    """Describe a plan, what carries it out, and further notes, one line for each."""
     transfers = [one for one in plan.operations if isinstance(one, Transfer)]
     servers = len(plan.ranks) - plan.num_workers
     kinds = dict.fromkeys(f"{one.collective} ({one.algorithm})" for one in transfers)

@@ -1,7 +1,7 @@
 """The engine's step: what must be over before its gradients are taken, its call, and its end.
 
-A step is made once for all of a model's optimizers: when each of them has stepped, or when the script has left a step
-out. What the script does to parameters and optimizers meanwhile is watched by the objects that this one holds.
+One step is made for all of a model's optimizers: when each of them has stepped, or when the script has skipped a step.
+The objects within watch what the script does to parameters and optimizers meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autosync.strategy.bundle import Bundle
 class EngineStep:
     """The steps of one model's engine.
 
-    `is_synchronised` is true from the end of a synchronised backward pass to the end of its step. Where
+    `is_synchronised` is true from the end of a synchronised backward pass to the end of its step. If
     `ends_with_backward`, the engine's step is over when backward returns, and the user's optimizer does the rest.
     """
 
@@ -49,7 +49,7 @@ class EngineStep:
         self._engine = engine
         self._norms = norm_operations(plan)
         self._overlaps_forward = plan.overlap == "forward"
-        # Servers that update hear of what the script may have changed since the last step.
+        # Servers that update must know what the script may have changed since the last step.
         self._servers = servers if servers is not None and servers.update else None
         self._touched: set[str] = set()
         self._shared: frozenset[int] = frozenset()
@@ -73,7 +73,7 @@ class EngineStep:
         self.pending = self._make_pending(model)
 
     def _make_pending(self, model: torch.nn.Module) -> Awaited | None:
-        """What watches parameters between the step and their next use, where somebody has to hear of it."""
+        """Make the object that watches parameters between the step and their next use, where that is needed."""
         if not self._overlaps_forward and self._servers is None:
             return None
         names = list(self._variables.parameters)
@@ -92,24 +92,24 @@ class EngineStep:
     # Before a step.
 
     def drain(self) -> None:
-        """Wait for all updates that are under way: from here on parameters are those of the last step.
+        """Wait for all updates under way: from then on parameters have the values of the last step.
 
-        Under staleness: those that the next step is to use.
+        With staleness, they have the values that the next step uses.
         """
         self._engine.wait_done(iterations_back=1)
 
     def follow_reloaded(self) -> None:
-        """Have the engine go on from parameters that the script has loaded."""
+        """Have the engine continue from parameters that the script has loaded."""
         if self.reloaded:
             self.drain()
             self._execution.follow_parameters(self.reloaded, self._engine.iteration)
             self.reloaded.clear()
 
     def prepare(self) -> None:
-        """Before the first gradient is taken: wait for what still reads the last gradients, and follow the script."""
+        """Before the first gradient, wait for operations that read the last ones, and follow the script's changes."""
         self.follow_reloaded()
         self.guard.backward_begins()
-        # What earlier iterations still read must not be overwritten.
+        # Buffers that earlier iterations still read must not be overwritten.
         self._engine.wait_due(iterations_back=1)
         if self.pending is not None:
             self.pending.settle()
@@ -118,7 +118,7 @@ class EngineStep:
             self._touched.clear()
 
     def gradients_are_there(self) -> None:
-        """Backward has returned, and its gradients are synchronised or on their way."""
+        """Note that backward has returned; its gradients are synchronised or on their way."""
         self.seals.seal()
         self.declared.begin()
         self.is_synchronised = True
@@ -126,7 +126,7 @@ class EngineStep:
     # The step.
 
     def call(self, *, is_skipped: bool = False) -> None:
-        """All optimizers have stepped: from here on the engine updates, unless the step `is_skipped`."""
+        """Start the engine's step when all optimizers have stepped; it updates unless `is_skipped`."""
         self.guard.step_begins()
         if self.pending is not None:
             self._shared = self.pending.shared()
@@ -134,12 +134,12 @@ class EngineStep:
         if self._execution.optimizer is not None:
             self._execution.optimizer.note(self._engine.iteration, scale, self.turns.options())
         if not scale.is_skipped:
-            # A graph that was made before refuses to go backward with parameters that have changed, as ever.
+            # As always, a graph from before the step then refuses to go backward with changed parameters.
             torch.autograd.graph.increment_version(self._variables.engine.values())
         self._engine.step_called()
 
     def end(self) -> None:
-        """The optimizers' steps are over: open the next iteration."""
+        """End the step, when the optimizers' steps are over, and open the next iteration."""
         self.turns.end()
         self.is_synchronised = False
         self._engine.user_updated()
@@ -159,7 +159,7 @@ class EngineStep:
         self.end()
 
     def end_with_backward(self) -> None:
-        """The user's optimizer updates everything: the engine's step is over before it."""
+        """End the engine's step with backward, because the user's optimizer updates everything."""
         self._engine.step_called()
         self._engine.user_updated()
         self._next_iteration()
@@ -169,12 +169,12 @@ class EngineStep:
         self._engine.begin()
 
     def _leave_out(self) -> None:
-        """The user's scaler leaves out this step, on all ranks, which have all heard of the same overflow."""
+        """Skip this step, as the user's scaler does. All ranks do the same, because all have seen the overflow."""
         self.seals.clear()
         self.skip()
         self.seals.put_back()
 
     def _sum_of_squares(self) -> float:
-        """Of all gradients of this step, as soon as it is known."""
+        """Wait for the sum of squares of all gradients of this step, and return it."""
         self._engine.wait_operations(self._norms)
         return float(self._execution.memory.norms(self._engine.iteration).sum())

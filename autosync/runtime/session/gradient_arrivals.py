@@ -1,13 +1,13 @@
-"""Gradients as backward makes them: each variable is told of once a pass, when its gradient is whole.
+"""Follows gradients as backward computes them, and reports each variable once in a pass, when its gradient is complete.
 
-Like DDP, a session hears of a gradient behind the script's own hooks, whenever these were registered: it listens at the
-node that accumulates the gradient, which torch runs hooks of tensors before. What such a hook does to the gradient is
-in what travels.
+Like DDP, a session notices a gradient after the script's own hooks, whenever these were registered: it listens at the
+node that accumulates the gradient, and torch runs a tensor's hooks before that. So what such a hook changes in the
+gradient is synchronised too.
 
 A gradient can come several times in one backward pass: a layer under two reentrant checkpoints gets a part of it in
-each of the passes within. So the first pass tells of nothing before its end, and notes how often each gradient came;
-later passes tell of it when it has come as often. What came less often, or was not seen in the last pass, is told of
-at the end, which is always right.
+each inner pass. So the first pass reports nothing before its end, and counts how often each gradient came; later passes
+report a gradient when it has come as often. A gradient that came less often, or not at all in the last pass, is
+reported at the end, which is always right.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from autosync.errors import OperationError
 
 
 class Arrivals:
-    """Hears of the gradients of some parameters, by name. `came` is called whenever one comes, and says whether it
-    counts; `is_whole` when a gradient is whole."""
+    """Follows the gradients of some parameters, by name.
+
+    `came` is called whenever a gradient comes, and returns whether it counts. `is_whole` is called when a gradient is
+    complete.
+    """
 
     def __init__(
         self,
@@ -40,19 +43,19 @@ class Arrivals:
         self._hooks = [node.register_hook(self._hook(name)) for name, node in self._nodes.items()]
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._nodes.clear()
 
     def begin(self) -> None:
-        """A pass has begun."""
+        """Begin a pass."""
         self._times.clear()
         self._told.clear()
 
     def end(self) -> list[str]:
-        """The pass has ended: tell of what came and was not told yet. The names of all that did not come."""
+        """End the pass: report gradients that were not reported yet, and return the names of all that did not come."""
         for name in self._times:
             if name not in self._told:
                 self._is_whole(name)
@@ -79,7 +82,7 @@ class Arrivals:
 
 
 def _node_of(parameter: torch.nn.Parameter) -> Any:
-    """The node of autograd that accumulates a parameter's gradient. It lives as long as it is held."""
+    """Return autograd's node that accumulates a parameter's gradient. It lives as long as a reference to it is held."""
     with torch.enable_grad():
         view: Any = parameter.expand_as(parameter)
     return view.grad_fn.next_functions[0][0]

@@ -1,4 +1,4 @@
-"""Gradients on their way from backward to the engine, and back to the user when they are finished."""
+"""Passes gradients from backward to the engine, and finished gradients back to the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autosync.runtime.session.variable_roles import VariableRoles
 
 
 class Gradients:
-    """Hands a model's gradients to the engine, and finished ones to the user where the user's optimizer updates."""
+    """Gives a model's gradients to the engine, and finished ones back if the user's optimizer updates."""
 
     def __init__(self, variables: VariableRoles, execution: Execution, engine: Engine) -> None:
         self._variables = variables
@@ -22,14 +22,14 @@ class Gradients:
         self._numbers = {name: number for number, name in enumerate(variables.parameters)}
         self._execution = execution
         self._engine = engine
-        # Gradients as the engine has last let the user have them, and those that the script has put in their places.
+        # Gradients that the engine has last given to the user, and gradients that the script has put in their places.
         self._seen: dict[str, torch.Tensor] = {}
         self._foreign: dict[str, torch.Tensor] = {}
-        # The names of what this rank has not used in the pass that is under way, or was the last.
+        # The variables that this rank has not used in the pass under way, or in the last one.
         self._unused: list[str] = []
 
     def note_foreign(self) -> None:
-        """A backward pass begins: note the gradients that the script has given a place of its own."""
+        """When a backward pass begins, note the gradients for which the script has its own tensors."""
         self._foreign = {
             name: gradient
             for name in self._variables.dense
@@ -37,7 +37,7 @@ class Gradients:
         }
 
     def take(self, name: str) -> None:
-        """A variable's gradient is complete: the engine may send it."""
+        """Give a variable's complete gradient to the engine, which may send it."""
         parameter = self._parameters[name]
         gradient = parameter.grad
         assert gradient is not None, "the gradient that was just accumulated"
@@ -47,12 +47,12 @@ class Gradients:
         self._engine.gradient_ready(self._numbers[name])
 
     def take_missing(self, names: Iterable[str]) -> None:
-        """The backward pass has ended without gradients for these variables."""
+        """Handle the variables for which a backward pass has brought no gradients."""
         self._unused.clear()
         for name in names:
             parameter = self._parameters[name]
             if parameter.grad is not None:
-                # It came in earlier microsteps alone.
+                # The gradient came in earlier microsteps only.
                 self.take(name)
                 continue
             seen = self._execution.take_nothing(name, self._engine.iteration)
@@ -62,27 +62,27 @@ class Gradients:
             self._engine.gradient_ready(self._numbers[name])
 
     def give_back(self) -> None:
-        """Let the user have the gradients that are finished, where the user's optimizer updates."""
+        """Give the user the gradients that are finished, where the user's optimizer updates."""
         self._copy_back()
         for name in self._variables.dense:
             parameter, gradient = self._parameters[name], self._parameters[name].grad
             if gradient is None:
                 continue
             if name in self._foreign and gradient is not self._foreign[name]:
-                # The script has given it a place, in a buffer of its own, say.
+                # The script has its own tensor for this gradient, in a buffer for example.
                 parameter.grad = self._foreign[name].copy_(gradient)
             elif not parameter.is_contiguous() and gradient.stride() != parameter.stride():
-                # Its layout is the parameter's (channels_last, say), as under DDP.
+                # The gradient gets the parameter's layout (channels_last, for example), as under DDP.
                 parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(gradient)
         for name in self._unused:
             if name not in self._engine_updates and name not in self._variables.sparse:
                 gradient = self._parameters[name].grad
                 if gradient is not None and is_absent(gradient.flatten()):
-                    # No rank has used it: its optimizer leaves it alone.
+                    # No rank has used the variable, so its optimizer leaves it alone.
                     self._parameters[name].grad = None
 
     def _copy_back(self) -> None:
-        """Bring back what was staged in buffers, and gradients that travelled as rows."""
+        """Copy staged gradients back from their buffers, and set those that travelled as rows."""
         for name in self._variables.staged:
             gradient = self._parameters[name].grad
             assert gradient is not None, "every variable has got one"

@@ -1,4 +1,4 @@
-"""Hooks on users' objects: copies of these do not take them along, and what is compiled does not look into them."""
+"""Hooks on users' objects: copies of the objects do not carry them along, and compiled code does not trace them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 class Hook:
     """Calls a function with the arguments that it gets. A copy of it, deep or by pickling, does nothing.
 
-    Where it is called in compiled code, it breaks the compiled graph, and calls `within_compiled` if there is one.
+    In compiled code it breaks the compiled graph, and calls `within_compiled` instead if that is given.
     """
 
     __slots__ = ("_apart", "_function")
@@ -36,12 +36,12 @@ class Hook:
 
 
 def takes_hooks(module: torch.nn.Module) -> bool:
-    """Whether torch puts hooks on a module: on scripted ones it puts none."""
+    """Whether torch can put hooks on a module; on scripted modules it cannot."""
     return not isinstance(module, torch.jit.ScriptModule)
 
 
 def when_loaded(module: torch.nn.Module, names: Iterable[str], hear: Callable[[str], None]) -> list[Any]:
-    """Have `hear` called with the names of parameters that are about to be loaded; hooks to remove."""
+    """Have `hear` called with the names of parameters that are about to be loaded; return the hooks for it."""
     by_owner: dict[str, list[str]] = {}
     for name in names:
         owner = name.rpartition(".")[0]

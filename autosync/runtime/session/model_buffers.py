@@ -1,7 +1,7 @@
-"""Buffers of a model (the statistics of BatchNorm, say) that all workers take from the first one, as under DDP.
+"""Buffers of a model (BatchNorm's statistics, for example) that all workers take from the first one, as under DDP.
 
-At the begin of a forward pass in training, if the last one was one whose gradients were synchronised. Other than under
-DDP a pass in evaluation takes part in nothing, so that one rank can evaluate alone.
+They take them at the beginning of a forward pass in training, if the gradients of the last pass were synchronised.
+Unlike under DDP, a forward pass in evaluation does not take part, so one rank can evaluate alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfer_pieces import cut_moves
 
 _TAG = 2**29 - 1
-"""No operation of a plan has such a number."""
+"""The tag of these messages; no operation of a plan has this number."""
 
 
 class Buffers:
-    """Keeps a model's buffers those of the first worker, from `begin` on."""
+    """Keeps a model's buffers equal to the first worker's, from `begin` on."""
 
     def __init__(self, model: torch.nn.Module, links: Links, *, num_workers: int) -> None:
         self._model = model
@@ -35,11 +35,11 @@ class Buffers:
 
     @property
     def num_bytes(self) -> int:
-        """What the first worker sends to others in a step."""
+        """The number of bytes that the first worker sends to the others in a step."""
         return sum(buffer.numel() * buffer.element_size() for buffer in self._model.buffers())
 
     def begin(self, syncs: Callable[[], bool]) -> None:
-        """Begin to look after forward passes. `syncs` says whether gradients are synchronised now."""
+        """Start to follow forward passes. `syncs` returns whether gradients are synchronised now."""
         self._syncs = syncs
         if self._num_workers > 1 and self.num_bytes:
             self._hooks = [
@@ -48,7 +48,7 @@ class Buffers:
             ]
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -65,7 +65,7 @@ class Buffers:
     def _take(self) -> None:
         buffers = [buffer for buffer in self._model.buffers() if buffer.numel()]
         there = [buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers]
-        # In one copy from the device where they are; links send host memory.
+        # All buffers are copied from their device at once; links send host memory.
         values = torch.cat([one.to(there[0].device) for one in there]).cpu()
         moves = expand("broadcast", "tree", self._num_workers)
         pieces = cut_moves(moves, (0, len(values)), position=self._links.rank, item_bytes=1)
@@ -73,9 +73,9 @@ class Buffers:
         if self._links.rank == 0:
             return
         autograd: Any = torch.autograd
-        # What was saved for a backward pass may be such a buffer; DDP does not want to hear of that either.
+        # Autograd may have saved such a buffer for a backward pass; DDP hides the change as well.
         with autograd._unsafe_preserve_version_counter(tuple(buffers)):  # noqa: SLF001 - as DDP
             sizes = [len(one) for one in there]
             for buffer, part in zip(buffers, torch.split(values.to(there[0].device), sizes), strict=True):
-                # Bytes begin anywhere: other types than bytes must lie at multiples of their size.
+                # Bytes may begin anywhere, but other types must lie at multiples of their size.
                 buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))

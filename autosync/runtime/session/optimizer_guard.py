@@ -1,4 +1,4 @@
-"""What a session owes to the optimizers of its model: their state is true, and none updates what the engine updates."""
+"""Guards the optimizers of a session's model: their state is true, and none updates what the engine updates."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from autosync.runtime.session.hooks import Hook
 
 
 class Owned:
-    """The optimizers' side of a session in which the engine updates `engines`; where it updates nothing, of no effect.
+    """Guards the optimizers of a session whose engine updates `engines`; does nothing if there are none.
 
-    Of the variables `apart` no worker has the whole state.
+    No worker has the complete optimizer state of the variables in `apart`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Owned:
         ]
 
     def close(self) -> None:
-        """Leave the optimizers as any others. Nothing is under way."""
+        """Make the optimizers ordinary ones again. No operation may be under way."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -67,7 +67,7 @@ class Owned:
             self._keeper = None
 
     def look(self) -> None:
-        """The whole of the optimizer's state is about to be read."""
+        """Prepare for a read of the optimizer's whole state."""
         if self._keeper is not None:
             self._keeper.look()
 
@@ -76,29 +76,29 @@ class Owned:
             self._keeper.loaded()
 
     def settle(self) -> None:
-        """Between two steps: the engine has what the script has made of the optimizer's state."""
+        """Between two steps, have the engine take over what the script has made of the optimizer's state."""
         if self._keeper is not None:
             self._keeper.settle()
 
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
-        """The states of whole variables have come together, at all workers or at this one `alone`."""
+        """Take over the states of whole variables, which all workers or this worker `alone` have collected."""
         self._execution.bring_states_home(entries)
         if self._keeper is not None:
             self._keeper.came_home(alone=alone)
 
     def backward_begins(self) -> None:
-        """The first gradient of a step has come."""
+        """Note that the first gradient of a step has come."""
         if self._keeper is not None:
             self._keeper.backward_begins()
 
     def step_begins(self) -> None:
-        """All optimizers step: from here on the engine updates."""
+        """Note that all optimizers step, so the engine updates from here on."""
         if self._keeper is not None:
             self._keeper.step_begins()
 
     @property
     def in_step(self) -> bool:
-        """Whether the code that runs is that of an optimizer's step."""
+        """Whether an optimizer's step is running."""
         return self._keeper is not None and self._keeper.in_step
 
     @in_step.setter
@@ -107,7 +107,7 @@ class Owned:
             self._keeper.in_step = value
 
     def refuse_closure(self) -> None:
-        """`step` was given a closure, or something else, where it cannot be run."""
+        """Refuse a closure, or any other argument of `step`, where it cannot be run."""
         if self._engines:
             name = next(iter(self._engines))
             raise OperationError(
@@ -122,7 +122,7 @@ class Owned:
 
 
 def refuse_local_gradients(*, are_local: bool) -> None:
-    """The user's optimizer steps where gradients are synchronised when backward returns."""
+    """Refuse a step of the user's optimizer if gradients are this rank's own and not synchronised."""
     if are_local:
         raise OperationError(
             "optimizer.step() was called without a synchronised backward pass before it: the gradients are those of "

@@ -1,8 +1,8 @@
-"""Steps of optimizers: when one begins and when it ends, which hooks alone do not tell.
+"""Steps of optimizers: tells when one begins and when it ends, which torch's hooks alone do not.
 
-torch puts its hooks around the `step` of each class. A class whose `step` calls that of its parent runs them twice, if
-an optimizer of the parent's class was ever made in the process: one within the other. And a step that raises runs no
-hooks at its end.
+torch puts its hooks around the `step` of each class. If the `step` of a class calls that of its parent, and an
+optimizer of the parent's class was ever made in the process, the hooks run twice, one call within the other. And a step
+that raises an error runs no hooks at its end.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from autosync.runtime.local.optimizer_facts import GroupOptions, options_of
 Begins = Callable[[torch.optim.Optimizer, tuple[Any, ...]], None]
 Ends = Callable[[torch.optim.Optimizer], None]
 
-# What torch puts around each class's step: all of them run the same code.
+# torch's wrapper around each class's step; all of these wrappers run the same code.
 _AROUND_STEP = torch.optim.Optimizer.profile_hook_step(lambda _: None).__code__
 
 
 class Steps:
     """Calls `begins` and `ends` once for each step of any of the optimizers.
 
-    `begins` gets the optimizer and what its step was called with that is not None.
+    `begins` gets the optimizer and those arguments of its step that are not None.
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer], *, begins: Begins, ends: Ends) -> None:
@@ -40,12 +40,12 @@ class Steps:
             self._depths[id(optimizer)] = 0
             self._hooks.append(_LastPreHook(optimizer, self._enter))
             leave = optimizer.register_step_post_hook(self._leave)
-            # What the script's own hooks look at is updated then.
+            # Then the script's own hooks see updated parameters.
             optimizer._optimizer_step_post_hooks.move_to_end(leave.id, last=False)  # type: ignore[attr-defined] # noqa: SLF001 - torch has no `prepend` for these
             self._hooks.append(leave)
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -53,7 +53,7 @@ class Steps:
     def _enter(self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         depth = self._depths[id(optimizer)]
         if depth and _num_under_way(optimizer) <= 1:
-            # A step before this one has failed.
+            # An earlier step has failed, and ran no hook at its end.
             depth = 0
         self._depths[id(optimizer)] = depth + 1
         if not depth:
@@ -67,7 +67,7 @@ class Steps:
 
 
 class _LastPreHook:
-    """A hook before an optimizer's step that runs behind all others of the optimizer, also those registered later.
+    """A hook before an optimizer's step that runs after all other hooks of the optimizer, even those registered later.
 
     The script's own hooks then find the gradients as they are: finished, or sealed.
     """
@@ -87,13 +87,13 @@ class _LastPreHook:
         self._attributes["register_step_pre_hook"] = register_before
 
     def remove(self) -> None:
-        """Take the hook away."""
+        """Remove the hook."""
         self._handle.remove()
         self._attributes.pop("register_step_pre_hook", None)
 
 
 def _num_under_way(optimizer: torch.optim.Optimizer) -> int:
-    """How many steps of an optimizer are being made in this thread, one within the other."""
+    """Return how many steps of an optimizer are running in this thread, one within the other."""
     count = 0
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to look at the calls under way
     while frame is not None:
@@ -104,9 +104,9 @@ def _num_under_way(optimizer: torch.optim.Optimizer) -> int:
 
 
 class Turns:
-    """Which of a model's optimizers have stepped since the gradients came: the engine's step is when all of them have.
+    """Which of a model's optimizers have stepped since the gradients came; the engine steps when all of them have.
 
-    `held` are the names of the engine's variables, by the `id` of the optimizer that holds them.
+    `parameters` are the engine's variables by name.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
@@ -114,12 +114,12 @@ class Turns:
         owners = owners_of(optimizer)
         self._held: dict[int, list[str]] = {id(member): [] for member in self._members}
         for name, parameter in parameters.items():
-            # What none of them holds goes with the first.
+            # Parameters that no optimizer holds go with the first optimizer.
             self._held[id(owners.get(id(parameter), self._members[0]))].append(name)
         self._options: dict[int, tuple[GroupOptions, ...]] = {}
 
     def take(self, member: torch.optim.Optimizer) -> None:
-        """One of them steps, by the options that it has now."""
+        """Note that an optimizer steps, with its current options."""
         if id(member) in self._options and not self.are_over:
             missing = next(one for one in self._members if id(one) not in self._options)
             raise OperationError(
@@ -131,28 +131,28 @@ class Turns:
 
     @property
     def are_under_way(self) -> bool:
-        """Whether one has stepped, and not all."""
+        """Whether some of the optimizers have stepped, but not all."""
         return bool(self._options) and not self.are_over
 
     @property
     def are_over(self) -> bool:
-        """Whether all have stepped."""
+        """Whether all optimizers have stepped."""
         return len(self._options) == len(self._members)
 
     def names(self, member: torch.optim.Optimizer) -> list[str] | None:
-        """The engine's variables that it holds; None for all there are, if it is the only one."""
+        """Return the engine's variables that an optimizer holds; None (for all) if it is the only optimizer."""
         return None if len(self._members) == 1 else self._held[id(member)]
 
     def options(self) -> tuple[GroupOptions, ...]:
-        """All have stepped: the options of all groups, each as it was in its turn."""
+        """Return the options of all groups as they were at each optimizer's step. All optimizers must have stepped."""
         return tuple(one for member in self._members for one in self._options[id(member)])
 
     def end(self) -> None:
-        """All turns begin anew."""
+        """Begin again: no optimizer has stepped."""
         self._options.clear()
 
     def refuse_backward(self) -> None:
-        """A backward pass brings gradients: refused if some have stepped, and some have not."""
+        """Refuse the gradients of a backward pass if some optimizers have stepped and others have not."""
         if self._options and not self.are_over:
             missing = next(one for one in self._members if id(one) not in self._options)
             raise OperationError(

@@ -1,19 +1,19 @@
-"""Parameters whose updates are under way: whatever reads or writes one waits until its update is done.
+"""Parameters whose updates are under way: anything that reads or writes one of them waits for its update.
 
-When transfers overlap the next forward pass, `step()` returns before the updates are made. One rule covers all that a
-script may do then: any access to a parameter sees its finished value, or raises the error that kept it from finishing.
+When transfers overlap the next forward pass, `step()` returns before the updates are made. One rule covers everything
+that a script may do then: any access to a parameter sees its finished value, or raises the error that prevented it.
 
-**How.** While a parameter's update is under way, the parameter has another class, which is a subclass of its own. torch
-gives every function that gets such a tensor to the class first (`__torch_function__`): in a module's forward, in a
-functional call, in a list for `torch._foreach_*`, as `p.data`, in an average of weights, on whatever thread. There the
-access waits, the parameter gets its own class back, and the function is called as it was. What tells of shapes, types
-and gradients alone does not wait: `zero_grad` comes right after the step.
+**How.** While a parameter's update is under way, the parameter has another class, a subclass of its own. torch passes
+every function that gets such a tensor to the class first (`__torch_function__`): in a module's forward, in a functional
+call, in a list for `torch._foreach_*`, as `p.data`, in an average of weights, on any thread. There the access waits,
+the parameter gets its own class back, and the function is called as it was. Functions that only ask for shapes, types
+and gradients do not wait: `zero_grad` comes right after the step.
 
-**What torch does not tell of** is waited for earlier. C++ code can take a parameter past torch's Python interface: so a
-module that is called waits for the parameters that it owns, and parameters of scripted modules are waited for in the
-step itself. Other tensors can share a parameter's memory, as `p.data` that was kept: torch counts what holds a memory,
-and a parameter that shares its memory is waited for in the step. So are all parameters once the process has compiled
-code, which takes parameters as they are.
+**Accesses that torch does not report** are waited for earlier. C++ code can read a parameter without torch's Python
+interface. So a module that is called waits for the parameters that it owns, and the step itself waits for the
+parameters of scripted modules. Other tensors can share a parameter's memory, such as a `p.data` that was kept: torch
+counts the holders of a memory, and the step waits for parameters whose memory is shared. It waits for all parameters
+once the process has compiled code, which reads parameters directly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch import nn
 from autosync.runtime.session.hooks import Hook, takes_hooks
 
 Wait = Callable[[int], None]
-"""Waits until a variable (by position) is updated; raises what kept it from that."""
+"""Waits until a variable (by position) is updated; raises the error that prevented the update."""
 
 _ASKS_ATTRIBUTE = frozenset({
     "_backward_hooks", "_post_accumulate_grad_hooks", "_version", "device", "dtype", "grad", "grad_dtype", "grad_fn",
@@ -39,7 +39,7 @@ _ASKS_ATTRIBUTE = frozenset({
     "is_sparse_csr", "is_xpu", "itemsize", "layout", "name", "names", "nbytes", "ndim", "output_nr", "requires_grad",
     "retains_grad", "shape",
 })  # fmt: skip
-"""Properties of a tensor that say nothing of its values. What is in none of these lists waits."""
+"""Properties of a tensor that tell nothing of its values. Accesses that are not in these two lists wait."""
 
 _ASKS = frozenset({
     "dim", "dim_order", "element_size", "empty_like", "full_like", "get_device", "has_names", "is_complex",
@@ -47,31 +47,31 @@ _ASKS = frozenset({
     "numel", "ones_like", "rand_like", "randn_like", "register_hook", "register_post_accumulate_grad_hook",
     "requires_grad_", "retain_grad", "size", "storage_offset", "stride", "zeros_like",
 })  # fmt: skip
-"""The same of functions."""
+"""Functions that tell nothing of a tensor's values."""
 
-# Modules that hand the parameters of modules within them to torch's fast paths when they are not in training.
+# When not in training, these modules pass the parameters of modules within them to torch's fast paths.
 _REACH_WITHIN = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
-# What torch says holds the memory of a parameter that shares it with no other tensor: the parameter, and who asks.
+# torch's count of holders for a memory that only one parameter uses: the parameter, and the caller that asks.
 _NUM_OWN_HOLDERS = 2
 
 _PENDING: dict[int, tuple[Awaited, int]] = {}
-"""The parameters whose updates are under way, by `id`: whose they are, and their position."""
+"""The parameters whose updates are under way, by `id`: the object that watches each of them, and its position."""
 
 _engine = threading.local()
 
 
 def pass_this_thread() -> None:
-    """The calling thread is an engine's: it makes the updates that others wait for."""
+    """Mark the calling thread as the engine's, which makes the updates and must not wait for them."""
     _engine.passes = True
 
 
 class Awaited:
-    """Has accesses to a model's parameters wait, from `begin` until each is updated.
+    """Makes accesses to a model's parameters wait, from `begin` until each parameter is updated.
 
-    `holders` says how many tensors of the engine's own share a variable's memory. `hear` is told of each variable that
-    something else than a module's call may have changed meanwhile. Where `is_finished`, updates are finished when
-    `begin` is called, and accesses are only heard of until the model is called.
+    `holders` counts the engine's own tensors that share a variable's memory. `hear` is called with each variable that
+    something other than a module's call may have changed. With `is_finished`, updates are finished when `begin` is
+    called, and accesses are only reported until the model is called.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Awaited:
                 self._hooks.append(module.register_forward_pre_hook(hook, prepend=True))
 
     def close(self) -> None:
-        """Take the hooks away and give parameters their own classes back, updated or not."""
+        """Remove the hooks and give parameters their own classes back, updated or not."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -116,7 +116,7 @@ class Awaited:
             _callbacks().start_callbacks.remove(self._compiling)
 
     def shared(self) -> frozenset[int]:
-        """The variables whose memory other tensors share, which can be read without a word. Nothing is under way."""
+        """Return the variables whose memory other tensors share and may read unnoticed. No update may be under way."""
         return frozenset(
             number
             for number, (parameter, holders) in enumerate(zip(self._parameters, self._holders, strict=True))
@@ -124,7 +124,7 @@ class Awaited:
         )
 
     def begin(self, shared: Collection[int] = ()) -> None:
-        """The step is called: updates are under way. Those of the variables in `shared` are waited for now."""
+        """Start to watch parameters when the step is called; wait at once for the variables in `shared`."""
         self._hear_of_compiling()
         if self._hear is not None:
             for number in shared:
@@ -139,13 +139,13 @@ class Awaited:
                 parameter.__class__ = _awaited_class(type(parameter))
 
     def access(self, number: int) -> None:
-        """The script gets a variable's parameter, to read it or to change it."""
+        """Report and wait for a variable whose parameter the script is about to read or change."""
         if self._hear is not None:
             self._hear(number)
         self.settle((number,))
 
     def settle(self, numbers: Iterable[int] | None = None) -> None:
-        """Wait for variables; by default for all."""
+        """Wait for variables, by default for all."""
         for number in range(len(self._parameters)) if numbers is None else numbers:
             parameter = self._parameters[number]
             if id(parameter) in _PENDING:
@@ -162,7 +162,7 @@ class Awaited:
         enter(*arguments)
 
     def _hear_of_compiling(self) -> None:
-        """Code that is compiled from now on must not find parameters of another class."""
+        """Ask to be told when code is compiled, which must not find parameters of another class."""
         handler = None if self._hears_of_compiling else _callbacks()
         if handler is not None:
             handler.register_start_callback(self._compiling)
@@ -178,7 +178,7 @@ def _scripted(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _callbacks() -> Any:
-    """torch's list of who hears of compiling; None as long as nothing has asked to compile."""
+    """Return torch's list of callbacks for compiling; None if nothing has asked to compile yet."""
     module = sys.modules.get("torch._dynamo.callback")
     return getattr(module, "callback_handler", None)
 
@@ -194,7 +194,7 @@ def _give_back(parameter: torch.Tensor) -> None:
 
 
 class _Waits:
-    """What a parameter does while its update is under way: see the module's docstring."""
+    """The behaviour of a parameter whose update is under way: see the module's docstring."""
 
     __slots__ = ()
 
@@ -205,7 +205,7 @@ class _Waits:
             with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to define such classes
                 return function(*arguments, **options)
         if not _settle_among((*arguments, *options.values())):
-            # It is in some container that we do not know.
+            # The parameter is in a container of a kind that we do not know.
             _settle_all()
         return function(*arguments, **options)
 
@@ -226,7 +226,7 @@ def _only_asks(function: Any) -> bool:
 
 
 def _settle_among(values: Iterable[Any]) -> bool:
-    """Wait for all parameters among some values; whether there was one."""
+    """Wait for all parameters among some values; return whether there was one."""
     found = False
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -249,5 +249,5 @@ def _settle_all() -> None:
 
 @functools.cache
 def _awaited_class(kind: type[torch.Tensor]) -> Any:
-    """A subclass of a parameter's class, whose instances wait before they are used."""
+    """Return a subclass of a parameter's class whose instances wait before they are used."""
     return type(f"Awaited{kind.__name__}", (_Waits, kind), {"__doc__": "A parameter whose update is under way."})

@@ -1,7 +1,8 @@
-"""The gradient that users find while theirs is the engine's: it has a shape and a type, and refuses nearly all else.
+"""Sealed gradients: users find them in place of gradients that belong to the engine.
 
-It may be thrown away, by `zero_grad` of either kind: then the parameter has none. And what the task declares to be done
-with all gradients, clipping and loss scaling, may be done by torch's own functions: see `declared`.
+A sealed gradient has a shape and a type, and refuses nearly everything else. `zero_grad` may drop it, whether it sets
+gradients to None or to zero: then the parameter has no gradient. And torch's own functions may do to it what the task
+declares for all gradients, clipping and loss scaling: see `clipping_and_scaling`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 
 
 class SealedGradient(torch.Tensor):
-    """Stands for a variable's gradient from the end of backward until it is thrown away, and takes no memory."""
+    """Stands for a variable's gradient from the end of backward until it is dropped. It takes no memory."""
 
     variable: str
     parameter: weakref.ref[torch.Tensor]
@@ -34,7 +35,7 @@ class SealedGradient(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
-        """Properties can be read; whatever would compute with the gradient, or change it, is refused."""
+        """Allow reads of properties, dropping, and what the task declares; refuse every other use of the gradient."""
         name = getattr(function, "__name__", "")
         if name == "__get__" or name in _ASKS:
             return _plainly(function, arguments, options)
@@ -62,7 +63,7 @@ class SealedGradient(torch.Tensor):
 
     @property
     def seals(self) -> Seals:
-        """Those of its model."""
+        """The seals of its model."""
         found = self.whose()
         if found is None:
             raise OperationError(f"the gradient of {self.variable} is left over from training that has ended")
@@ -79,7 +80,7 @@ class SealedGradient(torch.Tensor):
 
 
 class SealedNorm(torch.Tensor):
-    """The norm of some sealed gradients. Of all of them together it is known: that is how `clip_grad_norm_` asks."""
+    """The norm of some sealed gradients. Only that of all of them together is known, as `clip_grad_norm_` needs it."""
 
     gradients: tuple[SealedGradient, ...]
 
@@ -95,7 +96,7 @@ class SealedNorm(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
-        """They can be put together, and then have a norm if they are all; all else is refused."""
+        """Allow norms to be stacked, and to have a norm if they cover all gradients; refuse everything else."""
         name = getattr(function, "__name__", "")
         if name == "__get__":
             return _plainly(function, arguments, options)
@@ -117,11 +118,11 @@ class SealedNorm(torch.Tensor):
 
 
 class Seals:
-    """What users find for the gradients of the engine's variables.
+    """The sealed gradients of the engine's variables.
 
-    From backward to step the engine has them. After the step they stay sealed until somebody throws them away, as DDP's
-    are there until then: nothing is added to what was not zeroed. What is in none of the `optimizer`'s groups nobody
-    zeroes.
+    From backward to the step, the engine has the real gradients. After the step the seals stay until the script drops
+    them, as DDP's gradients do: a backward pass cannot add to gradients that were not zeroed. A variable in none of the
+    `optimizer`'s groups gets no seal after the step, because nothing would zero it.
     """
 
     def __init__(
@@ -133,9 +134,9 @@ class Seals:
         updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._updated = {name: None for name, parameter in parameters.items() if id(parameter) in updated}
         self._lifted: list[str] = []
-        # Whether something was added to gradients of which no rank has the whole.
+        # Whether a backward pass has added to gradients that no rank has completely.
         self.are_spoilt = False
-        # Whether the script has set them to zero since they came.
+        # Whether the script has set the gradients to zero since they came.
         self.are_zeroed = False
 
     def _sealed(self, name: str, parameter: torch.Tensor) -> SealedGradient:
@@ -146,7 +147,7 @@ class Seals:
         return made
 
     def norm(self, gradients: Sequence[SealedGradient]) -> torch.Tensor:
-        """The norm of all gradients, in the widest of their types; refused for others than all of them."""
+        """Return the norm of all gradients, in the widest of their types; refuse any other set of gradients."""
         given = {id(one) for one in gradients}
         for name, seal in self._all.items():
             if id(seal) not in given:
@@ -161,15 +162,15 @@ class Seals:
         return torch.tensor(self.declared.norm(), dtype=dtype, device=gradients[0].device)
 
     def seal(self) -> None:
-        """Backward has returned."""
+        """Seal all gradients, when backward has returned."""
         self.are_zeroed = False
         for name, parameter in self._parameters.items():
             parameter.grad = self._all[name]
 
     def remove(self, names: Collection[str] | None = None) -> None:
-        """The step begins: the user's optimizer skips a parameter without a gradient. What was changed is refused.
+        """Remove the seals when a step begins, so that the user's optimizer skips them; refuse changed gradients.
 
-        `names` are those that the optimizer holds, if there are several.
+        `names` are the variables that the optimizer holds, if there are several optimizers.
         """
         for name in self._parameters if names is None else names:
             parameter = self._parameters[name]
@@ -182,13 +183,13 @@ class Seals:
             parameter.grad = None
 
     def put_back(self, names: Collection[str] | None = None) -> None:
-        """The step is done, of all optimizers or of the one that holds these."""
+        """Put the seals back after the step of all optimizers, or of the optimizer that holds `names`."""
         for name in self._updated if names is None else names:
             if name in self._updated:
                 self._parameters[name].grad = self._all[name]
 
     def lift(self) -> None:
-        """A backward pass has begun, which could not add to seals."""
+        """Take the seals off when a backward pass begins, which could not add to them."""
         for name, parameter in self._parameters.items():
             if parameter.grad is self._all[name]:
                 parameter.grad = None
@@ -197,20 +198,20 @@ class Seals:
             self.are_spoilt = False
 
     def spoil(self) -> bool:
-        """Gradients come: whether they would be added to some that there are, of which no rank has the whole.
+        """Note that gradients come; return whether they would be added to existing ones that no rank has completely.
 
-        That does no harm if all are thrown away before they are used, as in the turn of another model.
+        This does no harm if the script drops all of them before they are used, as in the turn of another model.
         """
         self.are_spoilt = bool(self._lifted)
         return self.are_spoilt
 
     def refuse_lifted(self) -> None:
-        """Gradients come that are to be accumulated alone: refused if there are some already."""
+        """Refuse gradients that would only accumulate if there are sealed ones already."""
         if self._lifted:
             raise OperationError(self._added_to(self._lifted[0]))
 
     def refuse_zeroed(self) -> None:
-        """A step without gradients, which changes nothing: with gradients of zero it may."""
+        """Refuse a step after gradients were set to zero: it may change parameters, unlike a step without gradients."""
         if self.are_zeroed:
             raise OperationError(
                 f"the gradient of {next(iter(self._parameters))} was set to zero after backward, and the optimizer "
@@ -219,7 +220,7 @@ class Seals:
             )
 
     def refuse_spoilt(self) -> None:
-        """Gradients are to be used: refused if they were added to others, and are there still."""
+        """Refuse the use of gradients that were added to others and are still there."""
         if self.are_spoilt and not self.are_gone():
             raise OperationError(self._added_to(next(iter(self._parameters))))
 
@@ -230,11 +231,11 @@ class Seals:
         )
 
     def are_gone(self) -> bool:
-        """Whether the script has thrown all of them away."""
+        """Whether the script has dropped all sealed gradients."""
         return all(parameter.grad is None for parameter in self._parameters.values())
 
     def restore(self) -> None:
-        """A backward pass has ended that brought no gradients, or none that can be used."""
+        """Put the seals back after a backward pass that brought no gradients, or unusable ones."""
         if self.are_spoilt:
             self.seal()
         for name in self._lifted:
@@ -242,14 +243,14 @@ class Seals:
         self._lifted.clear()
 
     def clear(self) -> None:
-        """Leave no seals."""
+        """Remove all seals."""
         for name, parameter in self._parameters.items():
             if parameter.grad is self._all[name]:
                 parameter.grad = None
 
 
 def _only_lays_out(name: str, arguments: Any, options: Any) -> bool:
-    """Whether a model is given another layout in memory, which this takes no part in."""
+    """Whether a function only gives a model another memory layout, which leaves sealed gradients as they are."""
     if name == "__set__":
         return len(arguments) == 2 and arguments[0] is arguments[1]
     if name != "to":
@@ -262,7 +263,7 @@ def _only_lays_out(name: str, arguments: Any, options: Any) -> bool:
 
 
 def _is_declared(name: str, declared: Declared) -> bool:
-    """Whether a function does what the task declares to be done with all gradients."""
+    """Whether a function does something that the task declares for all gradients."""
     return (declared.scales and name == _UNSCALES) or (declared.clips and name in _NORMS | _MULTIPLIES)
 
 
@@ -277,7 +278,7 @@ def _as_declared(function: Any, name: str, given: Sequence[SealedGradient], argu
 
 
 def _unscale(function: Any, gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
-    """What a scaler does to an optimizer's gradients, some of which may be the user's own."""
+    """Unscale an optimizer's gradients as a scaler does; some of them may be the user's own."""
     seals = [one for one in gradients if isinstance(one, SealedGradient)]
     for declared in dict.fromkeys(one.seals.declared for one in seals):
         if not declared.scales:

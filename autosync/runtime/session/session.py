@@ -1,11 +1,11 @@
 """One model in training under one plan: its engine, and the hooks that tell the engine what happens.
 
-Where every worker updates everything for itself after backward has returned, gradients are the users' from there on:
-the same on all ranks, to be clipped, skipped or added to as under DDP. Variables that the engine updates (at a server,
-in shards, and all of them when transfers overlap the next forward pass) are the engine's from their gradient to their
-update. Meanwhile nobody can see their gradients: they are sealed, and refuse to be used but for what the task declares
-to be done with all gradients (see `sealed` and `declared`). From the step to `zero_grad` they are there, sealed, for
-DDP would add to them.
+Where every worker updates everything by itself after backward has returned, gradients belong to the user from then on:
+they are the same on all ranks, and can be clipped, skipped or added to as under DDP. Variables that the engine updates
+(at a server, in shards, and all of them when transfers overlap the next forward pass) belong to the engine from their
+gradient to their update. Meanwhile users cannot see their gradients: these are sealed, and refuse every use except what
+the task declares for all gradients (see `sealed_gradients` and `clipping_and_scaling`). The seals stay from the step to
+`zero_grad`, because DDP would add to gradients that are there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from autosync.strategy.bundle import Bundle
 class Session:
     """The engine of one model, with its hooks.
 
-    Three parts follow the script: `BackwardSync` its backward passes, `StepCalls` its optimizers' steps, and
-    `EngineStep`, which both of them tell, makes the engine's steps.
+    `BackwardSync` follows the script's backward passes and `StepCalls` its optimizers' steps. Both report to
+    `EngineStep`, which makes the engine's steps.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Session:
 
     @property
     def kept_apart(self) -> frozenset[str]:
-        """The variables of which the optimizer's state is not whole on any worker."""
+        """The variables whose optimizer state is complete on no worker."""
         return self._step.kept_apart
 
     @property
@@ -131,15 +131,15 @@ class Session:
 
     @property
     def step(self) -> int:
-        """How many steps were made, those before a checkpoint among them."""
+        """The number of steps made, including those before a checkpoint that was loaded."""
         return self._engine.iteration
 
     def drain(self) -> None:
-        """Wait for all updates that are under way."""
+        """Wait for all updates under way."""
         self._step.drain()
 
     def settle(self, what: str) -> None:
-        """Between two steps: have nothing under way. `what` is called, and refused where gradients are."""
+        """Finish everything under way, between two steps; refuse the call `what` while gradients are on their way."""
         if self._backward.are_coming or (self._step.is_synchronised and not self._step.ends_with_backward):
             raise OperationError(f"{what} between backward and optimizer.step(): gradients are on their way")
         self.drain()
@@ -147,7 +147,7 @@ class Session:
         self._step.guard.settle()
 
     def go_on_from(self, loading: Loading) -> None:
-        """Put in place what was read from a checkpoint. Nothing is under way."""
+        """Put in place what was read from a checkpoint. No operation may be under way."""
         self._execution.memory.forget()
         put_in_place(self.training, loading)
         self._step.reloaded.clear()
@@ -155,13 +155,16 @@ class Session:
         self._engine.begin()
 
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
-        """Give the user's optimizer the state of what is kept apart: until the next step it has the whole of it."""
+        """Give the user's optimizer the state of variables in `kept_apart`; it has all state until the next step."""
         self._step.guard.bring_home(entries, alone=alone)
 
     # The end.
 
     def close(self, *, patience_seconds: float | None = None) -> None:
-        """Bring the updates under way to their end, then take the hooks away and end the engine."""
+        """Finish the updates under way, then remove the hooks and end the engine.
+
+        With `patience_seconds`, no wait for another rank is longer than that.
+        """
         if patience_seconds is not None:
             self._engine.wait_no_longer_than(patience_seconds)
         self._take_hooks_away()
@@ -169,15 +172,14 @@ class Session:
             if not self._engine.has_failed:
                 self.drain()
         except OperationError:
-            # Threads that wait for a rank that does not come would never end.
+            # Threads that wait for a missing rank would never end.
             self._execution.links.abort()
             raise
         finally:
             self._end()
 
     def leave_to_parent(self) -> None:
-        """This process was forked from the one that trains, and has none of its threads: leave its copy of the model as
-        an ordinary one."""
+        """In a forked process, which has none of the engine's threads, make its copy of the model an ordinary one."""
         self._take_hooks_away()
         self._execution.factors.close()
         if self._step.pending is not None:
@@ -206,11 +208,11 @@ class Session:
     # In words.
 
     def where(self) -> str:
-        """The operations under way."""
+        """Return the operations under way in words."""
         return self._engine.where()
 
     def describe(self) -> str:
-        """The engine, the plan that it carries out, and which variables it updates."""
+        """Describe the engine, the plan that it carries out, and the variables that it updates."""
         names = list(self._variables.engine)
         updates = "the user's optimizer updates everything"
         if names:

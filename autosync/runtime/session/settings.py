@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to train under a bundle; see `parallelize`."""
+    """The options that `parallelize` was called with."""
 
     timeout_seconds: float
     init_sync: bool

@@ -1,4 +1,4 @@
-"""How training under a bundle starts: what must agree is compared, connections are made, and a session begins."""
+"""Starts training under a bundle: compares what must agree, makes connections, and begins a session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from autosync.strategy.bundle import Bundle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """A model that may be trained on this rank: the user's objects, the plan, and the settings."""
+    """A model that passed this rank's checks: the user's objects, the plan and the settings."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -56,7 +56,7 @@ class _Start:
     parameters: Mapping[str, torch.nn.Parameter]
     placement: Placement
     stock: StockBuckets | None
-    """The buckets of torch's own reducer, where it carries out the plan."""
+    """The buckets of torch's own reducer, if it carries out the plan."""
 
 
 def start(
@@ -143,7 +143,7 @@ def refuse_shared_with(
     *,
     are_engines: bool,
 ) -> None:
-    """Refuse parameters that other parallelized models have too, where two sessions would be in each other's way."""
+    """Refuse parameters that belong to other parallelized models too, if two sessions would disturb each other."""
     for other in others:
         theirs = other.training.model
         if any(one is theirs for one in model.modules()):
@@ -160,7 +160,7 @@ def refuse_shared_with(
 
 
 def _connect(begun: _Start, store: Any, *, rank: int) -> Links:
-    """The connections of a session: to all workers, and to the servers that the plan needs."""
+    """Make the connections of a session: to all workers, and to the servers that the plan needs."""
     plan, cluster = begun.plan, begun.bundle.cluster
     return Links(
         store,
@@ -173,7 +173,7 @@ def _connect(begun: _Start, store: Any, *, rank: int) -> Links:
 
 
 def _buffers(begun: _Start, links: Links) -> Buffers | None:
-    """What keeps the model's buffers those of the first worker, where that is wanted."""
+    """Make the object that keeps the model's buffers equal to the first worker's, if the settings ask for it."""
     if not begun.settings.broadcast_buffers:
         return None
     return Buffers(begun.model, links, num_workers=begun.plan.num_workers)
@@ -182,7 +182,7 @@ def _buffers(begun: _Start, links: Links) -> Buffers | None:
 def _stock_session(
     begun: _Start, stock: StockBuckets, links: Links, store: Any, *, compute: Compute | None
 ) -> StockSession:
-    """A session in which torch's own reducer carries out the plan."""
+    """Make a session in which torch's own reducer carries out the plan."""
     return StockSession(
         begun.model,
         begun.optimizer,
@@ -199,7 +199,7 @@ def _stock_session(
 def _engine_session(
     begun: _Start, links: Links, undo: contextlib.ExitStack, *, trace: Trace | None, compute: Compute | None
 ) -> Session:
-    """A session in which our engine carries out the plan. `undo` ends what was begun, if a later step fails."""
+    """Make a session in which our engine carries out the plan. `undo` ends what was begun if a later step fails."""
     plan, model, optimizer = begun.plan, begun.model, begun.optimizer
     links.make_native(native_groups(plan))
     execution = _execution(begun, links)
@@ -238,7 +238,7 @@ def _execution(begun: _Start, links: Links) -> Execution:
 
 
 def _engine(begun: _Start, execution: Execution, *, trace: Trace | None, servers: Servers | None) -> Engine:
-    """The engine of this rank; that of the first worker tells the servers of iterations and steps."""
+    """Make this rank's engine. That of the first worker tells the servers about iterations and steps."""
     plan, placement, rank = begun.plan, begun.placement, execution.links.rank
     in_one_order = placement.in_one_order
     script = script_of(plan, rank, len(begun.parameters), engine_updates(plan), in_one_order=in_one_order)

@@ -1,4 +1,4 @@
-"""The calls of `optimizer.step()`: what must hold before one, and when all of a model's optimizers have stepped."""
+"""Follows calls of `optimizer.step()`: checks each, and notes when all of a model's optimizers have stepped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autosync.runtime.session.variable_roles import VariableRoles
 
 
 class StepCalls:
-    """Follows the steps of a model's optimizers, and makes the engine's step of them."""
+    """Follows the steps of a model's optimizers, and makes the engine's step from them."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class StepCalls:
         self._hooks = Steps(optimizers, begins=self._before, ends=self._after)
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self._hooks.remove()
 
     def _before(self, stepping: torch.optim.Optimizer, given: tuple[Any, ...]) -> None:
@@ -64,7 +64,7 @@ class StepCalls:
         step.guard.in_step = True
 
     def _synchronise_nothing(self) -> None:
-        """A step without a backward pass before it, on this rank; other ranks may have had one."""
+        """Take part in a step without a backward pass on this rank; other ranks may have had one."""
         if self._backward.are_local or any(parameter.grad is not None for parameter in self._parameters.values()):
             raise OperationError("optimizer.step() was called without a synchronised backward pass before it")
         self._backward.synchronise_nothing()

@@ -1,4 +1,4 @@
-"""What this engine runs. Everything else is refused before training starts; nothing is run as something else."""
+"""Which plans this engine runs. All others are refused before training starts; none is run as something else."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autosync.plan.types import Local, Plan
 from autosync.runtime.engine.device import Placement
 from autosync.strategy.codecs import TopK
 
-# Top-k sends positions as numbers of four bytes.
+# Top-k sends positions as four-byte numbers.
 _MOST_ELEMENTS = 2**31 - 1
 
 
 def unsupported(plan: Plan) -> list[str]:
-    """Why the engine cannot run a plan; nothing if it can."""
+    """Return the reasons why the engine cannot run a plan; none if it can."""
     return list(dict.fromkeys(_reasons(plan)))
 
 
@@ -41,7 +41,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
 
 
 def refuse_placement(placement: Placement, parameters: Mapping[str, torch.Tensor], *, checks: bool) -> None:
-    """Refuse parameters that are where the engine cannot work, and what the backend there cannot do."""
+    """Refuse parameters on devices where the engine cannot work, and settings that the backend cannot follow."""
     device = placement.device
     for name, parameter in parameters.items():
         if parameter.device != device:

@@ -1,4 +1,4 @@
-"""The door of a session, whichever engine carries out its plan."""
+"""The interface of a session, whether our engine or torch's reducer carries out its plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Synchronisation(Protocol):
 
     @property
     def kept_apart(self) -> frozenset[str]:
-        """The variables of which the optimizer's state is not whole on any worker."""
+        """The variables whose optimizer state is complete on no worker."""
 
     @property
     def updates(self) -> bool:
@@ -25,31 +25,31 @@ class Synchronisation(Protocol):
 
     @property
     def step(self) -> int:
-        """How many steps were made, those before a checkpoint among them."""
+        """The number of steps made, including those before a checkpoint that was loaded."""
 
     def settle(self, what: str) -> None:
-        """Between two steps: have nothing under way. `what` is called, and refused where gradients are."""
+        """Finish everything under way, between two steps; refuse the call `what` while gradients are on their way."""
 
     def go_on_from(self, loading: Loading) -> None:
-        """Put in place what was read from a checkpoint. Nothing is under way."""
+        """Put in place what was read from a checkpoint. No operation may be under way."""
 
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
-        """Give the user's optimizer the state of what is kept apart; `alone`: no other worker gets it."""
+        """Give the user's optimizer the state of variables in `kept_apart`; `alone`: no other worker gets it."""
 
     def drain(self) -> None:
         """Wait for all updates under way."""
 
     def where(self) -> str:
-        """What is under way, in words."""
+        """Return what is under way, in words."""
 
     def describe(self) -> str:
-        """What carries out the plan, in words."""
+        """Describe what carries out the plan, in words."""
 
     def leave_to_parent(self) -> None:
-        """In a forked process: leave its copy of the model as an ordinary one, and the connections to the parent."""
+        """In a forked process, make its copy of the model an ordinary one, and leave the connections to the parent."""
 
     def close(self, *, patience_seconds: float | None = None) -> None:
-        """End it: the model is an ordinary one again.
+        """End the session, so that the model is an ordinary one again.
 
-        Other ranks are waited for as long as in training, or no longer than `patience_seconds`.
+        Waits for other ranks last as long as in training, or at most `patience_seconds`.
         """

@@ -1,4 +1,4 @@
-"""What a session trains, and with what."""
+"""The objects that a session works with."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from autosync.strategy.bundle import Bundle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What a session trains, and with what.
+    """The model of a session, and the objects that train it.
 
-    `execution` is None under torch's reducer; `servers` are there on the first worker alone, if there are any.
+    `execution` is None under torch's reducer; `servers` is set on the first worker only, if there are any.
     """
 
     model: torch.nn.Module
@@ -36,11 +36,11 @@ class Training:
 
     @property
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
-        """The plan's variables, by name."""
+        """The parameters of the plan's variables, by name."""
         return parameters_of(self.model, self.bundle)
 
     def names(self) -> list[list[str]]:
-        """The names of the optimizer's parameters, by group; those that are none of the model's are counted."""
+        """Return the names of the optimizer's parameters, by group; parameters outside the model get numbers."""
         known = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return [
             [known.get(id(one), f"parameter {index} of group {number}") for index, one in enumerate(group["params"])]
@@ -48,6 +48,6 @@ class Training:
         ]
 
     def optimized(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """The optimizer's parameters by name."""
+        """Yield the optimizer's parameters with their names."""
         for names, group in zip(self.names(), self.optimizer.param_groups, strict=True):
             yield from zip(names, group["params"], strict=True)

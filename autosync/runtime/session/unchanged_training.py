@@ -1,4 +1,4 @@
-"""What must stay in training as it was when it began: which parameters are trained, and what the optimizer has."""
+"""Checks what must not change during training: the parameters of the model and of the optimizer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _GO_ON = "release(model) and parallelize again to go on"
 
 
 class Expected:
-    """Looks in every step whether a script has changed what a session cannot follow. `are_engines`: it updates.
+    """Checks in every step whether a script has changed something that a session cannot follow.
 
-    A model's parameters are looked up where the model has them, and an optimizer's groups are compared object by
-    object: torch loops over them in C, or Python in one call for all.
+    `are_engines`: the engine updates variables, so the optimizer's groups must not change either. A model's parameters
+    are looked up where the model keeps them, and an optimizer's groups are compared object by object: torch or Python
+    does each of these loops in one call.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Expected:
         self._groups = self._held() if are_engines else None
 
     def check(self) -> None:
-        """Refuse what was changed."""
+        """Raise an error if something was changed."""
         for name, parameter in self._frozen.items():
             if parameter.requires_grad:
                 raise OperationError(
@@ -67,7 +68,7 @@ class Expected:
         )
 
     def _told(self, before: list[list[Any]], now: list[list[Any]]) -> str:
-        """The first parameters that came and went, in words."""
+        """Describe the first parameters that were added or removed."""
         then, here = ({id(p): p for group in groups for p in group} for groups in (before, now))
         words = [
             f"{self._names.get(number, f'one of shape {list(parameter.shape)}')} {what}"
@@ -82,12 +83,12 @@ class Expected:
 
 
 def _places(model: torch.nn.Module, names: list[str]) -> list[tuple[dict[str, Any], str, torch.nn.Parameter]]:
-    """Where the model has its parameters: the mapping of the module, the key, and what is there now."""
+    """Return where the model keeps its parameters: the module's mapping, the key, and the current parameter."""
     found = []
     for name in names:
         owner, _, key = name.rpartition(".")
         owned: Any = model.get_submodule(owner)._parameters  # noqa: SLF001 - torch has no other way to look without a search
-        # A scripted module has them elsewhere, and cannot have others.
+        # A scripted module keeps its parameters elsewhere, and they cannot be replaced.
         if isinstance(owned, dict) and key in owned:
             found.append((owned, key, owned[key]))
     return found

@@ -28,7 +28,7 @@ class VariableRoles:
 
     @classmethod
     def of(cls, plan: Plan, parameters: Mapping[str, torch.nn.Parameter], execution: Execution) -> VariableRoles:
-        """The roles of a plan's variables on the rank of an execution."""
+        """Return the roles of a plan's variables on the rank of an execution."""
         updated = engine_updates(plan).variables
         not_dense = execution.sparse.variables | updated
         return cls(

@@ -1,15 +1,15 @@
 """Which plans stock DDP can express, and the buckets that it would send. Free of torch.
 
-**What is the same.** The Reducer launches one all-reduce a bucket, strictly in the order of the buckets, as each is
-complete, all on one communicator. That is a plan of one lane whose transfers each sum whole gradients of one dtype
-over all workers, natively, after nothing but those gradients; whose averages and updates are every worker's own; and
-which is done when backward returns. Which message a transfer belongs to does not matter, nor do priorities, which
-decide between lanes only. The gradient norm of a task that clips is the user's, as under DDP.
+**What is the same.** The Reducer launches one all-reduce for each bucket when it is complete, strictly in the order of
+the buckets, all on one communicator. This is a plan with one lane, whose transfers each sum whole gradients of one
+dtype over all workers, natively, and wait for nothing but those gradients. Every worker averages and updates by itself,
+and the plan is done when backward returns. Which message a transfer belongs to does not matter, and neither do
+priorities, which only decide between lanes. The gradient norm of a task that clips is the user's, as under DDP.
 
-**What is not.** Several lanes: a bucket of one lane would wait for its turn behind those of another. Slices that cut
-a gradient, codecs, and topologies of ours: the Reducer has none. Overlap with the forward pass: the Reducer waits at
-the end of backward. Buckets of several dtypes whose sizes do not fit into one list (see the note ONE LIST OF SIZES).
-Sparse gradients: the Reducer would take them, but is not trusted with them (see the note ROWS STAY HERE).
+**What is not.** Several lanes: a bucket of one lane would wait behind those of another. Slices that cut a gradient,
+codecs, and our own topologies: the Reducer has none. Overlap with the forward pass: the Reducer waits at the end of
+backward. Buckets of several dtypes whose sizes do not fit into one list (see the note ONE LIST OF SIZES). Sparse
+gradients: the Reducer takes them, but may corrupt memory (see the note ROWS STAY HERE).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVERY_WORKERS_OWN = frozenset({"average", "norm", "update"})
 class StockBuckets:
     """The buckets of a plan, in the order of their launch, as positions of variables in the model.
 
-    `limits_bytes` is the list of sizes by which the Reducer comes to these buckets by itself (see the note ONE LIST OF
+    `limits_bytes` is the list of sizes from which the Reducer makes these buckets by itself (see the note ONE LIST OF
     SIZES).
     """
 
@@ -37,12 +37,12 @@ class StockBuckets:
 
 
 def stock_buckets(plan: Plan) -> StockBuckets | None:
-    """The buckets by which stock DDP would do just what the plan says; None if it cannot (see `why_not_stock`)."""
+    """Return the buckets with which stock DDP does exactly what the plan says, or None: see `why_not_stock`."""
     return None if why_not_stock(plan) else _buckets(plan)
 
 
 def why_not_stock(plan: Plan) -> str:
-    """What in a plan stock DDP cannot express; empty if it can express it all."""
+    """Return what stock DDP cannot express in a plan; empty if it can express everything."""
     return next(_reasons(plan), "")
 
 
@@ -93,12 +93,12 @@ def _transfers(plan: Plan) -> list[Transfer]:
 
 
 def _members(plan: Plan) -> list[list[Variable]]:
-    """The variables of each bucket."""
+    """Return the variables of each bucket."""
     return [[plan.parts[plan.regions[i].part].variable for i in one.regions] for one in _transfers(plan)]
 
 
 def _limits_bytes(members: Sequence[Sequence[Variable]]) -> tuple[int, ...]:
-    """For each k the smallest of the dtypes' k-th buckets."""
+    """Return, for each k, the size of the smallest k-th bucket of any dtype."""
     sizes: dict[str, list[int]] = {}
     for bucket in members:
         sizes.setdefault(bucket[0].dtype, []).append(sum(variable.num_bytes for variable in bucket))
@@ -107,7 +107,7 @@ def _limits_bytes(members: Sequence[Sequence[Variable]]) -> tuple[int, ...]:
 
 
 def _assigned(plan: Plan) -> list[list[Variable]]:
-    """The buckets that the Reducer makes of the variables, one after the other, by the limits."""
+    """Return the buckets that the Reducer makes of the variables, in order, by the limits."""
     members = _members(plan)
     variables = [variable for bucket in members for variable in bucket]
     return assign_by_size(variables, _limits_bytes(members), lambda _: False)
@@ -119,12 +119,12 @@ def _buckets(plan: Plan) -> StockBuckets:
     return StockBuckets(buckets=buckets, limits_bytes=_limits_bytes(_members(plan)))
 
 
-# ONE LIST OF SIZES. The Reducer fills buckets of each dtype apart and closes the k-th of a dtype when it reaches the
-# k-th limit of one list for all. With one dtype the sizes of the buckets themselves are that list. With several, the
-# smallest of the k-th buckets is the one limit that can do, and it does if the larger ones reach it with their last
-# gradient only.
+# ONE LIST OF SIZES. The Reducer fills buckets of each dtype separately, and closes the k-th bucket of a dtype when it
+# reaches the k-th limit of one list for all dtypes. With one dtype, that list is simply the sizes of the buckets. With
+# several, the only limit that can work is the size of the smallest k-th bucket, and it works if the larger ones reach
+# it with their last gradient only.
 
-# ROWS STAY HERE. torch 2.13's all-reduce of sparse tensors on gloo now and then corrupts the heap, in the Reducer as
-# under DDP: of 17 trainings by two ranks, 700 to 1,000 steps each, 5 ended with "malloc(): unaligned tcache chunk
-# detected". Our engine gathers rows as dense tensors and merges them itself: none did in 21,000 steps. NCCL has no
+# ROWS STAY HERE. torch 2.13's all-reduce of sparse tensors on gloo sometimes corrupts the heap, in the Reducer as under
+# DDP: of 17 trainings by two ranks, 700 to 1,000 steps each, 5 ended with "malloc(): unaligned tcache chunk detected".
+# Our engine gathers rows as dense tensors and merges them itself, which never failed in 21,000 steps. NCCL has no
 # all-reduce of sparse tensors.

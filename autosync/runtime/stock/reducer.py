@@ -1,6 +1,6 @@
-"""Plans that stock DDP can express (see `buckets`), run by torch's own C++ `Reducer`: they cost what DDP costs.
+"""Runs plans that stock DDP can express (see `buckets`) on torch's own C++ `Reducer`, so that they cost what DDP costs.
 
-No DistributedDataParallel is involved: the model stays the object that it is, and no buckets but the plan's are used.
+DistributedDataParallel is not involved: the model stays the same object, and only the plan's buckets are used.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from autosync.runtime.memory.unused_variables import NOTHING, is_absent
 from autosync.runtime.session.backward_passes import Passes, accumulate_quietly
 from autosync.runtime.stock.buckets import StockBuckets
 
-# Of more elements not all are -0.0 unless something makes them so.
+# Gradients with more elements are not all -0.0 by chance.
 _FEW_ELEMENTS = 64
 
 
 def as_process_group(connections: Any, store: Any, device: torch.device | None = None) -> dist.ProcessGroup:
-    """Connections that were made directly (a group of `Links`, on its store) as the process group a Reducer takes.
+    """Return connections that were made directly (a group of `Links`, on its store) as a process group for a Reducer.
 
-    For tensors on that device; by default on the CPU.
+    The group is for tensors on `device`, by default on the CPU.
     """
     group: Any = dist.ProcessGroup(store, connections.rank(), connections.size())
     kind = getattr(group.BackendType, connections.name().upper())
@@ -38,36 +38,36 @@ def as_process_group(connections: Any, store: Any, device: torch.device | None =
 
 
 class BackwardEnded(Protocol):
-    """Hears of the end of a backward pass."""
+    """Is called at the end of a backward pass."""
 
     def __call__(self, *, synchronised: bool) -> None: ...
 
 
 class StockReducer:
-    """Runs buckets on torch's Reducer until `close()`; making one is collective over the process group.
+    """Runs buckets on torch's Reducer until `close()`; all ranks of the process group must make one together.
 
     `parameters` are by name, in the order of the plan's variables; buckets hold positions in it.
 
-    - **As under DDP**, a forward pass of the model with gradients enabled prepares the backward pass that follows,
-      and when that returns, gradients are averaged over all ranks. Several forward passes may come before it. Forward
+    - **As under DDP**, a forward pass of the model with gradients enabled prepares the backward pass that follows, and
+      when that returns, gradients are averaged over all ranks. Several forward passes may come before it. Forward
       passes under `torch.no_grad()` change nothing.
-    - `syncs` is true. While it is set to false, forward and backward passes accumulate gradients without
-      communication; the next backward pass after a forward pass with `syncs` averages the whole.
-    - A backward pass with `syncs` but without such a forward pass before it (a second one over a kept graph, or through
-      modules of the model alone), which DDP leaves unsynchronised in silence, is synchronised when it ends, without
-      overlap.
-    - A parameter that a rank has not used counts as zero there; where no rank has used it, its gradient stays None (see
-      `absent`).
-    - `backward_ended(synchronised=…)` is called at the end of every backward pass that has brought gradients, after
+    - `syncs` is true. While it is set to false, forward and backward passes accumulate gradients without communication;
+      the next backward pass after a forward pass with `syncs` averages the whole.
+    - DDP silently leaves a backward pass unsynchronised if no such forward pass came before it (a second one over a
+      kept graph, or one through modules of the model alone). Here, with `syncs`, it is synchronised when it ends,
+      without overlap.
+    - A parameter that a rank has not used counts as zero there; if no rank has used it, its gradient stays None (see
+      `unused_variables`).
+    - `backward_ended(synchronised=…)` is called at the end of every backward pass that has brought gradients, when
       these are final.
-    - `check()` belongs before whatever uses the gradients: it raises an error if a backward pass has failed among them.
-      The next forward pass raises it too.
-    - Gradients are views into their buckets, as under DDP's `gradient_as_bucket_view` and in our own engine: that
-      saves their copy. A gradient that is kept beyond the next backward pass must be a clone.
-    - A copy of the model, deep or by pickling, is an ordinary model: nothing of this goes with it.
+    - Call `check()` before gradients are used: it raises an error if a backward pass has failed. The next forward pass
+      raises it too.
+    - Gradients are views into their buckets, as under DDP's `gradient_as_bucket_view` and in our own engine, which
+      saves a copy. A gradient that is kept beyond the next backward pass must be a clone.
+    - A copy of the model, deep or by pickling, is an ordinary model without any of this.
 
-    Nothing in Python happens per parameter of more than a few elements, and in a step only at the end of forward, and
-    at both ends of backward.
+    Python code runs for single parameters only if they have few elements; otherwise only at the end of forward and at
+    both ends of backward.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class StockReducer:
         self._reducer: Any = self._make_reducer(stock, [name for name, _ in launched])
         self._tell = backward_ended
         self._is_prepared = False
-        # Whether the first or the last parameter has got a gradient in the pass that is under way.
+        # Whether the first or the last parameter has got a gradient in the pass under way.
         self._has_heard = False
         self._has_failed = False
         # Where the buckets' memory begins, once a pass was synchronised.
         self._buckets_at: set[int] = set()
         self._foreign: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
-        # Of a pass that was not prepared: what gradients there were before it.
+        # The gradients before a pass that was not prepared.
         self._before: list[tuple[int, int]] | None = None
         self._passes = Passes(begins=self._backward_begins, ends=self._backward_ends, fails=self._backward_fails)
         self._hooks: list[Any] = [model.register_forward_hook(_Tell(self._prepare))]
@@ -106,7 +106,7 @@ class StockReducer:
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(_mark_used))  # type: ignore[no-untyped-call]
 
     def _make_reducer(self, stock: StockBuckets, names: Sequence[str]) -> Reducer:
-        """See the note THE REDUCER REBUILDS, and ONE LIST OF SIZES in `buckets`."""
+        """Make the Reducer: see the notes THE REDUCER REBUILDS here and ONE LIST OF SIZES in `buckets`."""
         tensors: list[torch.Tensor] = [*self._parameters]
         limits = list(stock.limits_bytes)
         in_order = list(range(len(tensors)))
@@ -127,21 +127,21 @@ class StockReducer:
         return reducer
 
     def close(self) -> None:
-        """Leave the model as it was: no hooks, no communication, and the buckets' memory given back."""
+        """Leave the model as it was: remove the hooks, end communication and free the buckets' memory."""
         self.leave_to_parent()
         self._reducer = None
 
     def leave_to_parent(self) -> None:
-        """Take the hooks away, and leave the Reducer: a process that freed it would close its parent's connections."""
+        """Remove the hooks but keep the Reducer: a process that freed it would close its parent's connections."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._passes.close()
         if self._reducer is not None:
-            self._reducer._remove_autograd_hooks()  # noqa: SLF001 - what its destructor does, whoever may still hold it
+            self._reducer._remove_autograd_hooks()  # noqa: SLF001 - as its destructor does, perhaps much later
 
     def check(self) -> None:
-        """Raise an `OperationError` if a backward pass has ended with an error when gradients were on their way."""
+        """Raise an `OperationError` if a backward pass has failed while gradients were on their way."""
         if self._has_failed or self._missing():
             raise OperationError(
                 "a backward pass has ended with an error when some gradients were on their way already, to which "
@@ -149,7 +149,7 @@ class StockReducer:
             )
 
     def _missing(self) -> list[int]:
-        """The parameters (by number) that keep the Reducer from finishing: there are none before it has begun."""
+        """Return the parameters (by number) that the Reducer still waits for; none if it has not begun."""
         try:
             self._reducer._check_reducer_finalized()  # noqa: SLF001 - DDP's own way to ask
         except RuntimeError as error:
@@ -158,7 +158,7 @@ class StockReducer:
         return []
 
     def _prepare(self) -> None:
-        """A forward pass has ended."""
+        """Prepare the backward pass when a forward pass has ended."""
         if torch.is_grad_enabled():
             self._passes.train_here()
         if self.syncs and torch.is_grad_enabled():
@@ -167,14 +167,14 @@ class StockReducer:
             self._is_prepared = True
 
     def _hear(self) -> None:
-        """A gradient came: one of two that nearly every backward pass brings."""
+        """Note a gradient of one of the two parameters that nearly every backward pass reaches."""
         self._passes.gradient_came()
         self._has_heard = True
 
     def _backward_begins(self) -> None:
         self._has_heard = False
         self._before = None if self._is_prepared else self._gradients()
-        # Gradients that the script has put in their places, in a buffer of its own, say: not those of the buckets.
+        # Gradients for which the script has its own tensors, in a buffer for example, instead of those of the buckets.
         self._foreign = [
             (parameter, parameter.grad)
             for parameter in self._parameters
@@ -182,7 +182,7 @@ class StockReducer:
         ]
 
     def _gradients(self) -> list[tuple[int, int]]:
-        """What tells whether gradients have changed."""
+        """Return values by which changes of gradients can be noticed."""
         gradients = [parameter.grad for parameter in self._parameters]
         return [(0, 0) if one is None else (id(one), one._version) for one in gradients]  # noqa: SLF001 - torch counts changes there
 
@@ -196,8 +196,8 @@ class StockReducer:
             "checkpoint(..., use_reentrant=False) has no such passes within a pass)"
         )
 
-    def _backward_ends(self, _: bool) -> None:  # noqa: FBT001 - what a pass says of itself
-        """A pass has ended, of this model or of another."""
+    def _backward_ends(self, _: bool) -> None:  # noqa: FBT001 - a callback with one argument
+        """Handle the end of a pass, of this model or of another."""
         if self._is_prepared:
             missing = self._missing()
             if missing:
@@ -225,18 +225,18 @@ class StockReducer:
         self._foreign.clear()
 
     def _contribute_nothing(self, numbers: Sequence[int]) -> None:
-        """This rank has not used some parameters: let the Reducer finish without them."""
+        """Let the Reducer finish without the parameters that this rank has not used."""
         unused = [self._parameters[number] for number in numbers]
         frozen = [parameter for parameter in unused if not parameter.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_()
         accumulate_quietly(list(unused), [_nothing_of(parameter) for parameter in unused])
         for parameter in frozen:
-            parameter.requires_grad_(False)  # noqa: FBT003 - torch knows it by no name
+            parameter.requires_grad_(False)  # noqa: FBT003 - torch takes it by position only
         self._forget_absent(unused)
 
     def _forget_absent(self, unused: Sequence[torch.nn.Parameter]) -> None:
-        """What no rank has used has no gradient, so that its optimizer leaves it alone."""
+        """Drop the gradients of parameters that no rank has used, so that their optimizer leaves them alone."""
         for parameter in unused:
             if parameter.grad is not None and is_absent(parameter.grad.flatten()):
                 parameter.grad = None
@@ -247,7 +247,7 @@ class StockReducer:
 
     @torch.no_grad()
     def _average_now(self) -> None:
-        """Average gradients for which the Reducer was not prepared, in its buckets."""
+        """Average gradients for which the Reducer was not prepared, bucket by bucket."""
         unused = [parameter for parameter in self._parameters if parameter.grad is None]
         for parameter in unused:
             parameter.grad = _nothing_of(parameter)
@@ -263,7 +263,7 @@ class StockReducer:
 
 
 def _mark_used(parameter: torch.Tensor) -> None:
-    """Of few elements all may be -0.0 by chance, which is how nothing looks: adding +0.0 tells them apart."""
+    """Add +0.0 to a small gradient: if all of its elements were -0.0 by chance, it would count as unused."""
     if parameter.grad is not None:
         parameter.grad.detach().add_(0.0)
 
@@ -273,7 +273,7 @@ def _nothing_of(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 class _Tell:
-    """A hook that calls a method as long as its object lives. A copy of it calls nothing."""
+    """A hook that calls a method as long as the method's object lives. A copy of it calls nothing."""
 
     __slots__ = ("_method",)
 
@@ -290,12 +290,12 @@ class _Tell:
 
 
 def _consecutive(buckets: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Buckets of the same lengths, numbered through."""
+    """Return buckets of the same lengths that hold consecutive numbers."""
     numbers = iter(range(sum(map(len, buckets))))
     return [[next(numbers) for _ in bucket] for bucket in buckets]
 
 
 # THE REDUCER REBUILDS. Until its buckets were rebuilt once, the Reducer notes every gradient of every step for the
-# rebuilding: whoever never has it done loses 16 bytes a parameter and step. So it is done at once, before the first
-# step: told that gradients came in the order of the buckets, with limits that end each bucket where the plan does, it
-# comes to the same buckets, and notes nothing from there on.
+# rebuilding; if that never happens, this costs 16 bytes for each parameter and step. So the rebuilding is done at once,
+# before the first step: the Reducer is told that gradients came in the order of the buckets, and gets limits that end
+# each bucket where the plan does. So it makes the same buckets, and notes nothing from then on.

@@ -1,4 +1,4 @@
-"""A model in training by a plan that torch's own reducer carries out."""
+"""The session of a model whose plan torch's own reducer carries out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autosync.strategy.bundle import Bundle
 
 
 class StockSession:
-    """What `Session` is where the engine has nothing to do; see there."""
+    """A session in which torch's reducer carries out the plan; see `Session` for its methods."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class StockSession:
         self._expected = Expected(model, optimizer, bundle, are_engines=False)
         self._compute = compute
         members = tuple(range(links.num_ranks))
-        # torch's own groups have two threads: a small bucket then does not wait for a large one.
+        # torch's own groups have two threads, so that a small bucket does not wait for a large one.
         links.make_native([(members, 0)], num_threads=2)
         parameters = parameters_of(model, bundle)
         self._reducer = StockReducer(
@@ -60,7 +60,7 @@ class StockSession:
             as_process_group(links.native(members, 0), store, next(iter(parameters.values())).device),
             backward_ended=self._backward_ended,
         )
-        # Whether gradients were accumulated that are this rank's own.
+        # Whether accumulated gradients are this rank's own.
         self._is_local = False
         self._hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(refuse_gradient(name))  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ class StockSession:
         self._expected.check()
         self._reducer.check()
         if not given:
-            # A closure brings gradients of its own.
+            # A closure computes its own gradients.
             refuse_local_gradients(are_local=self._is_local)
 
     def _after_step(self, stepping: torch.optim.Optimizer) -> None:
@@ -96,7 +96,7 @@ class StockSession:
             self.step += 1
 
     def settle(self, what: str) -> None:
-        """Nothing is under way between steps."""
+        """Do nothing, because nothing is under way between steps."""
 
     def go_on_from(self, loading: Loading) -> None:
         """Put in place what was read from a checkpoint."""
@@ -104,24 +104,24 @@ class StockSession:
         self.step = loading.step
 
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
-        """The user's optimizer has the whole of its state."""
+        """Do nothing, because the user's optimizer has its complete state."""
 
     def drain(self) -> None:
-        """Nothing is under way between steps."""
+        """Do nothing, because nothing is under way between steps."""
 
     def where(self) -> str:
-        """The reducer says nothing of what it does."""
+        """Return a fixed text, because the reducer does not tell what it is doing."""
         return "in torch's reducer"
 
     def describe(self) -> str:
-        """The reducer, and the plan that it carries out."""
+        """Describe the reducer and the plan that it carries out."""
         return described(self._plan, "torch's reducer", ["the user's optimizer updates everything"], self._buffers)
 
     def __repr__(self) -> str:
         return self.describe()
 
     def leave_to_parent(self) -> None:
-        """This process was forked from the one that trains: leave its copy of the model as an ordinary one."""
+        """In a forked process, make its copy of the model an ordinary one."""
         if self._buffers is not None:
             self._buffers.close()
         for hook in self._hooks:
@@ -136,7 +136,7 @@ class StockSession:
         self._hooks.clear()
         self._reducer.close()
         if patience_seconds is not None:
-            # Only a backward pass that was broken off has left anything under way, and nothing would come of that.
+            # Only an interrupted backward pass leaves anything under way, and its result is not needed.
             self._links.abort()
         self._links.close()
         if self._compute is not None:

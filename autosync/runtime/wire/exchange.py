@@ -1,11 +1,11 @@
-"""Carries out compiled transfers on a session's links: receives ahead by a window, adds, and sends what that enables.
+"""Carries out compiled transfers on a session's links: asks for pieces ahead, adds them, and sends what is then ready.
 
-gloo sends a message only when its receiver has asked for it. So how far a receiver asks ahead, its window, is what a
-transfer may have under way at this rank, and shrinking it is how a transfer makes room for a more urgent one.
+gloo sends a message only when its receiver has asked for it. So the number of pieces that a receiver asks for ahead,
+its window, limits what a transfer has under way here; a smaller one makes room for a more urgent transfer.
 
-A message between two ranks is known by its tag and its place in the order of that tag, so with misordered transfers
-gloo would mix up data and say nothing. With `checks`, each transfer begins with a header to every member that it sends
-to, under a tag that all transfers of a lane share: operation, iteration, sequence and bytes, compared on arrival.
+A message between two ranks is identified by its tag and its place in the order of that tag, so gloo would silently mix
+up the data of misordered transfers. With `checks`, each transfer begins with a header to every member that it sends to,
+under one tag for all transfers of a lane: operation, iteration, sequence and bytes, compared on arrival.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from autosync.runtime.wire.links import Links, said
 from autosync.runtime.wire.transfer_pieces import PIECE_BYTES, SHORT_PIECE_BYTES, Pieces, Receive, Send, cut_moves
 
 _HEADER_TAG = 2**30
-# Pieces asked for beyond one a source: so many bytes of them, where something more urgent may come and where not, and
-# no fewer than so many; and how many more while something less urgent is under way too.
+# Limits on the pieces asked for beyond one for each source: their bytes, where something more urgent may come and where
+# not; their least number; and how many more while something less urgent is under way too.
 AHEAD_BYTES, FREE_AHEAD_BYTES = 2**18, 2**21
 LEAST_AHEAD, NUM_FAVOURED = 3, 2
 
 
 class TransferId(NamedTuple):
-    """What a transfer is, for checks: its place in the plan, the iteration, the how manieth of its lane among its
-    members, the lane."""
+    """Identifies a transfer in checks. `sequence` is its position among the lane's transfers of the same members."""
 
     operation: int
     iteration: int
@@ -47,11 +46,10 @@ class TransferId(NamedTuple):
 
 
 class Flow:
-    """What transfers are under way on a rank, and how far each may ask ahead. Shared by all lanes.
+    """The transfers under way on a rank, and how far each may ask ahead. All lanes share it.
 
-    `most_urgent` is the lowest priority number of the plan. No window is ever 0: pausing a transfer for a more urgent
-    one would be a deadlock where the urgent one waits for a third rank that has not come to it yet, because what that
-    rank does before it waits for the paused one.
+    `most_urgent` is the lowest priority number of the plan. No window is ever 0, because pausing a transfer for a more
+    urgent one could deadlock: the urgent one may wait for a third rank, which may wait for the paused one.
     """
 
     def __init__(self, most_urgent: int = 0) -> None:
@@ -61,7 +59,7 @@ class Flow:
 
     @contextlib.contextmanager
     def active(self, priority: int) -> Iterator[None]:
-        """While a transfer of this priority (0: the most urgent) is under way."""
+        """While the context lasts, count a transfer of this priority (0: the most urgent) as under way."""
         with self._lock:
             insort(self._priorities, priority)
         try:
@@ -71,35 +69,34 @@ class Flow:
                 self._priorities.remove(priority)
 
     def piece_bytes(self, priority: int) -> int:
-        """How long the pieces of a transfer may be: short ones where something more urgent may come."""
+        """Return the greatest length of a transfer's pieces: a short one if something more urgent may come."""
         return SHORT_PIECE_BYTES if priority > self._most_urgent else PIECE_BYTES
 
     def ahead(self, priority: int, longest_bytes: int) -> int:
-        """How many pieces, so long at the longest, a transfer may ask for beyond one a source.
+        """Return how many pieces of `longest_bytes` at most a transfer may ask for, beyond one for each source.
 
-        Two would keep a link busy on idle machines: one arrives while the other is added and sent on. More make up for
-        threads that are late, and for requests that are: they stand behind what this rank sends on its connection.
+        On idle machines two would keep a link busy: one arrives while the other is added and sent on. More make up for
+        late threads, and for late requests, which queue behind what this rank sends on its connection.
         """
         num_bytes = AHEAD_BYTES if priority > self._most_urgent else FREE_AHEAD_BYTES
         return max(LEAST_AHEAD, num_bytes // max(1, longest_bytes))
 
     def window(self, priority: int, breadth: int, ahead: int) -> int:
-        """How many pieces a transfer may have asked for that receives from `breadth` members at a time.
+        """Return how many pieces a transfer that receives from `breadth` members at a time may have asked for.
 
-        All sources of a round get one, for one of them may have a slower link than this rank; no more than that where
-        something more urgent is under way.
+        Each source of a round gets one, because one of them may have a slower link than this rank. While something more
+        urgent is under way, they get no more.
         """
-        # The list is never empty when an active transfer asks, and to look at its ends takes no lock.
+        # The list contains the asking transfer, so it is never empty, and a look at its ends needs no lock.
         priorities = self._priorities
         if priorities[0] < priority:
-            # Of one piece at a time all sources but one would wait, with their links idle.
+            # With only one piece in all, all sources but one would wait with idle links.
             return max(1, breadth)
         return breadth + ahead + (NUM_FAVOURED if priorities[-1] > priority else 0)
 
 
 class Coming(NamedTuple):
-    """The transfer that a lane carries out next on this rank. Everything it waits for has happened, so nothing else
-    touches its buffer until then."""
+    """A lane's next transfer on this rank. It waits only for its turn, so its buffer is free."""
 
     pieces: Pieces
     buffer: torch.Tensor
@@ -109,14 +106,14 @@ class Coming(NamedTuple):
 
 
 Following: TypeAlias = Callable[[], Coming | None]
-"""Tells a lane's next transfer that it has not told yet; None as long as that is not ready."""
+"""Returns a lane's next transfer that it has not returned yet, or None while that is not ready."""
 
 
 class Exchange:
     """Carries out one lane's transfers on a rank, one at a time.
 
-    When all of a transfer has been asked for, the next ones are asked for as far as the window goes: else their first
-    pieces would stand still with their senders until the last piece of this one is here and a request has gone back.
+    When all pieces of a transfer have been asked for, those of the next transfers are, as far as the window goes.
+    Otherwise their senders would hold them until this transfer's last piece has come and a request has gone back.
     """
 
     def __init__(self, links: Links, flow: Flow, *, checks: bool = False) -> None:
@@ -124,8 +121,8 @@ class Exchange:
         self._flow = flow
         self._checks = checks
         self._scratch = _Scratch()
-        # What is asked for before its turn: all of it but for the last, of which there may be more to ask. How many
-        # pieces of all these together are on their way.
+        # Transfers asked for before their turn, of which only the last may have pieces left to ask for; and the number
+        # of pieces of all of them that are on their way.
         self._coming: deque[_UnderWay] = deque()
         self._num_ahead = 0
 
@@ -142,8 +139,8 @@ class Exchange:
     ) -> None:
         """Take part in a transfer with a flat, contiguous buffer. `members` are ranks, `tag` is the transfer's own.
 
-        Returns when the buffer holds the result and nothing reads it any more. What `following` tells are the next
-        transfers of this exchange, in their order.
+        Returns when the buffer holds the result and nothing reads it any more. `following` returns the next transfers
+        of this exchange, in their order.
         """
         if self._checks and identity is not None:
             self._check(pieces, members, identity, buffer.numel() * buffer.element_size())
@@ -163,7 +160,7 @@ class Exchange:
                 under_way.forget()
 
     def forget(self) -> None:
-        """Drop what was asked for before its turn: nobody will take it."""
+        """Drop the pieces that were asked for before their transfer's turn, because it will not be carried out."""
         while self._coming:
             self._coming.pop().forget()
         self._num_ahead = 0
@@ -172,7 +169,7 @@ class Exchange:
         return _UnderWay(self._links, self._flow, self._scratch, coming)
 
     def _ask_ahead(self, following: Following, num_asked: int) -> None:
-        """Ask for pieces of the next transfers, while so many of this one are on their way."""
+        """Ask for pieces of the next transfers, while `num_asked` pieces of this one are on their way."""
         while True:
             if self._coming:
                 last = self._coming[-1]
@@ -195,10 +192,11 @@ class Exchange:
         priority: int,
         identity: TransferId | None = None,
     ) -> list[torch.Tensor]:
-        """Every member's contribution, in their order. Contributions are flat, of one type and of any lengths."""
+        """Return every member's contribution, in their order. They are flat, of one type and of any lengths."""
         me = members.index(self._links.rank)
         others = [other for other in range(len(members)) if other != me]
-        # Round a ring sizes would take as many messages one after another; they are small enough to go to all at once.
+        # The sizes are small enough to go to all members at once; round a ring they would take as many messages one
+        # after another.
         moves = [Move(0, me, other, me, me + 1, adds=False) for other in others]
         moves += [Move(0, other, me, other, other + 1, adds=False) for other in others]
         sizes = torch.zeros(len(members), dtype=torch.int64)
@@ -222,14 +220,14 @@ class Exchange:
         priority: int,
         identity: TransferId | None = None,
     ) -> list[torch.Tensor]:
-        """At the first member what `all_gather_v` gives to all; at the others nothing."""
+        """Return on the first member what `all_gather_v` returns on all; on the others an empty list."""
         me = members.index(self._links.rank)
         moves = expand("gather_v", "star", len(members))
         sizes = torch.zeros(len(members), dtype=torch.int64)
         sizes[me] = contribution.numel()
         ones = cut_moves(moves, range(len(members) + 1), position=me, item_bytes=8)
         self.run(ones, sizes, members=members, tag=tag, priority=priority, identity=identity)
-        # All but the first know their own size alone, which is all that they send.
+        # All members but the first know only their own size, which is enough for what they send.
         bounds = _bounds(sizes)
         gathered = contribution
         if me == 0:
@@ -259,7 +257,7 @@ class Exchange:
         priority: int,
         identity: TransferId | None = None,
     ) -> list[torch.Tensor]:
-        """The first member's contribution, over a star: in its place of the list, and nothing in the others'."""
+        """Send the first member's contribution over a star; return it first in a list of otherwise empty tensors."""
         me = members.index(self._links.rank)
         moves = expand("broadcast", "star", len(members))
         size = torch.tensor([contribution.numel()])
@@ -271,7 +269,7 @@ class Exchange:
         return [content, *[contribution.new_empty(0)] * (len(members) - 1)]
 
     def _check(self, pieces: Pieces, members: Sequence[int], ours: TransferId, num_bytes: int) -> None:
-        """Send a header to every member that pieces go to, and compare those that come with this transfer's own."""
+        """Send a header to every member that gets pieces, and compare received headers with this transfer's own."""
         links, tag = self._links, _HEADER_TAG + ours.lane
         header = torch.tensor([*ours, num_bytes], dtype=torch.int64)
         sends = [(member, links.send(header, members[member], tag)) for member in pieces.destinations]
@@ -289,27 +287,28 @@ class Exchange:
 
 
 class _Scratch:
-    """Memory for pieces that will be added, used again and again: by powers of two, as many as are asked for at once.
+    """Reusable memory for pieces that will be added, in blocks whose sizes are powers of two.
 
-    Windows are counted in bytes: of short pieces very many may be, and each has no more memory than about its length.
+    Windows are counted in bytes, so very many short pieces may be asked for; each takes little more memory than its
+    length.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, list[torch.Tensor]] = {}
 
     def take(self, num_bytes: int) -> torch.Tensor:
-        """So many bytes at least."""
+        """Return a block of at least `num_bytes` bytes."""
         size = 1 << (num_bytes - 1).bit_length()
         free = self._free.setdefault(size, [])
         return free.pop() if free else torch.empty(size, dtype=torch.uint8)
 
     def give(self, taken: torch.Tensor) -> None:
-        """Take bytes back that nobody uses any more."""
+        """Take back a block that is no longer used."""
         self._free[taken.numel()].append(taken)
 
 
 class _Asked(NamedTuple):
-    """A piece that was asked for; `arriving` is where in `scratch` it comes, if it is to be added."""
+    """A piece that was asked for. It comes into `arriving`: a part of `scratch` if it is to be added."""
 
     work: Any
     scratch: torch.Tensor | None
@@ -317,7 +316,7 @@ class _Asked(NamedTuple):
 
 
 class _UnderWay:
-    """One transfer under way: the works that are not yet waited for."""
+    """One transfer under way, with the works that are not waited for yet."""
 
     def __init__(self, links: Links, flow: Flow, scratch: _Scratch, transfer: Coming) -> None:
         self._links = links
@@ -331,15 +330,15 @@ class _UnderWay:
 
     @property
     def num_asked(self) -> int:
-        """How many pieces are on their way."""
+        """The number of pieces on their way."""
         return len(self._asked)
 
     def ask(self, num_others: int = 0) -> bool:
-        """Ask as far as the window goes, of which others have so many pieces; whether all has been asked for."""
+        """Ask for pieces as far as the window goes, less `num_others`; return whether all have been asked for."""
         receives = self._pieces.receives
         if self._next == len(receives):
             return True
-        # Reckoned anew each time: what else is under way may have changed.
+        # The window is computed each time, because the other transfers under way may have changed.
         window = self._flow.window(self._priority, self._pieces.breadth, self._ahead)
         while self._next < len(receives) and len(self._asked) < window - num_others:
             self._ask(receives[self._next])
@@ -347,11 +346,11 @@ class _UnderWay:
         return self._next == len(receives)
 
     def carry_out(self, ask_ahead: Callable[[int], None] | None = None) -> None:
-        """Receive all pieces in their order, a window ahead; send each one as soon as it can go."""
+        """Receive all pieces in order, asking ahead by a window; send each piece as soon as it can go."""
         receives, sends = self._pieces.receives, self._pieces.sends
         for index in range(len(receives) + 1):
             is_asked = self.ask()
-            # After asking: what others wait for to begin comes first.
+            # Asking comes first, because others may wait for it to begin.
             self._send(sends[index])
             if is_asked and ask_ahead is not None:
                 ask_ahead(len(self._asked))
@@ -362,7 +361,7 @@ class _UnderWay:
             finish(work, self._links, "to", self._members[send.destination], send)
 
     def forget(self) -> None:
-        """Drop what is not waited for: an error's traceback keeps this object, and works keep connections open."""
+        """Drop the works that are left: an error's traceback keeps this object, and works keep connections open."""
         self._asked.clear()
         self._sent.clear()
 
@@ -398,13 +397,13 @@ class _UnderWay:
 
 
 def finish(work: Any, links: Links, direction: str, peer: int, piece: Send | Receive | None = None) -> None:
-    """Wait for a message, once: gloo hangs on a second wait for the same."""
+    """Wait for a message, exactly once: gloo hangs on a second wait for the same message."""
     try:
         work.wait()
     except RuntimeError as error:
         raise _failure(error, links, direction, peer, piece) from error
     finally:
-        # An error's traceback keeps this frame.
+        # An error's traceback keeps this frame, and the frame would keep the work.
         del work
 
 
@@ -416,5 +415,5 @@ def _failure(
 
 
 def _bounds(sizes: torch.Tensor) -> list[int]:
-    """Where contributions of these sizes begin and end, one behind the other."""
+    """Return where contributions of these sizes begin and end, one after another."""
     return [0, *itertools.accumulate(sizes.tolist())]

@@ -1,6 +1,4 @@
-"""Host memory for transfers of what lies elsewhere: filled before a transfer with what a member brings to it, and
-emptied after it of what the transfer leaves there.
-"""
+"""Host memory for transfers of data on a device, which is copied there before a transfer and back after it."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from autosync.plan.types import Collective
 
 
 class Staging:
-    """The host memory of one lane, for one transfer at a time: as much as the largest of them takes.
+    """The host memory of one lane, for one transfer at a time; it is as large as the largest transfer needs.
 
-    `pins`: it is locked in place, so that a device copies straight from it and to it.
+    With `pins` the memory is locked in place, so that a device copies directly from it and to it.
     """
 
     def __init__(self, *, pins: bool) -> None:
@@ -27,7 +25,7 @@ class Staging:
     def copied(
         self, buffer: torch.Tensor, collective: Collective, *, num_members: int, position: int
     ) -> Iterator[torch.Tensor]:
-        """Host memory in which a member of the group takes part with a flat buffer; the buffer has the result after."""
+        """Yield host memory in which this member takes part; `buffer` is copied there and gets the result."""
         host = self._memory_like(buffer)
         brought, left = shares(collective, len(buffer), num_members=num_members, position=position)
         host[brought].copy_(buffer[brought])
@@ -42,7 +40,7 @@ class Staging:
 
 
 def shares(collective: Collective, num_elements: int, *, num_members: int, position: int) -> tuple[slice, slice]:
-    """The elements that a member brings to a collective, and those that it has of the result."""
+    """Return the elements that a member contributes to a collective, and the elements of the result that it gets."""
     bounds = chunk_bounds(num_elements, num_members)
     everything, nothing, mine = slice(0, num_elements), slice(0), slice(bounds[position], bounds[position + 1])
     match collective:

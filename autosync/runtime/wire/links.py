@@ -1,18 +1,18 @@
-"""The connections of a session: groups of its own, so that its messages never meet the user's.
+"""The connections of a session, in groups of its own, so that its messages never meet the user's.
 
-They are made directly, on the store behind the process group that ranks have in common: so ranks that are not in that
-group (servers) can be members, no other rank need take part, and no Python of torch's stands in the way of a message.
-Ranks are positions in the plan.
+They are made directly, on the store behind the common process group of the ranks. So ranks that are not in that group
+(servers) can be members, no other rank need take part, and no Python code of torch delays a message. Ranks are
+positions in the plan.
 
-- One group of all ranks carries tagged messages. gloo sends a message when its receiver has asked for it, not before:
-  whoever receives governs the flow. Messages of one tag between two ranks arrive in the order in which they were sent,
-  and nothing else says which is which.
-- Each (members, lane) with native collectives has a group of its own, for collectives of one group must come in the
-  same order on all its members, and lanes keep no order among themselves. These are gloo's or NCCL's; messages are
-  gloo's with both.
+- One group of all ranks carries tagged messages. gloo sends a message only after its receiver has asked for it, so the
+  receiver controls the flow. Messages with one tag between two ranks arrive in the order in which they were sent, and
+  nothing else tells them apart.
+- Each (members, lane) with native collectives has its own group, because the collectives of one group must come in the
+  same order on all its members, and lanes have no common order. These groups are gloo's or NCCL's; messages are gloo's
+  with both.
 
-When a wait fails or runs into its limit, gloo closes every connection of the group: all that wait, here and at the
-other ends, hear of it.
+When a wait fails or reaches its limit, gloo closes every connection of the group, so all other waits fail too, here and
+at the other ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import torch.distributed as dist
 from autosync.errors import OperationError
 
 NativeKey: TypeAlias = tuple[tuple[int, ...], int]
-"""Members and lane."""
+"""The members and the lane of a group for native collectives."""
 
 _ABORT_TAG = 2**31 - 1
 _PLACE = re.compile(r"\[\S+\.cc:\d+\] ")
@@ -41,7 +41,7 @@ _NUM_SESSIONS: Counter[tuple[int, ...]] = Counter()
 
 
 def base_store(group: dist.ProcessGroup | None = None) -> Any:
-    """The store behind a process group (by default all of the world), free of prefixes.
+    """Return the store behind a process group (by default that of all ranks), without prefixes.
 
     A process that is in no group finds the same store by the address or the file that the group was made with.
     """
@@ -53,10 +53,10 @@ def base_store(group: dist.ProcessGroup | None = None) -> Any:
 
 
 def session_name(ranks: Sequence[int]) -> str:
-    """What the keys of this group's next session begin with: the same on all its ranks, and never used before.
+    """Return the prefix of all keys of a group's next session: the same on all its ranks, and never used before.
 
     `ranks` are the group's ranks in the world. Every process counts the sessions of a group for itself. A store can
-    outlive the processes when a launcher starts them again, which it then tells them.
+    outlive the processes when a launcher restarts them, so the number of restarts is part of the prefix.
     """
     key = tuple(ranks)
     number = _NUM_SESSIONS[key]
@@ -66,10 +66,10 @@ def session_name(ranks: Sequence[int]) -> str:
 
 
 class Links:
-    """One rank's connections to all others. `store` is one that no other session uses (a `PrefixStore`).
+    """One rank's connections to all others. `store` is used by no other session (a `PrefixStore`).
 
-    Any thread may send and receive. `hosts` name the ranks' hosts in errors. With `nccl_device` native collectives are
-    NCCL's, on that device.
+    Any thread may send and receive. `hosts` are the names of the ranks' hosts, for errors. With `nccl_device`, native
+    collectives are NCCL's, on that device.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Links:
         options = gloo._Options()  # noqa: SLF001 - its public name is younger than the oldest torch we run on
         options._timeout = self._timeout  # noqa: SLF001 - the same
         devices = [gloo.create_device(interface=name) for name in _interfaces()]
-        # By default the interface that this host's name leads to.
+        # The default is the interface that this host's name leads to.
         options._devices = devices or [gloo.create_default_device()]  # noqa: SLF001 - the same
         options._threads = num_threads  # noqa: SLF001 - the same
         store = dist.PrefixStore(f"{name}/", self._store)  # type: ignore[attr-defined]
@@ -119,7 +119,7 @@ class Links:
         store = dist.PrefixStore(f"{name}/", self._store)  # type: ignore[attr-defined]
         try:
             group = nccl(store, members.index(self.rank), len(members), options)
-            # Now, and not in the first transfer: what is wrong with it ends the start on all members.
+            # Connect now, not in the first transfer, so that a failure ends the start on all members.
             group.eager_connect_single_device(device)
         except RuntimeError as error:
             raise self._no_connection(members, error) from error
@@ -130,17 +130,18 @@ class Links:
         return OperationError(f"rank {self.rank}: no connection among ranks {everyone}: {said(error)}")
 
     def send(self, tensor: torch.Tensor, destination: int, tag: int) -> Any:
-        """Send a contiguous tensor straight out of its memory. The work's `wait` may be called once, and must be."""
+        """Send a contiguous tensor directly from its memory. Call `wait` of the returned work exactly once."""
         return self._send([tensor], destination, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
-        """Ask for the next message of the tag, which must be as long as the tensor; else as `send`."""
+        """Ask for the tag's next message, which must be as long as the tensor. Call `wait` of the work exactly once."""
         return self._receive([tensor], source, tag)
 
     def make_native(self, keys: Iterable[NativeKey], *, num_threads: int = 1) -> None:
-        """Make the groups of native collectives: the same keys in the same order on all ranks.
+        """Make the groups of native collectives; all ranks must pass the same keys in the same order.
 
-        A lane has one collective under way at a time, for which one thread of gloo's is enough; NCCL has none.
+        A lane has one collective under way at a time, for which one thread of gloo's is enough; NCCL uses no such
+        threads.
         """
         for members, lane in keys:
             number = self._num_natives
@@ -154,15 +155,15 @@ class Links:
                 self._natives[members, lane] = self._connect_nccl(self._nccl_device, name, members)
 
     def native(self, members: tuple[int, ...], lane: int) -> Any:
-        """The backend's group of these members on this lane, in which ranks are positions in `members`."""
+        """Return the backend's group of these members on this lane. Its ranks are positions in `members`."""
         return self._natives[members, lane]
 
     def name(self, rank: int) -> str:
-        """A rank as errors name it."""
+        """Return a rank's name for errors."""
         return f"rank {rank} on {self._hosts[rank]}" if self._hosts else f"rank {rank}"
 
     def abort(self) -> None:
-        """Make all waiting end with an error, here and at the other ends."""
+        """Make all waits end with an error, here and at the other ends."""
         groups = [(self._group, self.rank, self.num_ranks)] if self._group is not None else []
         if self._nccl_device is None:
             natives = self._natives.items()
@@ -172,13 +173,13 @@ class Links:
                 group.abort()
         nothing = torch.empty(1, dtype=torch.uint8)
         for (group, rank, size), device in itertools.product(groups, range(self._num_devices)):
-            # A limit that is passed closes all connections of a group (on one of its devices, which the tag chooses);
-            # there is no other way to close them.
+            # A receive that reaches its limit closes all connections of a group (on one of its devices, which the tag
+            # chooses); there is no other way to close them.
             with contextlib.suppress(RuntimeError):
                 group.recv([nothing], (rank + 1) % size, _ABORT_TAG - device).wait(dt.timedelta(milliseconds=1))
 
     def close(self) -> None:
-        """Give sockets and threads back. Nobody may be waiting any more; `abort` sees to that."""
+        """Free sockets and threads. No thread may be waiting any more, which `abort` ensures."""
         self._send = self._receive = _closed
         if self._nccl_device is not None:
             for group in self._natives.values():
@@ -186,13 +187,13 @@ class Links:
         last_references = [[self._group], *([group] for group in self._natives.values())]
         self._group = None
         self._natives.clear()
-        # Each connection takes gloo some milliseconds to close, so groups do it side by side.
+        # gloo takes some milliseconds to close each connection, so groups are closed in parallel.
         closers = [threading.Thread(target=reference.clear, name="autosync-close") for reference in last_references]
         for closer, reference in zip(closers, last_references, strict=True):
             try:
                 closer.start()
             except RuntimeError:
-                # While an interpreter ends, Python 3.12 starts no more threads.
+                # Python 3.12 starts no more threads while an interpreter ends.
                 reference.clear()
         for closer in closers:
             if closer.ident is not None:
@@ -200,7 +201,7 @@ class Links:
 
 
 def _interfaces() -> list[str]:
-    """The interfaces that the user names, as torch reads them."""
+    """Return the network interfaces that the user names, as torch reads them."""
     return [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
 
 
@@ -209,6 +210,6 @@ def _closed(_: list[torch.Tensor], __: int, ___: int) -> Any:
 
 
 def said(error: RuntimeError) -> str:
-    """What gloo says went wrong, without the place in its source and its jokes."""
+    """Return gloo's message for an error, without its place in gloo's source and without its jokes."""
     text = str(error).partition("\n")[0].partition(" This is typically")[0]
     return _PLACE.sub("", text).rstrip(". ") or type(error).__name__

@@ -1,11 +1,11 @@
 """Collectives of the backends' own, on groups that `Links` has made for them.
 
-gloo has all-reduce, reduce and broadcast in the form that plans mean. Its all-gather and its reduce-scatter want even
-chunks; where a plan asks for those, `native` means what it means in `plan.expansion`, a ring of ours. NCCL has no
-messages of ours to make rings of, so there all transfers are collectives of its own: chunks are made even by one more
-element at the end of the shorter ones, contents by as many bytes as the longest is longer.
+gloo has all-reduce, reduce and broadcast in the form that plans mean. Its all-gather and its reduce-scatter need even
+chunks; where a plan asks for these, `native` means our own ring, as in `plan.expansion`. NCCL has no tagged messages
+from which rings could be made, so there all transfers are its own collectives: shorter chunks get one more element at
+the end, and contents are filled up to the length of the longest.
 
-What a group of NCCL's is told to wait for, the current stream waits for, not the thread.
+A wait for a collective of NCCL's makes the current stream wait, not the thread.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ NATIVE: frozenset[Collective] = frozenset({"all_reduce", "reduce", "broadcast"})
 
 ResultT = TypeVar("ResultT")
 
-# Contents begin at multiples of this, so that numbers of any type can be read where they are.
+# Contents begin at multiples of this, so that numbers of any type can be read in place.
 _ALIGNMENT_BYTES = 16
 
 
 def is_native(transfer: Transfer) -> bool:
-    """Whether a transfer is carried out by gloo, and so needs a group (of its members, for its lane) of its own."""
+    """Whether gloo carries out a transfer itself, and so needs a group of its own for its members and lane."""
     return transfer.algorithm == "native" and transfer.collective in NATIVE
 
 
 def native_groups(plan: Plan) -> list[NativeKey]:
-    """The groups of a plan's native collectives, in an order that is the same on all ranks.
+    """Return the groups of a plan's native collectives, in an order that is the same on all ranks.
 
-    On NCCL every transfer is one, and a set of members has one group whatever the lane.
+    On NCCL every transfer is native, and a set of members has one group for all lanes.
     """
     keys: dict[NativeKey, Any] = {}
     for operation in plan.operations:
@@ -51,7 +51,7 @@ def native_groups(plan: Plan) -> list[NativeKey]:
 def run_native(collective: Collective, group: Any, buffer: torch.Tensor) -> None:
     """Take part in a collective of a `Links.native` group with a flat, contiguous buffer; the first member is the root.
 
-    Returns when the buffer holds the result. Which member failed is not known: gloo names an address at most.
+    Returns when the buffer holds the result. An error does not say which member failed: gloo names an address at most.
     """
     if buffer.numel():
         _told(collective, lambda: _OF_BUFFERS[collective](group, buffer))
@@ -60,7 +60,7 @@ def run_native(collective: Collective, group: Any, buffer: torch.Tensor) -> None
 def run_native_content(
     collective: Collective, group: Any, content: torch.Tensor, device: torch.device
 ) -> list[torch.Tensor]:
-    """The same for contents, flat bytes whose number no other member knows: what `Exchange` gives, on the device."""
+    """Take part in a collective of flat bytes of any lengths; return what `Exchange` returns for it, on the device."""
     return _told(collective, lambda: _OF_CONTENTS[collective](group, content.to(device)))
 
 
@@ -71,7 +71,7 @@ def _told(collective: Collective, run: Callable[[], ResultT]) -> ResultT:
         raise OperationError(f"native {collective}: {said(error)}") from error
 
 
-# Of buffers.
+# Collectives of buffers.
 
 
 def _all_reduce(group: Any, buffer: torch.Tensor) -> None:
@@ -110,7 +110,7 @@ def _chunk(buffer: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def _evened(buffer: torch.Tensor, num_chunks: int) -> torch.Tensor:
-    """The chunks of `chunk_bounds` as long as the longest of them: the buffer itself where they are."""
+    """Return the chunks of `chunk_bounds`, all as long as the longest: the buffer itself if they are that already."""
     size, num_longer = divmod(len(buffer), num_chunks)
     if not num_longer:
         return buffer
@@ -128,12 +128,12 @@ def _undo_evened(chunks: torch.Tensor, buffer: torch.Tensor, num_chunks: int) ->
 
 
 def _by_length(rows: torch.Tensor, num_longer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What counts of the longer chunks, and of the others."""
+    """Return the used elements of the longer chunks, and those of the other chunks."""
     return rows[:num_longer], rows[num_longer:, : rows.shape[1] - (1 if num_longer else 0)]
 
 
 def _split(buffer: torch.Tensor, num_chunks: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of the buffer, whose longer chunks come first."""
+    """Return the longer chunks of a buffer, which come first, and the other chunks."""
     size, num_longer = divmod(len(buffer), num_chunks)
     longest = size + 1 if num_longer else size
     split = num_longer * longest
@@ -149,7 +149,7 @@ _OF_BUFFERS: Mapping[Collective, Callable[[Any, torch.Tensor], None]] = {
 }
 
 
-# Of contents: how many bytes each has comes first.
+# Collectives of contents, which first exchange their numbers of bytes.
 
 
 def _all_gather_v(group: Any, content: torch.Tensor) -> list[torch.Tensor]:

@@ -1,18 +1,17 @@
-"""A transfer as one member carries it out: pieces to receive in order, and the pieces to send that each enables.
+"""A transfer as one member carries it out: pieces to receive in order, and the pieces to send after each of them.
 
-Compiled from the moves of `plan.expansion`; nothing here touches tensors. What all members rely on:
+They are compiled from the moves of `plan.expansion`; nothing here touches tensors. All members rely on these rules:
 
-- **Pieces.** A move's range is cut by a rule that sees the range alone, so both ends cut alike. Then receiving a piece,
-  adding the one before and sending the one before that go on at the same time.
-- **Order.** Messages between two members have no name but their order. Both ends have them in the order of rounds;
-  within a round piece by piece, so that several sources take turns. A member receives in this order (what a round
-  brings from several sources is ordered by source), and a send is never posted before an earlier one to the same
-  member, even where it could be.
+- **Pieces.** A move's range is cut by a rule that depends on the range alone, so both ends cut alike. Then a member can
+  receive a piece, add the one before and send the one before that at the same time.
+- **Order.** Only their order tells messages between two members apart. Both ends have them in the order of rounds;
+  within a round piece by piece, so that several sources take turns. A member receives in this order (equal pieces of a
+  round are ordered by source), and never posts a send before an earlier one to the same member, even where it could.
 - **Enabling.** A piece can go when everything that earlier rounds bring to its range has arrived. Moves of one round
-  read before any of them writes, so what a round brings does not hold its own sends up.
-- **Overwriting.** A piece is sent straight out of the buffer, at the latest when its receiver asks for it, and copies
-  are received straight into the buffer, perhaps long before their turn. Both are safe: wherever a later round writes to
-  a range that a member sent, what it writes was made from what the member sent, and so comes after it.
+  read before any of them writes, so what a round brings does not delay its own sends.
+- **Overwriting.** A piece is sent directly from the buffer, at the latest when its receiver asks for it, and copies are
+  received directly into the buffer, perhaps long before their turn. Both are safe: wherever a later round writes to a
+  range that a member has sent, what it writes was made from what the member sent, and so comes after it.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from autosync.plan.expansion import Move, chunk_bounds, expand, num_chunks
 from autosync.plan.types import Algorithm, Collective
 
 PIECE_BYTES = 2**19
-"""Pieces are at most this long: what each of them costs is little beside its time on the wire."""
+"""The greatest length of a piece. At this length, the fixed cost of a piece is small beside its time on the wire."""
 SHORT_PIECE_BYTES = 2**18
-"""The same where a plan has something more urgent, which must not wait long to get between two of them."""
+"""The greatest length where a plan has something more urgent, which must not wait long between two pieces."""
 WHOLE_BYTES = 2**16
-"""Up to here a move is one piece: the overlap of two would not pay for the second."""
+"""The size up to which a move is one piece, because overlapping two pieces would not pay for the second."""
 
 
 class Receive(NamedTuple):
-    """Elements `start` to `stop` from a member (by position), to add to what is there or to put in its place."""
+    """Elements `start` to `stop` from a member (by position), to add to the buffer or to replace what is there."""
 
     source: int
     start: int
@@ -53,9 +52,10 @@ class Send(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What one member does: `sends[0]` at the start, `sends[i]` when the i-th of `receives`, counted from 1, is there.
+    """The pieces of one member.
 
-    `breadth` is the number of members that it receives from at a time, `longest` the elements of the longest piece.
+    `sends[0]` go at the start, `sends[i]` when the i-th of `receives`, counted from 1, has come. `breadth` is the
+    number of members that it receives from at a time, `longest` the number of elements of the longest piece.
     """
 
     receives: tuple[Receive, ...]
@@ -85,9 +85,9 @@ def compile_pieces(
     item_bytes: int,
     piece_bytes: int = PIECE_BYTES,
 ) -> Pieces:
-    """The pieces of a transfer of one buffer, split evenly, for the member at a position of its group.
+    """Return the pieces of a transfer of one evenly split buffer, for the member at a position of its group.
 
-    `piece_bytes` bounds a piece and is the same at all members.
+    `piece_bytes` limits the length of a piece and is the same at all members.
     """
     bounds = chunk_bounds(num_elements, num_chunks(collective, num_members))
     moves = expand(collective, algorithm, num_members)
@@ -102,9 +102,9 @@ def cut_moves(
     item_bytes: int,
     piece_bytes: int = PIECE_BYTES,
 ) -> Pieces:
-    """The pieces of any moves of chunks with these bounds.
+    """Return the pieces of any moves of chunks with these bounds.
 
-    A member may know the bounds of those chunks alone that it sends or receives.
+    A member need only know the bounds of those chunks that it sends or receives.
     """
     cut = functools.partial(_pieces, bounds=bounds, item_bytes=item_bytes, piece_bytes=piece_bytes)
     arriving = cut(move for move in moves if move.destination == position)
@@ -128,7 +128,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(moves: Iterable[Move], *, bounds: Sequence[int], item_bytes: int, piece_bytes: int) -> list[_Piece]:
-    """All pieces of some moves; nothing of empty ones."""
+    """Return all pieces of some moves; an empty move has none."""
     pieces = []
     for move in moves:
         begin, end = bounds[move.first], bounds[move.last]
@@ -146,7 +146,7 @@ def _num_pieces(num_bytes: int, piece_bytes: int) -> int:
 
 
 def _enabled(arriving: Sequence[_Piece], leaving: Sequence[_Piece]) -> tuple[tuple[Send, ...], ...]:
-    """Which sends can go at the start and after each arrival; for each destination in their order."""
+    """Return the sends that can go at the start and after each arrival, in order for each destination."""
     after: list[list[Send]] = [[] for _ in range(len(arriving) + 1)]
     latest: dict[int, int] = defaultdict(int)
     writers = _Writers(arriving)
@@ -158,7 +158,7 @@ def _enabled(arriving: Sequence[_Piece], leaving: Sequence[_Piece]) -> tuple[tup
 
 
 class _Writers:
-    """Finds the last of the arriving pieces, counted from 1, that writes to a range before a round."""
+    """Finds the last arriving piece, counted from 1, that writes to the range of a piece before the piece's round."""
 
     def __init__(self, arriving: Sequence[_Piece]) -> None:
         self._rounds = sorted({piece.move.round for piece in arriving})
@@ -168,7 +168,7 @@ class _Writers:
 
     def last_before(self, piece: _Piece) -> int:
         earlier = bisect.bisect_left(self._rounds, piece.move.round)
-        # Arrivals are in the order of rounds, so the last round that writes to the range has the last of them all.
+        # Arrivals are in the order of rounds, so the last piece is in the last round that writes to the range.
         for number in reversed(self._rounds[:earlier]):
             found = [last for start, stop, last in self._writes[number] if start < piece.stop and piece.start < stop]
             if found:

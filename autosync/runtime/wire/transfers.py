@@ -1,4 +1,4 @@
-"""Carries out a plan's transfers on one rank: which memory travels, among whom, and how."""
+"""Carries out a plan's transfers on one rank: decides which memory travels, among which members, and how."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autosync.runtime.wire.varying_contents import Contents, are_contents
 
 
 class Prepared(NamedTuple):
-    """A transfer (`operation` is its position in the plan) that is ready, before its turn."""
+    """A transfer that was prepared before its turn; `operation` is its position in the plan."""
 
     transfer: Transfer
     operation: int
@@ -31,11 +31,11 @@ class Prepared(NamedTuple):
 
 
 Following: TypeAlias = Callable[[], Prepared | None]
-"""Tells a lane's next transfer that it has not told yet; None as long as that is not ready."""
+"""Returns a lane's next transfer that it has not returned yet, or None while that is not ready."""
 
 
 class Carrier(Protocol):
-    """Takes part in a transfer in one of its groups, which has several members."""
+    """Takes part in a transfer within one of its groups, which has several members."""
 
     def carry(
         self,
@@ -45,19 +45,19 @@ class Carrier(Protocol):
         identity: TransferId,
         following: Following,
     ) -> None:
-        """With a flat buffer, which then holds this rank's result."""
+        """Take part with a flat buffer, which then holds this rank's result."""
 
     def carry_content(
         self, transfer: Transfer, group: tuple[int, ...], content: torch.Tensor, identity: TransferId
     ) -> list[torch.Tensor]:
-        """With bytes of which the others do not know how many; one a member comes back, nothing where none come."""
+        """Take part with bytes whose number the others do not know; return one tensor for each member, or none."""
 
     def close(self) -> None:
-        """Let go of what is on its way to nobody."""
+        """Drop receives whose data will not be used."""
 
 
 class Mover:
-    """Takes part in transfers; each lane's come one after another, those of several lanes side by side."""
+    """Takes part in transfers: those of a lane one after another, those of several lanes at the same time."""
 
     def __init__(self, plan: Plan, memory: Memory, links: Links, *, placement: Placement, checks: bool = False) -> None:
         self._plan = plan
@@ -71,22 +71,22 @@ class Mover:
             if plan.backend == "nccl"
             else HostCarrier(plan, links, placement, checks=checks)
         )
-        # By lane and members: not every rank takes part in all of a lane's transfers.
+        # Counted by lane and members, because not every rank takes part in all of a lane's transfers.
         self._sequences: Counter[tuple[int, tuple[int, ...]]] = Counter()
-        # By lane what is prepared for its next transfers.
+        # By lane, the next transfers that are prepared.
         self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
 
     def waits_its_turn(self, index: int) -> bool:
-        """Whether nothing can be asked for before its turn: of gloo's own, contents, and what nobody sends."""
+        """Whether a transfer cannot be asked for before its turn: native ones, contents, and those within one rank."""
         if self._in_one_order:
-            # The rank's thread goes from lane to lane and to local work between.
+            # One thread does all lanes and local work in turn.
             return True
         transfer = self._transfer(index)
         is_ours = not is_native(transfer) and not are_contents(self._plan, transfer)
         return not is_ours or len(self._group(transfer)) == 1
 
     def close(self) -> None:
-        """Nothing is carried out any more."""
+        """Release what is on its way; no transfer may be carried out after that."""
         self._carrier.close()
 
     def _transfer(self, index: int) -> Transfer:
@@ -98,9 +98,9 @@ class Mover:
         return next(group for group in transfer.groups if self._rank in group)
 
     def run(self, index: int, iteration: int, following: Callable[[], int | None]) -> None:
-        """Take part in one transfer (by its position in the plan); returns when this rank has its result.
+        """Take part in one transfer (by its position in the plan); return when this rank has its result.
 
-        `following` tells the lane's next transfers in this iteration, as soon as they are ready.
+        `following` returns the lane's next transfers of this iteration, as soon as they are ready.
         """
         transfer = self._transfer(index)
         group = self._group(transfer)
@@ -115,7 +115,7 @@ class Mover:
             self._move(transfer, group, identity, lambda: self._prepare(following(), iteration))
 
     def _prepare(self, index: int | None, iteration: int) -> Prepared | None:
-        """A transfer that may be asked for before its turn."""
+        """Prepare a transfer that may be asked for before its turn."""
         if index is None:
             return None
         transfer = self._transfer(index)
@@ -131,18 +131,18 @@ class Mover:
             self._memory.store(transfer.regions)
 
     def _buffer(self, transfer: Transfer, iteration: int) -> torch.Tensor:
-        """What travels, with this rank's contribution in it."""
+        """Return the buffer that travels, with this rank's contribution in it."""
         kind = self._plan.regions[transfer.regions[0]].kind
         if kind == "param" and transfer.collective == "all_reduce":
             self._memory.load(transfer.regions)
         buffer = self._window(transfer, self._memory.view(transfer.regions, iteration))
         if kind in ("grad", "encoded") and not self._contributes and transfer.collective in ("reduce", "all_reduce"):
-            # A mere server has no gradient of its own; what is here is the last step's.
+            # A rank that only serves has no gradient of its own; the buffer still holds the last step's.
             buffer.fill_(NOTHING)
         return buffer
 
     def _window(self, transfer: Transfer, buffer: torch.Tensor) -> torch.Tensor:
-        """The part of the buffer that travels: all, or this rank's chunk of an outer split."""
+        """Return the range of the buffer that travels: all of it, or this rank's chunk of an outer split."""
         if not transfer.within:
             return buffer
         outer = next(group for group in transfer.within if self._rank in group)
@@ -151,7 +151,7 @@ class Mover:
         return buffer[bounds[position] : bounds[position + 1]]
 
     def _move_content(self, transfer: Transfer, group: tuple[int, ...], identity: TransferId) -> None:
-        """Contents of a size that is known now only."""
+        """Move contents whose size is known only now."""
         outgoing = self._contents.outgoing(transfer, group, identity.iteration)
         found = self._carrier.carry_content(transfer, group, outgoing, identity)
         if found:
@@ -159,9 +159,9 @@ class Mover:
 
 
 class HostCarrier:
-    """Over a session's links: rounds of ours, and gloo's collectives where the plan has them. They send host memory.
+    """Moves host memory over a session's links: by our own rounds, or by gloo's collectives if the plan says so.
 
-    What lies elsewhere travels in a copy there.
+    Data on a device travels in a copy in host memory.
     """
 
     def __init__(self, plan: Plan, links: Links, placement: Placement, *, checks: bool) -> None:
@@ -251,9 +251,9 @@ class HostCarrier:
 
 
 class NativeCarrier:
-    """By the backend's own collectives alone, in memory of the device: as NCCL does it, which has no messages to tag.
+    """Moves device memory by the backend's own collectives only, because NCCL has no tagged messages.
 
-    One group a set of members, whatever the lane, for the rank does all transfers in one order.
+    A set of members has one group for all lanes, because the rank does all transfers in one order.
     """
 
     def __init__(self, links: Links, placement: Placement) -> None:

@@ -1,7 +1,7 @@
-"""Contents that are no numbers to add, between a rank's memory and the wire: rows, factors and what codecs make.
+"""Contents that are not added as numbers, between a rank's memory and the wire: rows, factors and the bytes of codecs.
 
-Rows and factors have a size that is known at run time only. What is encoded is bytes already: of all regions of a
-transfer, one behind the other, and kept under the first of them.
+The size of rows and factors is known at run time only. Encoded contents are bytes already: those of all regions of a
+transfer, one after another, kept under the first region.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ CONTENT_KINDS = frozenset({"rows", "new_rows", "factors"})
 
 
 def are_contents(plan: Plan, transfer: Transfer) -> bool:
-    """Whether a transfer moves contents, and not numbers."""
+    """Whether a transfer moves contents, and not numbers to be added."""
     region = plan.regions[transfer.regions[0]]
-    # What is cast is numbers still, and summed on the way.
+    # Cast gradients are still numbers, and are summed on the way.
     return region.kind in CONTENT_KINDS or (region.kind == "encoded" and region.dtype == "uint8")
 
 
 class Contents:
-    """One rank's side of transfers of contents: what it brings as bytes, and what has arrived as numbers."""
+    """One rank's side of transfers of contents: packs its contribution into bytes, and unpacks what arrives."""
 
     def __init__(self, plan: Plan, memory: Memory, *, rank: int) -> None:
         self._plan = plan
@@ -34,7 +34,7 @@ class Contents:
         self._rank = rank
 
     def outgoing(self, transfer: Transfer, group: Sequence[int], iteration: int) -> torch.Tensor:
-        """What this rank brings; no bytes where it only collects or receives."""
+        """Return this rank's contribution as bytes; no bytes if it only collects or receives."""
         if not self._brings(transfer, group, self._rank):
             return torch.empty(0, dtype=torch.uint8)
         region = transfer.regions[0]
@@ -46,7 +46,7 @@ class Contents:
     def arrived(
         self, transfer: Transfer, group: Sequence[int], iteration: int, buffers: Sequence[torch.Tensor]
     ) -> None:
-        """Keep what a transfer brought, one buffer a member in their order: a list, but after a broadcast the one."""
+        """Keep what a transfer brought, one buffer for each member: a list, or the root's content of a broadcast."""
         region = transfer.regions[0]
         found = [
             self._unpacked(region, buffer)
@@ -56,7 +56,7 @@ class Contents:
         self._memory.put(region, iteration, found[0] if transfer.collective == "broadcast" else found)
 
     def _brings(self, transfer: Transfer, group: Sequence[int], rank: int) -> bool:
-        """Whether a member brings something: a broadcast's root, and in a gather whoever has gradients."""
+        """Whether a member contributes: a broadcast's root, and in a gather each rank that has gradients."""
         if transfer.collective == "broadcast":
             return rank == group[0]
         return self._plan.ranks[rank].role == "worker"
@@ -66,6 +66,6 @@ class Contents:
         if region.kind == "encoded":
             return buffer
         part = self._plan.parts[region.part]
-        # A rank that hands gradients on to where they are updated has no parameter.
+        # A rank that only passes gradients on has no parameter to take the type from.
         dtype = getattr(torch, part.variable.dtype)
         return unpack_factors(buffer, part, dtype) if region.kind == "factors" else unpack_rows(buffer, part, dtype)
