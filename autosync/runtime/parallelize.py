@@ -57,12 +57,12 @@ def parallelize(
     refused, and no wait for another rank is longer than `timeout_seconds`.
 
     A plan that stock DDP can express is carried out by torch's own reducer, unless `hand_off` is false. With `checks`,
-    every message tells which transfer it belongs to: this finds ranks whose transfers are misordered, which gloo would
-    silently mix up, and costs one more message for each. In training, every forward pass begins with the buffers of
+    every message tells which transfer it belongs to. This finds ranks whose transfers are misordered, which gloo would
+    silently mix up; it costs one more message each time. In training, every forward pass begins with the buffers of
     rank 0, as under DDP. This takes a broadcast of all of them, for which the pass waits; `broadcast_buffers=False`
     saves it. With `trace`, every rank writes a timeline to its own file, the path with the rank's number in its name,
-    which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve write their files to the
-    same folder as the first rank.
+    which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve write their files under the
+    same path as the first rank.
     """
     bare = _bare(model)
     if bare in _SESSIONS:
@@ -94,7 +94,8 @@ def _refuse_join(**_: object) -> None:
 
 @contextlib.contextmanager
 def no_sync(model: torch.nn.Module) -> Iterator[None]:
-    """Accumulate gradients without synchronising them, like DDP's `no_sync`. Run a step's last backward outside."""
+    """Accumulate gradients without synchronising them, like DDP's `no_sync`. Run a step's last backward pass outside.
+    """
     session = session_of(model)
     before = session.syncs
     session.syncs = False

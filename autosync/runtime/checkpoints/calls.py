@@ -170,7 +170,7 @@ def _read(training: Training, path: Path) -> Saved:
 
 
 def _check_files(path: Path, saved: Saved, meeting: Meeting) -> None:
-    """Check some of the checkpoint's files on each worker, so that together the workers check all of them."""
+    """Check this worker's share of the checkpoint's files; the other workers check the other files."""
     for rank in range(meeting.rank, saved.num_workers, meeting.num_workers):
         folder.check_file(path, saved, rank)
 

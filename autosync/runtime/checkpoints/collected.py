@@ -1,4 +1,4 @@
-"""The states of all ranks, joined to whole variables, from which other numbers of ranks and other plans can resume."""
+"""The states of all ranks, joined into whole variables, so that other numbers of ranks and other plans can resume."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Collected:
         return len(self._sources)
 
     def has(self, what: str, variable: str) -> bool:
-        """Whether any rank has elements of a variable with this kind of state (`what`)."""
+        """Whether any rank has elements of this kind (`what`) of a variable."""
         return (what, variable) in self._elements
 
     def whole(self, what: str, variable: str, like: torch.Tensor, *, rank: int | None = None) -> torch.Tensor:

@@ -144,7 +144,7 @@ def commit(path: Path, saved: Saved) -> None:
 
 
 def drop(path: Path, version: str) -> None:
-    """Remove a version after a failure, unless it has become the valid one before the failure."""
+    """Remove a version after a failure, unless it is the valid one: the failure may have come after the commit."""
     if _current(path) not in (version, None):
         shutil.rmtree(path / version, ignore_errors=True)
 
@@ -172,7 +172,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(path: Path) -> Saved:
-    """Return the description of a folder's checkpoint; refuse a changed one, and other kinds and newer versions."""
+    """Return the description of a folder's checkpoint; refuse one that is changed, of another kind or newer."""
     saved, document = documents.load(path / DOCUMENT, kind=KIND, version=VERSION, into=Saved)
     if saved.checksum != saved.own_checksum():
         raise DocumentError(

@@ -98,7 +98,7 @@ def _prepare_kept(loading: Loading, training: Training, execution: Execution, co
 
 
 def _prepare_others(loading: Loading, execution: Execution, collected: Collected) -> None:
-    """Prepare state that is not per element, which only a plan that cuts variables in the same way can take."""
+    """Prepare the state that is not stored per element; only a plan that cuts variables in the same way can take it."""
     begins_anew = collected.num_ranks == 1
     for path, target in execution.kept_factors():
         if begins_anew and not collected.has_other(path):

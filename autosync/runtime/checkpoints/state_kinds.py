@@ -52,7 +52,7 @@ def variables_kept_apart(plan: Plan, updates: frozenset[int]) -> frozenset[str]:
 
 
 def variables_of(plan: Plan, operation: Operation) -> set[str]:
-    """Return the variables that an operation writes or moves something of."""
+    """Return the variables that an operation writes or moves, completely or in part."""
     regions = operation.outputs if isinstance(operation, Local) else operation.regions
     return {plan.parts[plan.regions[index].part].variable.name for index in regions if plan.regions[index].part >= 0}
 

@@ -46,7 +46,7 @@ def _hash(values: torch.Tensor) -> str:
 
 
 def state_of_worker(training: Training, step: int) -> RankState:
-    """Return the state of a worker after `step` steps. Only the first worker includes what all workers have alike."""
+    """Return the state of a worker after `step` steps. Only the first worker's includes what all workers share."""
     state = RankState()
     own, is_first = own_variables(training.plan), training.rank == 0
     add_optimizer(state, training, lambda name, is_shared: is_first or name in own or not is_shared)
@@ -75,7 +75,7 @@ def _add_kept(state: RankState, execution: Execution, step: int, *, is_first: bo
 def add_optimizer(state: RankState, training: Training, is_taken: Callable[[str, bool], bool]) -> None:
     """Add this worker's share of the optimizer's state.
 
-    `is_taken` decides by the variable's name and by whether all workers have the same state of it. The state of
+    `is_taken` decides what to add, by the variable's name and by whether all workers share its state. The state of
     variables that the engine updates comes from the engine, because the user's optimizer may have outdated values of
     it.
     """

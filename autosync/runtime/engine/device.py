@@ -114,7 +114,7 @@ class Streams:
                 event.synchronize()
 
     def end(self, item: int, iteration: int) -> None:
-        """After an operation, wait until the device has done it, or only record its event if work is queued."""
+        """After an operation, wait until the device has done it; if work is queued, only record an event for it."""
         event = self._event_on(self._stream)
         if not self._is_queued:
             event.synchronize()
@@ -126,7 +126,8 @@ class Streams:
     # Called by training's thread, or by autograd's threads for it: their current stream is training's.
 
     def tell(self, items: tuple[int, ...], iteration: int) -> None:
-        """Note that what these items wait for is complete after the work that is in training's stream now."""
+        """Record an event in training's stream, after which everything that these items wait for in training is done.
+        """
         event = self._event_on(self._cuda.current_stream(self._device))
         for item in items:
             for heir, lag in self._heirs[item]:
@@ -165,10 +166,10 @@ class Streams:
 
 
 def _heirs(script: Script) -> list[tuple[Link, ...]]:
-    """Return, for each item, the engine's operations that must wait when training completes what the item waits for.
+    """Return, for each item, the engine's operations that use the results of training that the item waits for.
 
-    For an operation of the engine this is the operation itself; for the user's own work (`instant`), the operations
-    that follow it; for a gate, none, because training need not wait for itself.
+    For an operation of the engine, this is the operation itself. For the user's own work (`instant`), these are the
+    operations that follow it. For a gate there are none, because training need not wait for itself.
     """
     found: dict[int, tuple[Link, ...]] = {}
     for number in range(script.num_items):

@@ -39,9 +39,9 @@ def thread_of(lane: int) -> int:
 class Work(Protocol):
     """Carries out operations: the engine's threads call it with the position in the plan and the iteration.
 
-    `following` returns the lane's next transfer of this iteration that it has not returned yet, or None until only its
-    turn holds that transfer up; it never goes past a transfer that `waits_its_turn`. `abort` makes every wait for other
-    ranks end with an error.
+    Each call of `following` returns one more of the lane's next transfers in this iteration, or None while that
+    transfer still waits for something besides its turn. It never goes past a transfer that `waits_its_turn`. `abort`
+    makes every wait for other ranks end with an error.
     """
 
     def begin_thread(self) -> None: ...
@@ -68,12 +68,13 @@ class _Sleeper:
             self._lock.release()
 
     def sleep(self, seconds: float = -1) -> bool:
-        """Sleep until woken, without the engine's lock; the thread has set `awake` to False under it before."""
+        """Sleep until woken, or for `seconds`, without the engine's lock. The caller has set `awake` to False under it.
+        """
         return self._lock.acquire(timeout=seconds)
 
 
 class _Following:
-    """Returns the items of a lane that are ready before their turn, one with each call, from a place in the lane on.
+    """Returns a lane's items from a place on, one with each call, as far as they are ready before their turn.
 
     Counters are read without their lock: an item that is ready stays ready, and others are returned by a later call.
     """
@@ -198,7 +199,7 @@ class Engine:
                 self._streams.pass_gate(gate, current.number)
 
     def wait_operations(self, operations: Collection[int]) -> None:
-        """Wait until those of these operations (by position in the plan) that this rank takes part in are done."""
+        """Wait for operations (by position in the plan) of the open iteration; those of other ranks are ignored."""
         current = self._iterations.current
         items = [self._item_of[index] for index in operations if index in self._item_of]
         with self._lock:
@@ -209,19 +210,19 @@ class Engine:
             self._iterations.awaited.clear()
 
     def wait_done(self, *, iterations_back: int = 0) -> None:
-        """Wait until all operations up to this iteration, or up to `iterations_back` before it, are done."""
+        """Wait for all operations up to the open iteration, or up to `iterations_back` iterations before it."""
         last = self.iteration - iterations_back
         self._wait(lambda: self._iterations.are_done(last))
         self._catch_up()
 
     def wait_due(self, *, iterations_back: int = 0) -> None:
-        """Wait for all operations due in this iteration, or `iterations_back` before it: see `Script.lateness`."""
+        """Wait for all operations due in the open iteration, or `iterations_back` before it: see `Script.lateness`."""
         last = self.iteration - iterations_back
         self._wait(lambda: self._iterations.are_due_done(last))
         self._catch_up()
 
     def restart(self, iteration: int) -> None:
-        """Let `begin` open this iteration next. Nothing of the open one may have begun; earlier ones must be done."""
+        """Make this the next iteration that `begin` opens. The open one must be unused, and earlier ones done."""
         self._end_threads()
         with self._lock:
             self._iterations.restart(iteration)

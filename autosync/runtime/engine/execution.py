@@ -24,7 +24,7 @@ from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfers import Mover
 
 BEGIN_AS_PARAMETERS = ("master", "anchor", "incoming")
-"""How the names of those kinds of kept state begin that start as copies of the parameters."""
+"""Prefixes of the kinds of kept state that start as copies of the parameters."""
 
 
 class Execution:
@@ -64,7 +64,7 @@ class Execution:
         self._locals = Locals(plan, self.memory, rank=rank, updates=self._updates)
 
     def begin_thread(self) -> None:
-        """Prepare an engine thread: it records no graph, and accesses parameters without waiting for their updates."""
+        """Prepare an engine thread: it computes without autograd, and does not wait for updates of parameters."""
         torch.set_grad_enabled(False)
         pass_this_thread()
 
@@ -95,7 +95,7 @@ class Execution:
         return seen
 
     def take_nothing(self, name: str, iteration: int) -> torch.Tensor | None:
-        """Note that this rank has no gradient of a variable in this step; return the dense gradient that users see."""
+        """Record that this rank has no gradient of a variable; return the gradient that users see, None if sparse."""
         if name in self.sparse.variables:
             self.sparse.take_nothing(name, iteration)
             return None
@@ -142,7 +142,9 @@ class Execution:
             update.load_states(entries)
 
     def states(self) -> Iterator[tuple[Place, bool, PieceState]]:
-        """Yield place and state of each piece that the engine updates here, and whether all workers have the same."""
+        """Yield the place of each piece that the engine updates here, whether all workers share its state, and the
+        state.
+        """
         for index, update in self._updates.items():
             is_shared = is_by_every_worker(self._plan, self._plan.operations[index])
             for piece in update.all_states():
@@ -157,7 +159,8 @@ class Execution:
                     self.optimizer.entries.drop(self._parameters[name])
 
     def kept(self, step: int) -> Iterator[Held]:
-        """Yield what outlives a step besides parameters and optimizer state. The tensors are not copies."""
+        """Yield the state that outlives step `step`, except parameters and optimizer state. The tensors are not copies.
+        """
         return self._locals.kept(step)
 
     def kept_factors(self) -> Iterator[tuple[Path, torch.Tensor]]:
@@ -192,7 +195,7 @@ class Execution:
 
     @torch.no_grad()
     def follow_parameters(self, names: Collection[str], step: int) -> None:
-        """Update all copies of parameters to which the script has given other values, and drop their late rows.
+        """Update the copies of parameters that the script has changed, and drop their late rows.
 
         No operation may be under way.
         """

@@ -32,8 +32,8 @@ class Script:
     `earlier` lists the items of earlier iterations that it waits for, `followers` the items that wait for it. `lanes`
     are the items of each lane in order; operations in no lane are local work, which has its own thread. `instant` items
     are the user's work (the updates of their optimizer, the norm of their own clipping), which counts as done as soon
-    as it is ready. `every` is the interval, in iterations, in which an item takes place: 1 for most. `lateness` tells
-    after how many iterations an operation must be done: as many as its message's parameters may be late.
+    as it is ready. An item with `every` k takes place in every k-th iteration. `lateness` is the number of iterations
+    after which an operation must be done: its message's parameters may be that late.
     """
 
     operations: tuple[int, ...]
@@ -55,7 +55,7 @@ class Script:
 
     @property
     def longest_lag(self) -> int:
-        """The largest number of iterations that any operation looks back in what it waits for."""
+        """The largest number of iterations between any operation and another one that it waits for."""
         return max((link.lag for links in self.earlier[: len(self.operations)] for link in links), default=0)
 
 

@@ -157,7 +157,7 @@ def _write(out: torch.Tensor, *parts: torch.Tensor) -> None:
 
 
 def _read(content: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """View bytes as numbers, in place if they are aligned."""
+    """View bytes as numbers: in place if they are aligned, else in a copy."""
     if content.storage_offset() % dtype.itemsize or content.data_ptr() % dtype.itemsize:
         content = content.clone()
     return content.view(dtype)

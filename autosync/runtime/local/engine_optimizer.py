@@ -1,4 +1,4 @@
-"""The engine's optimizer: class and groups are those of the user's, and so are the options of each step."""
+"""The engine's optimizer, which has the class, the groups and the current options of the user's optimizer."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class EngineOptimizer:
 
     @classmethod
     def of_user(cls, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> EngineOptimizer:
-        """Make it on a worker. Those of the model's `parameters` that the optimizer does not hold are not updated."""
+        """Make one on a worker, from the user's optimizer. `parameters` that this does not hold are not updated."""
         group_of_id = {id(p): index for index, group in enumerate(optimizer.param_groups) for p in group["params"]}
         group_of = {name: group_of_id[id(p)] for name, p in parameters.items() if id(p) in group_of_id}
         return cls(kind_of(optimizer), options_of(optimizer), group_of, optimizer)
 
     @classmethod
     def of_facts(cls, facts: OptimizerFacts) -> EngineOptimizer:
-        """Make it on a rank that only serves, where there is no optimizer of the user's."""
+        """Make one on a rank that only serves, which has no optimizer of the user's."""
         group_of = {name: index for index, group in enumerate(facts.groups) for name in group.names}
         return cls(facts.optimizer_class(), [group.options for group in facts.groups], group_of, None)
 

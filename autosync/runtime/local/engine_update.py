@@ -125,7 +125,7 @@ class EngineUpdate:
         return self._source.make(groups), list(members)
 
     def _bind_values(self) -> None:
-        """Point our parameters to the values, which have moved if the script has given a parameter new memory."""
+        """Point our parameters to their values, which move when the script gives a parameter new memory."""
         for piece in self._aliases:
             original = self._memory.parameter(piece.name)
             if piece.value.data_ptr() != original.data_ptr() or piece.value.shape != original.shape:
@@ -251,7 +251,7 @@ class EngineUpdate:
                 yield PieceState(piece.part, piece.start, piece.stop, piece.value.shape, entry)
 
     def bind(self) -> None:
-        """Take over what the user has loaded or changed now, not only at the next update."""
+        """Take over at once, before the next update, what the user has loaded or changed."""
         if self._optimizer is not None:
             self._bind_values()
             self._bind_states()
@@ -317,7 +317,7 @@ class EngineUpdate:
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
-    """Make a step without running the script's hooks on all optimizers of the process."""
+    """Make a step without running hooks that the script has put on all optimizers of the process."""
     step: Any = type(optimizer).step
     getattr(step, "__wrapped__", step)(optimizer)
 

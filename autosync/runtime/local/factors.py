@@ -214,7 +214,7 @@ class Factors:
         self.keep(name, Pair(outputs.reshape(-1, outputs.shape[-1]), inputs.reshape(-1, inputs.shape[-1])))
 
     def _check(self, name: str, pair: Pair, gradient: torch.Tensor) -> None:
-        """Compare all rows of the gradient with the factors in the first step, and random rows in every other step."""
+        """Check the factors against all rows of the gradient in the first step, and against random rows later."""
         fits = gradient.shape == (pair.outputs.shape[1], pair.inputs.shape[1]) and len(pair.outputs) == len(pair.inputs)
         num_rows = len(gradient)
         rows = torch.arange(num_rows)

@@ -77,7 +77,7 @@ class _Hooks:
 
 
 def joined(given: Given) -> torch.optim.Optimizer:
-    """Return what `parallelize` was given as one optimizer; refuse anything that is no optimizer."""
+    """Turn what `parallelize` was given into one optimizer; refuse anything that is no optimizer."""
     members = [given] if isinstance(given, torch.optim.Optimizer) or not isinstance(given, Sequence) else list(given)
     if not members:
         raise OperationError("parallelize was given an empty list of optimizers")
@@ -108,7 +108,7 @@ def members_of(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer,
 
 
 def kind_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:
-    """Return the class of an optimizer. Several optimizers share one class wherever it matters: that of the first."""
+    """Return the class of an optimizer; for a `Joint`, that of its first member. All share one where it matters."""
     return type(members_of(optimizer)[0])
 
 
@@ -174,7 +174,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
 
 
 class Strangers:
-    """Refuses the step of any optimizer that was not given to us but holds a parameter that the engine updates."""
+    """Refuses the step of any optimizer not given to `parallelize` that holds a parameter the engine updates."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         self._given = weakref.WeakSet(members_of(optimizer))

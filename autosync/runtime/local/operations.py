@@ -75,7 +75,8 @@ class Locals:
         return found
 
     def kept(self, step: int) -> Iterator[Held]:
-        """Yield what outlives a step besides parameters and optimizer state. The tensors are not copies."""
+        """Yield the state that outlives step `step`, except parameters and optimizer state. The tensors are not copies.
+        """
         for (kind, part), values in self._copies.items():
             whole = self._plan.parts[part]
             yield Held(kind, Place.of(whole, 0, whole.num_elements), values.view(-1))
@@ -116,7 +117,7 @@ class Locals:
         self._updates[index].run(iteration, self._coefficient(index, iteration))
 
     def _coefficient(self, index: int, iteration: int) -> float:
-        """Return the factor for gradients from unscaling and from clipping by the norm that the update waits for."""
+        """Return the factor that unscales and clips gradients; clipping uses the norm that the update waits for."""
         norm, clip_norm = self._norms[index], self._plan.clip_norm
         scale = self._updates[index].scale(iteration)
         if norm is None or clip_norm is None or not scale.clips:

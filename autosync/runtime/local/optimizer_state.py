@@ -131,7 +131,7 @@ def plain(state: Mapping[Any, Any]) -> defaultdict[Any, Any]:
 
 
 def entry_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Any:
-    """Return what an optimizer has of a parameter, or None, without calling its guard."""
+    """Return an optimizer's entry for a parameter, or None, without calling its guard."""
     for member in members_of(optimizer):
         entry = dict.get(member.state, parameter)
         if entry is not None:
@@ -151,7 +151,7 @@ class Entries:
         self._members = members_of(optimizer)
         self._states: dict[int, Any] = {}
         self.number = 0
-        """Changes whenever the mappings change."""
+        """A number that changes whenever the mappings do."""
         self.take()
 
     def take(self) -> None:
@@ -179,7 +179,7 @@ class Entries:
 
 
 class Keeper:
-    """Knows for each of the engine's variables whether its state is home (see above), and guards `optimizer.state`.
+    """Knows whether the state of each of the engine's variables is home, as the module explains, and guards it.
 
     `parameters` are those that the engine updates and the optimizer holds. No worker has all pieces of those in
     `apart`. `drain` waits for updates under way. `reload` starts the engine's pieces of some variables from the state
@@ -257,7 +257,7 @@ class Keeper:
         self._versions = None
 
     def came_home(self, *, alone: bool) -> None:
-        """Note that `consolidate` has brought all state home. `alone`: only to this worker, for reading only."""
+        """Note that `consolidate` has brought all state home. `alone`: only this worker has it, and only to read."""
         self._home.update(self._parameters)
         self._versions = None
         if alone:
@@ -272,7 +272,7 @@ class Keeper:
     # Called by the session.
 
     def backward_begins(self) -> None:
-        """Before backward, send new state to the servers, which must have it before gradients arrive."""
+        """Send new state to the servers, which must have it before gradients arrive."""
         if self._serve is not None:
             self._leave()
 
@@ -316,7 +316,7 @@ class Keeper:
         self._entries.take()
 
     def _look_for_others(self) -> None:
-        """Follow a script that has replaced the optimizer's mapping by another one."""
+        """Continue with another mapping if the script has replaced that of the optimizer."""
         if any(member.state is not guard for member, guard in zip(self._members, self._guards, strict=True)):
             if not all(member.state is not guard for member, guard in zip(self._members, self._guards, strict=True)):
                 self.look()

@@ -41,7 +41,10 @@ _NO_ROW = -1
 
 
 def no_gradient_of(part: Part, *, like: torch.Tensor) -> Rows:
-    """Return the contribution of a rank that has not used the part. Used parts without touched rows have no rows."""
+    """Return the contribution of a rank that has not used the part.
+
+    A rank that has used it without touching any rows contributes no rows instead.
+    """
     indices = torch.full((1,), _NO_ROW, dtype=torch.int64, device=like.device)
     return Rows(indices, like.new_zeros((1, part.shape[1])))
 
@@ -137,7 +140,7 @@ def sparse_tensor(rows: Rows, shape: Sequence[int]) -> torch.Tensor:
 
 
 def refuse_rows(class_name: str, options: Mapping[str, Any]) -> None:
-    """Refuse an optimizer whose update of some rows is not the same as in its update of the whole parameter."""
+    """Refuse an optimizer that also moves rows without gradients, so that rows cannot be updated alone."""
     if moves_touched_rows_alone(class_name):
         return
     match class_name:

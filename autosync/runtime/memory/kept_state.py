@@ -87,7 +87,7 @@ class Held(NamedTuple):
 
 
 class PieceState(NamedTuple):
-    """The optimizer's state of elements `start` to `stop` of a part (by position); `shape` is their shape there."""
+    """The optimizer's state of elements `start` to `stop` of a part (by position); `entry` has them in `shape`."""
 
     part: int
     start: int

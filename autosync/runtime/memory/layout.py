@@ -1,7 +1,7 @@
-"""Where regions of special sizes lie, and how late a message's parameters may come. Pure, and free of torch.
+"""Where regions lie that are not as long as their part, and how late parameters may come. Pure, and free of torch.
 
 Most regions are as long as their part of the variable, and lie where it does. The outputs of codecs are not: bytes, and
-the two factors of a matrix. The plan's order is also their order in memory, one after another for each message.
+the two factors of a matrix. They follow one another in the plan's order, separately for each message.
 """
 
 from __future__ import annotations

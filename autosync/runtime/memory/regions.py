@@ -109,7 +109,7 @@ class Memory:
         return place
 
     def take_nothing(self, name: str, iteration: int = 0) -> torch.Tensor:
-        """Store the contribution of a rank without a gradient of a variable; return the gradient that users see now."""
+        """Store this rank's contribution for a variable without a gradient; return the gradient that users see now."""
         nothing = torch.full_like(
             self._parameters[name], NOTHING, requires_grad=False, memory_format=torch.contiguous_format
         )
@@ -166,7 +166,7 @@ class Memory:
         return self._layout.start(region), self._layout.stop(region)
 
     def norms(self, iteration: int) -> torch.Tensor:
-        """Return an iteration's sums of squares, at first zero: of shared gradients, and of a worker's own."""
+        """Return an iteration's two sums of squares, initially zero: of shared gradients and of a worker's own."""
         found = self._norms.get(iteration)
         if found is None:
             # Several threads may come here first; `setdefault` lets one of them win.
@@ -256,7 +256,7 @@ class Memory:
         return self._homes[index] == "own" and self._parameters[part.variable.name].is_contiguous()
 
     def _turn(self, kind: RegionKind, part: int, iteration: int) -> int:
-        """Return which of the buffers used in turn belongs to an iteration."""
+        """Return the number of the buffer that an iteration uses; iterations use the buffers in turn."""
         lag = self._lags[self._message_of[part]]
         if kind in ("grad", "encoded"):
             return iteration % (lag + 1)

@@ -44,7 +44,7 @@ def _says_absent(first: float) -> bool:
 
 
 def _is_nothing(flat: torch.Tensor) -> bool:
-    """Whether all elements are -0.0. One of them alone may be a tiny negative number after division or rounding."""
+    """Whether all elements are -0.0. A single -0.0 may be a tiny negative number that was divided or rounded."""
     return bool((torch.signbit(flat) & (flat == 0)).all())
 
 

@@ -57,7 +57,7 @@ def admit_servers(
     optimizer: torch.optim.Optimizer,
     settings: Settings,
 ) -> Mapping[int, bool]:
-    """Have a plan's servers join; on the first worker, return whether each has the initial values already.
+    """Have a plan's servers join; on the first worker, return for each whether it has the initial values already.
 
     The first worker invites the servers, and all other workers wait for the outcome. `base` is the store in which
     workers and servers meet, `store` the session's own.
@@ -198,7 +198,7 @@ class Servers:
             yield unpack(receive_content(self._links, server))
 
     def go_on_from(self, step: int, masters: Mapping[str, torch.Tensor]) -> None:
-        """Resume after `step` steps on all servers, with these copies and the user's parameters and state."""
+        """Have all servers resume after `step` steps, with these parameter copies and the user's current state."""
         self._has_new_state = True
         self._send(step=step, masters=masters)
 
@@ -280,7 +280,7 @@ class FirstWorkersEngine(Engine):
         super().step_called()
 
     def close(self) -> None:
-        """Close the engine, and tell the servers that training has ended, unless it failed: then they failed too."""
+        """Close the engine, and tell the servers that training has ended; after a failure they have failed as well."""
         self._servers.close()
         super().close()
         self._say_end()

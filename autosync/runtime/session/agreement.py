@@ -27,7 +27,7 @@ from autosync.specs.profile.optimizer_trial import try_out
 from autosync.strategy.bundle import Bundle
 
 SAME = "same"
-"""The verdict that ranks may train together."""
+"""The verdict that the ranks agree and may train together."""
 VERDICT = "verdict"
 REFUSAL = "refusal"
 """The key, among a rank's facts, of its reason not to take part."""
@@ -132,7 +132,7 @@ def facts_of_rank(bundle: Bundle) -> Mapping[str, str]:
 
 
 def layouts_of(parameters: Mapping[str, torch.nn.Parameter]) -> Mapping[str, str]:
-    """Return the strides of parameters; all ranks need the same, because torch's reducer sums gradients as they lie."""
+    """Return the strides of parameters, which must agree: torch's reducer sums gradients in memory order."""
     others = {name: parameter.stride() for name, parameter in parameters.items() if not parameter.is_contiguous()}
     return {"strides of parameters": json.dumps(others) if others else "those of contiguous tensors"}
 
@@ -172,7 +172,7 @@ def state_facts(store: Any, *, rank: int, facts: Mapping[str, str]) -> None:
 
 
 def verdict_on(store: Any, names: Mapping[int, str], facts: Mapping[str, str], *, patience: dt.timedelta) -> str:
-    """Return the verdict: the first rank that is missing, refuses or differs. `names` are the ranks in words."""
+    """Return a verdict: `SAME`, or which rank is missing, refuses or differs first. `names` are the ranks in words."""
     end = time.monotonic() + patience.total_seconds()
     for rank, name in names.items():
         left = dt.timedelta(seconds=max(end - time.monotonic(), 1.0))
@@ -190,7 +190,7 @@ def verdict_on(store: Any, names: Mapping[int, str], facts: Mapping[str, str], *
 
 
 def hear_verdict(store: Any, key: str, *, patience: dt.timedelta) -> None:
-    """Wait for rank 0's verdict, and raise it unless it found no difference."""
+    """Wait for rank 0's verdict; raise it as an error unless all ranks agree."""
     _await(store, key, patience, whom="rank 0")
     verdict = store.get(key).decode()
     if verdict != SAME:

@@ -103,7 +103,7 @@ class BackwardSync:
         self._step.prepare()
 
     def _begin_anew(self, name: str) -> None:
-        """Refuse gradients that come before a step has used the last ones, unless the script dropped those."""
+        """Refuse a second backward pass before the step, unless the script has dropped the first pass's gradients."""
         self._step.turns.refuse_backward()
         if not self._step.are_thrown_away:
             raise OperationError(
@@ -140,7 +140,7 @@ class BackwardSync:
         self._synchronise(self._names)
 
     def _synchronise(self, missing: list[str]) -> None:
-        """Finish a synchronised pass, after backward, which brought no gradients for the variables in `missing`."""
+        """Finish a synchronised backward pass that brought no gradients for the variables in `missing`."""
         if missing:
             self._unchanged.check()
         self._gradients.take_missing(missing)

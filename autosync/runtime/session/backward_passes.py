@@ -1,4 +1,4 @@
-"""Backward passes: tells when one begins and when it has really ended.
+"""Tells when a backward pass begins and when it has really ended.
 
 torch has hooks for gradients, but none for a whole pass. However, every `backward()` calls one object,
 `Variable._execution_engine`. While sessions are open, an engine of ours replaces it: it tells the sessions about each
@@ -49,11 +49,11 @@ class Passes:
         _close(self)
 
     def train_here(self) -> None:
-        """Note that the calling thread trains the model, so that passes of other threads are for other models."""
+        """Note that the calling thread trains the model: passes in other threads belong to other models."""
         self.thread = threading.get_ident()
 
     def gradient_came(self) -> None:
-        """Note that a gradient came in the pass under way, or in one within it."""
+        """Note that a gradient of this model came, in the pass under way or in one within it."""
         if self._whose is not None:
             return
         thread = threading.get_ident()
@@ -84,7 +84,7 @@ class Passes:
 
 
 def _queue(callback: Callable[[], object]) -> None:
-    """Have the pass under way make this call at its end, as DDP does."""
+    """Have `callback` called at the end of the pass under way, as DDP does."""
     _Variable._execution_engine.queue_callback(callback)  # noqa: SLF001 - torch has no other way
 
 

@@ -66,7 +66,7 @@ class Declared:
         self._has_overflowed = False
 
     def end(self, *, is_skipped: bool = False) -> StepScale:
-        """Return how the step, which was called or skipped, treats its gradients."""
+        """End the step, which is called or skipped, and return how it treats its gradients."""
         # torch gives the scale to an optimizer whose own kernels undo it, for the call of its step.
         scale = getattr(self._optimizer, "grad_scale", None)
         if scale is not None:
@@ -84,7 +84,7 @@ class Declared:
     # Called for the script's functions.
 
     def norm(self) -> float:
-        """Return the norm of all gradients, as unscaled and clipped as the script has made them by now."""
+        """Return the norm of all gradients, after the unscaling and clipping that the script has done so far."""
         if self._coefficient is not None:
             self._clipped = self._coefficient
         return self._norm()

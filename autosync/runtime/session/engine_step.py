@@ -1,7 +1,7 @@
 """The engine's step: what must be over before its gradients are taken, its call, and its end.
 
 One step is made for all of a model's optimizers: when each of them has stepped, or when the script has skipped a step.
-The objects within watch what the script does to parameters and optimizers meanwhile.
+The objects that `EngineStep` holds watch what the script does to parameters and optimizers meanwhile.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class EngineStep:
             self.reloaded.clear()
 
     def prepare(self) -> None:
-        """Before the first gradient, wait for operations that read the last ones, and follow the script's changes."""
+        """Prepare for a step's gradients: wait until the previous ones are read, and follow the script's changes."""
         self.follow_reloaded()
         self.guard.backward_begins()
         # Buffers that earlier iterations still read must not be overwritten.
@@ -159,7 +159,7 @@ class EngineStep:
         self.end()
 
     def end_with_backward(self) -> None:
-        """End the engine's step with backward, because the user's optimizer updates everything."""
+        """End the engine's step when backward returns, because the user's optimizer updates everything."""
         self._engine.step_called()
         self._engine.user_updated()
         self._next_iteration()

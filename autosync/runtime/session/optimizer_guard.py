@@ -1,4 +1,4 @@
-"""Guards the optimizers of a session's model: their state is true, and none updates what the engine updates."""
+"""Guards the optimizers of a session's model: their state is current, and none updates the engine's variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autosync.runtime.session.hooks import Hook
 
 
 class Owned:
-    """Guards the optimizers of a session whose engine updates `engines`; does nothing if there are none.
+    """Guards the optimizers of a session whose engine updates `engines`; does nothing if `engines` is empty.
 
     No worker has the complete optimizer state of the variables in `apart`.
     """
@@ -87,7 +87,7 @@ class Owned:
             self._keeper.came_home(alone=alone)
 
     def backward_begins(self) -> None:
-        """Note that the first gradient of a step has come."""
+        """Prepare the optimizer's state for a step whose first gradient has come."""
         if self._keeper is not None:
             self._keeper.backward_begins()
 
@@ -107,7 +107,7 @@ class Owned:
             self._keeper.in_step = value
 
     def refuse_closure(self) -> None:
-        """Refuse a closure, or any other argument of `step`, where it cannot be run."""
+        """Refuse a closure, or another argument of `step`, which this session cannot use."""
         if self._engines:
             name = next(iter(self._engines))
             raise OperationError(

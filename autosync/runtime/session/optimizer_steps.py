@@ -1,4 +1,4 @@
-"""Steps of optimizers: tells when one begins and when it ends, which torch's hooks alone do not.
+"""Tells when an optimizer's step begins and ends, for which torch's hooks alone are not enough.
 
 torch puts its hooks around the `step` of each class. If the `step` of a class calls that of its parent, and an
 optimizer of the parent's class was ever made in the process, the hooks run twice, one call within the other. And a step

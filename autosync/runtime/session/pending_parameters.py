@@ -139,7 +139,7 @@ class Awaited:
                 parameter.__class__ = _awaited_class(type(parameter))
 
     def access(self, number: int) -> None:
-        """Report and wait for a variable whose parameter the script is about to read or change."""
+        """Wait for a variable that the script is about to read or change, and report it to `hear`."""
         if self._hear is not None:
             self._hear(number)
         self.settle((number,))
@@ -162,7 +162,7 @@ class Awaited:
         enter(*arguments)
 
     def _hear_of_compiling(self) -> None:
-        """Ask to be told when code is compiled, which must not find parameters of another class."""
+        """Ask torch to report when code is compiled: compiled code must not find parameters of another class."""
         handler = None if self._hears_of_compiling else _callbacks()
         if handler is not None:
             handler.register_start_callback(self._compiling)

@@ -63,7 +63,7 @@ class SealedGradient(torch.Tensor):
 
     @property
     def seals(self) -> Seals:
-        """The seals of its model."""
+        """The `Seals` of its model."""
         found = self.whose()
         if found is None:
             raise OperationError(f"the gradient of {self.variable} is left over from training that has ended")
@@ -80,7 +80,7 @@ class SealedGradient(torch.Tensor):
 
 
 class SealedNorm(torch.Tensor):
-    """The norm of some sealed gradients. Only that of all of them together is known, as `clip_grad_norm_` needs it."""
+    """The norm of some sealed gradients. Only the norm of all of them is known, which `clip_grad_norm_` asks for."""
 
     gradients: tuple[SealedGradient, ...]
 
@@ -189,7 +189,7 @@ class Seals:
                 self._parameters[name].grad = self._all[name]
 
     def lift(self) -> None:
-        """Take the seals off when a backward pass begins, which could not add to them."""
+        """Take the seals off when a backward pass begins, because nothing can be added to them."""
         for name, parameter in self._parameters.items():
             if parameter.grad is self._all[name]:
                 parameter.grad = None
@@ -206,7 +206,7 @@ class Seals:
         return self.are_spoilt
 
     def refuse_lifted(self) -> None:
-        """Refuse gradients that would only accumulate if there are sealed ones already."""
+        """Refuse gradients that are only to accumulate, if sealed gradients are there already."""
         if self._lifted:
             raise OperationError(self._added_to(self._lifted[0]))
 

@@ -1,4 +1,4 @@
-"""Which plans this engine runs. All others are refused before training starts; none is run as something else."""
+"""Which plans the engine runs. All others are refused before training starts, and never run in another way."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ LEAST_AHEAD, NUM_FAVOURED = 3, 2
 
 
 class TransferId(NamedTuple):
-    """Identifies a transfer in checks. `sequence` is its position among the lane's transfers of the same members."""
+    """Identifies a transfer in checks. `sequence` is its position among the lane's transfers with the same members."""
 
     operation: int
     iteration: int
@@ -73,7 +73,7 @@ class Flow:
         return SHORT_PIECE_BYTES if priority > self._most_urgent else PIECE_BYTES
 
     def ahead(self, priority: int, longest_bytes: int) -> int:
-        """Return how many pieces of `longest_bytes` at most a transfer may ask for, beyond one for each source.
+        """Return how many pieces of at most `longest_bytes` a transfer may ask for, beyond one for each source.
 
         On idle machines two would keep a link busy: one arrives while the other is added and sent on. More make up for
         late threads, and for late requests, which queue behind what this rank sends on its connection.
@@ -96,7 +96,7 @@ class Flow:
 
 
 class Coming(NamedTuple):
-    """A lane's next transfer on this rank. It waits only for its turn, so its buffer is free."""
+    """A lane's next transfer on this rank. It waits only for its turn, and nothing else uses its buffer until then."""
 
     pieces: Pieces
     buffer: torch.Tensor
@@ -112,8 +112,8 @@ Following: TypeAlias = Callable[[], Coming | None]
 class Exchange:
     """Carries out one lane's transfers on a rank, one at a time.
 
-    When all pieces of a transfer have been asked for, those of the next transfers are, as far as the window goes.
-    Otherwise their senders would hold them until this transfer's last piece has come and a request has gone back.
+    When all pieces of a transfer have been asked for, it asks for pieces of the next transfers, as far as the window
+    goes. Otherwise senders would hold these until the last piece has come and a request has gone back.
     """
 
     def __init__(self, links: Links, flow: Flow, *, checks: bool = False) -> None:
@@ -308,7 +308,7 @@ class _Scratch:
 
 
 class _Asked(NamedTuple):
-    """A piece that was asked for. It comes into `arriving`: a part of `scratch` if it is to be added."""
+    """A piece that was asked for. It arrives in `arriving`, a part of `scratch` if it is to be added."""
 
     work: Any
     scratch: torch.Tensor | None
@@ -334,7 +334,7 @@ class _UnderWay:
         return len(self._asked)
 
     def ask(self, num_others: int = 0) -> bool:
-        """Ask for pieces as far as the window goes, less `num_others`; return whether all have been asked for."""
+        """Ask for pieces as far as the window goes, minus `num_others`; return whether all have been asked for."""
         receives = self._pieces.receives
         if self._next == len(receives):
             return True

@@ -25,7 +25,7 @@ class Staging:
     def copied(
         self, buffer: torch.Tensor, collective: Collective, *, num_members: int, position: int
     ) -> Iterator[torch.Tensor]:
-        """Yield host memory in which this member takes part; `buffer` is copied there and gets the result."""
+        """Yield a copy of `buffer` in host memory for a transfer; copy the result back afterwards."""
         host = self._memory_like(buffer)
         brought, left = shares(collective, len(buffer), num_members=num_members, position=position)
         host[brought].copy_(buffer[brought])

@@ -60,7 +60,7 @@ def run_native(collective: Collective, group: Any, buffer: torch.Tensor) -> None
 def run_native_content(
     collective: Collective, group: Any, content: torch.Tensor, device: torch.device
 ) -> list[torch.Tensor]:
-    """Take part in a collective of flat bytes of any lengths; return what `Exchange` returns for it, on the device."""
+    """Take part in a collective of flat bytes of any lengths; return what `Exchange` returns for it, on `device`."""
     return _told(collective, lambda: _OF_CONTENTS[collective](group, content.to(device)))
 
 
@@ -110,7 +110,7 @@ def _chunk(buffer: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def _evened(buffer: torch.Tensor, num_chunks: int) -> torch.Tensor:
-    """Return the chunks of `chunk_bounds`, all as long as the longest: the buffer itself if they are that already."""
+    """Return the chunks of `chunk_bounds` padded to equal length, or the buffer itself if they are equal already."""
     size, num_longer = divmod(len(buffer), num_chunks)
     if not num_longer:
         return buffer

@@ -77,7 +77,7 @@ class Mover:
         self._prepared: dict[int, deque[Prepared]] = defaultdict(deque)
 
     def waits_its_turn(self, index: int) -> bool:
-        """Whether a transfer cannot be asked for before its turn: native ones, contents, and those within one rank."""
+        """Whether a transfer cannot be asked for before its turn: native transfers, contents, and groups of one."""
         if self._in_one_order:
             # One thread does all lanes and local work in turn.
             return True
