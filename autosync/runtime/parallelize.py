@@ -94,8 +94,7 @@ def _refuse_join(**_: object) -> None:
 
 @contextlib.contextmanager
 def no_sync(model: torch.nn.Module) -> Iterator[None]:
-    """Accumulate gradients without synchronising them, like DDP's `no_sync`. Run a step's last backward pass outside.
-    """
+    """Accumulate gradients unsynchronised, like DDP's `no_sync`. The last backward pass of a step goes outside."""
     session = session_of(model)
     before = session.syncs
     session.syncs = False

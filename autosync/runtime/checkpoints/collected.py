@@ -85,7 +85,7 @@ class Collected:
             raise OperationError(f"{what}: {error}") from error
 
     def mean(self, what: str, variable: str, like: torch.Tensor) -> torch.Tensor:
-        """Return the mean over ranks of a variable of which each rank has its own values."""
+        """Return the mean over ranks of a variable that each rank has for itself."""
         total = self.whole(what, variable, like, rank=0)
         for rank in range(1, self.num_ranks):
             total += self.whole(what, variable, like, rank=rank)
@@ -108,7 +108,7 @@ class Collected:
         return any(path in others for others in self._others)
 
     def words(self, kind: str, name: str, *, rank: int | None = None) -> Any:
-        """Return a value by kind and name, from the first rank that has it or from one `rank`; None if none has it."""
+        """Return a value by kind and name, from the first rank that has it or only from `rank`; None if missing."""
         for number, (words, others) in enumerate(zip(self._words, self._others, strict=True)):
             if rank in (None, number) and name in words.get(kind, {}):
                 return grown(words[kind][name], others)

@@ -24,7 +24,7 @@ _DEEPEST = 32
 
 
 class Elements(NamedTuple):
-    """The parsed name of a tensor of a variable's elements: their kind and their place."""
+    """The parsed name of a tensor that holds elements of a variable: their kind and their place."""
 
     what: str
     place: Place
@@ -39,7 +39,7 @@ class RankState:
     words: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add_words(self, kind: str, name: str, value: Any) -> None:
-        """Add a value made of tensors, numbers, words, lists and tables."""
+        """Add a value made of tensors, numbers, truth values, strings, lists and dicts."""
         self.words.setdefault(kind, {})[name] = _planted(value, (kind, name), self.others)
 
     def add_optimizer(self, name: str, place: Place, shape: Sequence[int], entry: Mapping[str, Any]) -> None:

@@ -91,8 +91,8 @@ class Streams:
         self._heirs = _heirs(script)
         self._awaited = _awaited(script)
         most = max((link.lag for links in self._awaited.values() for link in links), default=0)
-        # By operation and iteration, until the operation begins: events after which what training makes for it is
-        # there.
+        # By operation and iteration, until the operation begins: the events after which its input from training is
+        # complete.
         self._told: dict[tuple[int, int], list[Any]] = {}
         # By operation: the last iterations in which it was queued, each with its number in the stream and its event.
         self._put: list[deque[tuple[int, int, Any]]] = [deque(maxlen=most + 1) for _ in script.operations]
@@ -126,8 +126,7 @@ class Streams:
     # Called by training's thread, or by autograd's threads for it: their current stream is training's.
 
     def tell(self, items: tuple[int, ...], iteration: int) -> None:
-        """Record an event in training's stream, after which everything that these items wait for in training is done.
-        """
+        """Record an event in training's stream, after which all that these items wait for in training is done."""
         event = self._event_on(self._cuda.current_stream(self._device))
         for item in items:
             for heir, lag in self._heirs[item]:

@@ -68,8 +68,7 @@ class _Sleeper:
             self._lock.release()
 
     def sleep(self, seconds: float = -1) -> bool:
-        """Sleep until woken, or for `seconds`, without the engine's lock. The caller has set `awake` to False under it.
-        """
+        """Sleep until woken, or for `seconds`, without the engine's lock. `awake` was set to False under it."""
         return self._lock.acquire(timeout=seconds)
 
 

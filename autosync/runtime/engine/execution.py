@@ -142,9 +142,7 @@ class Execution:
             update.load_states(entries)
 
     def states(self) -> Iterator[tuple[Place, bool, PieceState]]:
-        """Yield the place of each piece that the engine updates here, whether all workers share its state, and the
-        state.
-        """
+        """Yield place and state of each piece that the engine updates here, and whether all workers share the state."""
         for index, update in self._updates.items():
             is_shared = is_by_every_worker(self._plan, self._plan.operations[index])
             for piece in update.all_states():
@@ -159,8 +157,7 @@ class Execution:
                     self.optimizer.entries.drop(self._parameters[name])
 
     def kept(self, step: int) -> Iterator[Held]:
-        """Yield the state that outlives step `step`, except parameters and optimizer state. The tensors are not copies.
-        """
+        """Yield the state that outlives step `step`, except parameters and optimizer state, without copying."""
         return self._locals.kept(step)
 
     def kept_factors(self) -> Iterator[tuple[Path, torch.Tensor]]:

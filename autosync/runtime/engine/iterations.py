@@ -12,7 +12,7 @@ from autosync.runtime.engine.rank_script import Script
 
 
 class Iteration:
-    """The waits that are left in one iteration."""
+    """One iteration: what each of its items still waits for, and which items are done."""
 
     __slots__ = ("done", "num_left", "number", "released", "unmet")
 

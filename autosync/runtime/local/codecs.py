@@ -74,7 +74,7 @@ def add_decoded(codec: Codec, content: torch.Tensor, total: torch.Tensor, *, sig
 
 
 def sent_positions(codec: TopK, content: torch.Tensor, num_elements: int) -> torch.Tensor:
-    """Return the positions within a region of the numbers that its bytes contain."""
+    """Return the positions, within a region, of the numbers that top-k has sent of it."""
     return _read(content[: POSITION_BYTES * num_kept(codec, num_elements)], torch.int32)
 
 

@@ -1,8 +1,8 @@
 """Factors of gradients: a linear layer's weight has the gradient outputsᵀ · inputs, and the two factors are smaller.
 
 `outputs` are the gradients of the layer's outputs and `inputs` its inputs, with one row for each example (or word) of
-the batch. Hooks on the layer record them. Every step checks that their product is the gradient: if a weight is used in
-other ways than by one call of its layer, it is not.
+the batch. Hooks on the layer record them. Every step checks that their product is the gradient; this fails if a weight
+is used in other ways than by one call of its layer.
 
 For a `factors` region, a rank first keeps (`Memory.put`) its own `Pair`, and after the gather a list of the pairs of
 all members.
@@ -90,7 +90,7 @@ def mismatch(pair: Pair, gradient: torch.Tensor, rows: torch.Tensor) -> bool:
     terms = outputs.abs() @ inputs.abs()
     unit = _unit_roundoff(gradient)
     tolerance = _ROUNDING_MARGIN * unit * math.sqrt(max(1, len(inputs))) * terms + torch.finfo(gradient.dtype).tiny
-    # Infinities and NaNs are in both, and do not tell whether the two differ.
+    # An infinity or a NaN appears in both alike, and cannot show a difference.
     return bool((difference > tolerance).any())
 
 

@@ -160,7 +160,7 @@ def refuse_held_elsewhere(optimizer: torch.optim.Optimizer, parameters: Mapping[
 def _holder(names: Mapping[int, str], optimizer: torch.optim.Optimizer) -> tuple[str, torch.optim.Optimizer] | None:
     given = {id(member) for member in members_of(optimizer)}
     for one in gc.get_objects():
-        # Objects may claim any class when asked for it; their type cannot.
+        # Objects can lie about `__class__`; `type` shows their real class.
         if issubclass(type(one), torch.optim.Optimizer) and id(one) not in given and type(one) is not Joint:
             for parameter in _parameters(one):
                 if id(parameter) in names:

@@ -75,8 +75,7 @@ class Locals:
         return found
 
     def kept(self, step: int) -> Iterator[Held]:
-        """Yield the state that outlives step `step`, except parameters and optimizer state. The tensors are not copies.
-        """
+        """Yield the state that outlives step `step`, except parameters and optimizer state, without copying."""
         for (kind, part), values in self._copies.items():
             whole = self._plan.parts[part]
             yield Held(kind, Place.of(whole, 0, whole.num_elements), values.view(-1))
@@ -174,9 +173,9 @@ class Locals:
 def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
     """Return the sum of squares in float64, because squares of large float32 numbers do not fit into float32.
 
-    On a CPU torch takes 35 times as long for this in float64 as for norms in float32. So norms of short rows are
-    computed in float32, where rounding is no worse than that of such sums, and the rest in float64; if the squares of a
-    row are too large for float32, everything is computed in float64.
+    On a CPU torch takes 35 times as long for this in float64 as for norms in float32. So the norms of short rows are
+    computed in float32, since short sums round little, and their squares are summed in float64. If a row's squares are
+    too large for float32, everything is computed in float64.
     """
     if values.dtype == torch.float32 and values.device.type == "cpu":
         flat = values.reshape(-1)

@@ -44,13 +44,13 @@ class OptimizerFacts:
     groups: tuple[GroupFacts, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the optimizer as values that JSON can hold."""
+        """Return the facts as values that JSON can hold."""
         groups = [{"options": _plain(one.options), "names": list(one.names)} for one in self.groups]
         return {"class": self.class_name, "groups": groups}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> OptimizerFacts:
-        """Make an optimizer from the values that `to_json` returns."""
+        """Rebuild the facts from the values that `to_json` returns."""
         groups = tuple(
             GroupFacts(options=_from_plain(one["options"]), names=tuple(one["names"])) for one in document["groups"]
         )

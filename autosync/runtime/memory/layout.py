@@ -32,7 +32,7 @@ class Layout:
     def _place(self, index: int, region: Region, message: int, codec: Codec) -> None:
         key = (region.kind, message, region.dtype)
         start = self._sizes.get(key, 0)
-        # A factor's region says its own size.
+        # The region of a factor has its own size.
         size = region.num_elements if isinstance(codec, PowerSGD) else encoded_bytes(codec, region.num_elements)
         self._bounds[index] = (start, start + size)
         self._sizes[key] = start + size

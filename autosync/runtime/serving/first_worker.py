@@ -118,7 +118,7 @@ def hand_over(
 
 
 class Servers:
-    """The servers of a session: tells them about the progress of training, and about new parameters and states.
+    """Tells the servers of a session about the progress of training, and about new parameters and states.
 
     `source` has the options noted for each iteration.
     """
@@ -248,7 +248,7 @@ class Servers:
 
 
 class FirstWorkersEngine(Engine):
-    """The first worker's engine in a session with servers: it passes on to them what it is told."""
+    """The first worker's engine in a session with servers, which it tells about iterations and steps."""
 
     def __init__(
         self,

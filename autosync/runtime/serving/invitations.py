@@ -71,7 +71,7 @@ def servers_of(plan: Plan) -> tuple[int, ...]:
 
 
 def served_variables(plan: Plan, rank: int) -> tuple[str, ...]:
-    """Return the variables of which a rank that only serves needs the values."""
+    """Return the variables whose values a rank that only serves needs."""
     found = {
         plan.parts[plan.regions[region].part].variable.name: None
         for operation in plan.operations
@@ -232,7 +232,7 @@ def say(links: Links, server: int, word: Word, text: str = "") -> list[Any]:
 
 
 def hear(links: Links, *, patience: dt.timedelta) -> tuple[Word, str]:
-    """Return the first worker's next word and its text, on a server, however long it takes."""
+    """Wait on a server for the first worker's next word, however long it takes; return the word and its text."""
     header = torch.zeros(2, dtype=torch.int64)
     # A connection that closes ends this wait at once, whatever the limit.
     links.receive(header, 0, WORD_TAG).wait(patience)

@@ -190,7 +190,7 @@ class Server:
             if optimizer is not None:
                 optimizer.options.put(engine.iteration, step.groups, step.scale)
             engine.step_called()
-            # The workers' next gradients are not taken before this.
+            # Wait before the workers' next gradients are taken.
             engine.wait_due()
             if trace is not None:
                 trace.write()

@@ -30,7 +30,7 @@ SAME = "same"
 """The verdict that the ranks agree and may train together."""
 VERDICT = "verdict"
 REFUSAL = "refusal"
-"""The key, among a rank's facts, of its reason not to take part."""
+"""The key under which a rank's facts give its reason not to take part."""
 MARGIN = dt.timedelta(seconds=10)
 """How much longer other ranks wait for rank 0's verdict than rank 0 waits for the last of them."""
 STATE_TAG = 2**29
@@ -38,7 +38,7 @@ STATE_TAG = 2**29
 
 
 def parameters_of(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn.Parameter]:
-    """Return the model's parameters for the bundle's variables; raise an error at the first difference."""
+    """Return the model's parameters for the bundle's variables; refuse a model that differs from the bundle's."""
     if not takes_hooks(model):
         raise OperationError(
             "the model itself is a scripted module, on which torch puts no hooks (script the modules within it, or "

@@ -20,8 +20,7 @@ from autosync.errors import OperationError
 from autosync.runtime.local.operations import clip_coefficient
 from autosync.runtime.local.optimizer_facts import StepScale
 
-# The relative difference that is allowed between the script's coefficient and the engine's. It is more than bfloat16's
-# rounding.
+# The allowed relative difference of the script's coefficient and the engine's: larger than bfloat16's rounding.
 _TOLERANCE = 0.02
 
 

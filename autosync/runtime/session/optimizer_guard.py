@@ -92,7 +92,7 @@ class Owned:
             self._keeper.backward_begins()
 
     def step_begins(self) -> None:
-        """Note that all optimizers step, so the engine updates from here on."""
+        """Prepare the optimizer's state for the engine's step, which begins now."""
         if self._keeper is not None:
             self._keeper.step_begins()
 

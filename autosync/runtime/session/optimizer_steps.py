@@ -40,7 +40,7 @@ class Steps:
             self._depths[id(optimizer)] = 0
             self._hooks.append(_LastPreHook(optimizer, self._enter))
             leave = optimizer.register_step_post_hook(self._leave)
-            # Then the script's own hooks see updated parameters.
+            # Move this hook to the front, so that the script's own hooks see updated parameters.
             optimizer._optimizer_step_post_hooks.move_to_end(leave.id, last=False)  # type: ignore[attr-defined] # noqa: SLF001 - torch has no `prepend` for these
             self._hooks.append(leave)
 

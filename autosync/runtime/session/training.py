@@ -40,7 +40,7 @@ class Training:
         return parameters_of(self.model, self.bundle)
 
     def names(self) -> list[list[str]]:
-        """Return the names of the optimizer's parameters, by group; parameters outside the model get numbers."""
+        """Return the names of the optimizer's parameters, by group; those outside the model are named by numbers."""
         known = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return [
             [known.get(id(one), f"parameter {index} of group {number}") for index, one in enumerate(group["params"])]

@@ -298,4 +298,4 @@ def _consecutive(buckets: Sequence[Sequence[int]]) -> list[list[int]]:
 # THE REDUCER REBUILDS. Until its buckets were rebuilt once, the Reducer notes every gradient of every step for the
 # rebuilding; if that never happens, this costs 16 bytes for each parameter and step. So the rebuilding is done at once,
 # before the first step: the Reducer is told that gradients came in the order of the buckets, and gets limits that end
-# each bucket where the plan does. So it makes the same buckets, and notes nothing from then on.
+# each bucket where the plan does. It then makes the same buckets, and notes nothing from then on.

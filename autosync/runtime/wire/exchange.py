@@ -220,7 +220,7 @@ class Exchange:
         priority: int,
         identity: TransferId | None = None,
     ) -> list[torch.Tensor]:
-        """Return on the first member what `all_gather_v` returns on all; on the others an empty list."""
+        """Return all contributions, as `all_gather_v` does, on the first member; an empty list on the others."""
         me = members.index(self._links.rank)
         moves = expand("gather_v", "star", len(members))
         sizes = torch.zeros(len(members), dtype=torch.int64)

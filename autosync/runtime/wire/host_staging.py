@@ -1,4 +1,4 @@
-"""Host memory for transfers of data on a device, which is copied there before a transfer and back after it."""
+"""Host memory for transfers of data on a device. The data is copied into it before a transfer, and back after it."""
 
 from __future__ import annotations
 
