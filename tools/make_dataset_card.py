@@ -125,11 +125,11 @@ def _summary(dataset: Dataset) -> str:
     days = sorted(one.started[:10] for one in records)
     rows = [
         ("records", f"{stats.num_records:,}: {stats.num_measured:,} measured, {stats.num_failed:,} failed"),
-        ("references", f"{stats.num_references:,}: one strategy, measured again and again"),
+        ("references", f"{stats.num_references:,}: repeated trials of one strategy"),
         ("strategies", f"{len(strategies):,}, counted once for each model and cluster"),
         ("models, clusters", f"{len(stats.models)}, {len(stats.clusters)}"),
         ("combinations", f"{len(stats.combinations)}, of which {enough} have {ENOUGH} measured records or more"),
-        ("disturbed records, in a separate file", _disturbed(dataset)),
+        ("disturbed records", _disturbed(dataset)),
         ("flagged", f"{stats.num_flagged:,} ({stats.num_flagged / stats.num_measured:.1%}): {_listed(stats.flags)}"),
         (
             "noise of steps",

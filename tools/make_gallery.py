@@ -13,7 +13,6 @@ import argparse
 import re
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,7 @@ from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model import ModelSpec
 from autosync.specs.model_file import load_model
 from autosync.strategy.bundle import Bundle
-from autosync.strategy.presets import build_preset, preset_names, preset_summary
+from autosync.strategy.presets import build_preset, preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
 MATERIAL = ROOT / "tools" / "gallery"
@@ -205,12 +204,12 @@ def anchors_of(text: str) -> Mapping[str, str]:
 
 
 def _section(shown: Shown, anchor: str) -> str:
-    name, case = shown.preset, shown.case
+    name = shown.preset
     return f"""\
 ## {name}
-{textwrap.fill(f"{preset_summary(name)} [Its rule](presets.md#{anchor}).", 100, break_on_hyphens=False)}
+[Its rule](presets.md#{anchor})
 
-![Plan: {case.model} on {case.cluster}](gallery/{name}-plan.svg)
+![Plan](gallery/{name}-plan.svg)
 
 ![Timeline](gallery/{name}-timeline.svg)
 """

@@ -149,7 +149,7 @@ def _named(places: Sequence[str], clusters: Sequence[str]) -> str:
     if len(places) == len(clusters):
         return "all"
     others = [name for name in clusters if name not in places]
-    return ", ".join(places) if len(places) <= len(others) else f"all others than {', '.join(others)}"
+    return ", ".join(places) if len(places) <= len(others) else f"all but {', '.join(others)}"
 
 
 def _shown(cell: Cell, notes: dict[str, int]) -> str:
@@ -166,17 +166,17 @@ def _said(options: Mapping[str, Any]) -> str:
 _WORDS = f"""
 # Every preset on every cluster
 
-`python benchmarks/presets/preset_matrix.py --run --markdown docs/preset-matrix.md` generates this
-page. Every preset runs on the ranks of every shipped cluster of up to {MAX_HOSTS} hosts, as processes on one
-machine. It trains a convolution, a table with sparse gradients and linear layers for {NUM_STEPS} steps of
-SGD in float64. The change of each rank's parameters is compared with training in one process, by
-the harness of `benchmarks/exactness`.
+Every preset trained a small model for {NUM_STEPS} steps on every shipped cluster of up to {MAX_HOSTS} hosts, as
+processes on one machine. The changes of parameters were compared with training in one process.
 
 - **exact**: equal to plain training on all batches, within {FLOAT64_TOLERANCE:.0e}.
-- **as meant**: equal to the meaning of the preset (codec, error feedback, staleness, averages), which
-  is computed without plan or engine: within {TOLERANCE:.0e}, signs within {SIGN_TOLERANCE:.0e},
-  casts within {CAST_TOLERANCE:.0%}. The result differs from plain training.
+- **as meant**: different from plain training, but equal to what the preset means (codec, error
+  feedback, staleness, averages), within {TOLERANCE:.0e};
+  signs within {SIGN_TOLERANCE:.0e}, casts within {CAST_TOLERANCE:.0%}.
 - **refused**: the preset does not apply; the reasons are below.
 
-Run with options: {", ".join(f"`{name}` with {_said(options)}" for name, options in OPTIONS.items())}.
+Options: {", ".join(f"`{name}` with {_said(options)}" for name, options in OPTIONS.items())}.
+
+`python benchmarks/presets/preset_matrix.py --run --markdown docs/preset-matrix.md` writes
+this page.
 """
