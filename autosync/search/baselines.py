@@ -1,8 +1,9 @@
-"""What a winner must beat beside stock DDP as it ships: DDP with its best single bucket, and the best preset.
+"""The baselines that a winner must beat besides stock DDP as it ships: DDP with its best single bucket, and the best
+preset.
 
-Both are found without trying everything: a simulator says which of each family are promising, those among them that
-were not tried are measured once, and the fastest goes into the proof. What is measured for that the study keeps, so a
-proof that is begun again measures none of them again. Where no trials are wanted the fastest that is predicted does.
+Both are found without trying every strategy. A simulator ranks each family, the most promising members that were not
+tried are measured once, and the fastest goes into the proof. The study keeps these measurements, so a proof that starts
+again does not repeat them. Where no trials are wanted, the member with the fastest prediction is taken.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ from autosync.trials.outages import Outages
 
 Family = Literal["bucket", "preset"]
 Measure = Callable[[Candidate], float | None]
-"""Seconds of a step, or None if it failed."""
+"""Measures a candidate: returns the seconds of a step, or None if the candidate failed."""
 
 CAPS_MIB = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 200, 400)
-"""Values of `bucket_cap_mb` that one would try by hand; buckets that nothing fits into twice come to the same."""
+"""Values of `bucket_cap_mb` that a user would try by hand. Larger ones add little: once all gradients fit into one
+bucket, the strategies are equal."""
 
 NUM_CONFIRMED = 2
-"""So many of each family, the most promising that do not fail, are measured before one is called its best."""
+"""The number of members of each family that are measured, the most promising first, before the fastest is taken.
+Members that fail do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineFamilies:
-    """The two families, by the ids of their strategies."""
+    """The two families of baselines; the strategies of each by their ids."""
 
     buckets: Mapping[str, Candidate]
     presets: Mapping[str, Candidate]
@@ -50,10 +53,10 @@ class BaselineFamilies:
     def best(
         self, family: Family, records: Sequence[Record], simulator: Simulator, *, measure: Measure | None
     ) -> Candidate | None:
-        """The fastest of a family; None if it has no member that can be measured.
+        """Return the fastest member of a family; None if no member can be measured.
 
-        `measure` is asked of the most promising that have no record, and gives None for one that fails; without it the
-        prediction decides. The simulator has learned from the records.
+        `measure` is called for the most promising members without a record and returns None if one fails. Without
+        `measure` the prediction decides. The caller has taught the simulator the records.
         """
         members = self.of(family)
         seconds = {
@@ -83,10 +86,14 @@ def proof_baselines(
     spares_trials: bool = False,
     progress: ProgressListener = SILENT,
 ) -> list[Baseline]:
-    """What finalists have to beat beside stock DDP as it ships. With `spares_trials` nothing is measured for it."""
+    """Return the baselines that finalists have to beat besides stock DDP as it ships.
+
+    With `spares_trials` nothing is measured to find them.
+    """
     baselines = baseline_families(ground.model, ground.cluster, ground.domain.contains)
     records = study.history()
-    # Of what the search measured alone: with what a proof adds others would look promising when the study is resumed.
+    # The simulator learns from the records of the search alone. The proof's records would make other members look
+    # promising when the study is resumed.
     ground.simulator.learn(study.searched())
     outages = Outages()
     medians = [record.measurement.median_seconds for record in records if record.measurement is not None]
@@ -111,7 +118,7 @@ def proof_baselines(
 
 
 def baseline_families(model: ModelSpec, cluster: ClusterSpec, contains: Callable[[Strategy], bool]) -> BaselineFamilies:
-    """The families of a model on a cluster, as far as they may be tried; presets that are exact alone."""
+    """Return the members of both families that may be tried. The presets are exact ones only."""
     default = candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
     buckets: dict[str, Candidate] = {}
     for cap in CAPS_MIB:
@@ -123,7 +130,7 @@ def baseline_families(model: ModelSpec, cluster: ClusterSpec, contains: Callable
     presets = {
         one.strategy_id: one
         for one in known_candidates(model, cluster, contains)
-        # Stock DDP's buckets and single caps have contests of their own.
+        # Stock DDP's own buckets and single caps are baselines of their own.
         if one.strategy is not None
         and one.strategy.is_exact
         and one.strategy_id != default.strategy_id

@@ -1,4 +1,4 @@
-"""Candidates: strategies that may be tried, where they come from, and what they are called."""
+"""Candidates: strategies that may be tried, with their origins and names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autosync.strategy.representation import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A strategy to be tried, where it comes from, and its identity. No strategy: torch's own DDP as it ships."""
+    """A strategy to be tried, its origin and its identity. Without a strategy it stands for stock DDP as it ships."""
 
     origin: str
     strategy: Strategy | None
@@ -29,14 +29,14 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What people call it: samples have nothing but their id. What changes training says so with its name."""
+        """The name that users see: the origin and the start of the id, and for inexact strategies also the classes."""
         if self.strategy is None:
             return "stock DDP"
         classes = "" if self.strategy.is_exact else f" ({', '.join(sorted(self.strategy.classes))})"
         return f"{self.origin} {self.strategy_id[:8]}{classes}"
 
     def in_words(self, model: ModelSpec) -> str:
-        """What it does with the variables of a model."""
+        """Describe what this candidate does with the variables of a model."""
         return "stock DDP as it ships" if self.strategy is None else in_words(self.strategy, model)
 
 
@@ -44,21 +44,21 @@ STOCK_DDP = Candidate(origin="baseline:torch_ddp", strategy=None, strategy_id="t
 
 
 def candidate(origin: str, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Candidate:
-    """A strategy as a candidate."""
+    """Return a strategy as a candidate."""
     return Candidate(origin=origin, strategy=strategy, strategy_id=strategy_id(strategy, model, cluster))
 
 
 def default_as_strategy(model: ModelSpec, cluster: ClusterSpec) -> Candidate:
-    """What stock DDP does, as a strategy."""
+    """Return the strategy that does what stock DDP does."""
     return candidate("preset:ddp", build_preset("ddp", model, cluster), model, cluster)
 
 
 def known_candidates(
     model: ModelSpec, cluster: ClusterSpec, contains: Callable[[Strategy], bool]
 ) -> Iterator[Candidate]:
-    """The presets that apply and that a domain contains, each strategy once."""
+    """Yield the presets that apply and that a domain contains, each strategy once."""
     seen: set[str] = set()
-    # Today's default goes first: on some models others come to the same, and it is the name that people know.
+    # DDP's preset goes first: on some models other presets are the same strategy, and users know the name `ddp`.
     for name in sorted(preset_names(), key=lambda name: name != "ddp"):
         with contextlib.suppress(DoesNotApplyError):
             found = candidate(f"preset:{name}", build_preset(name, model, cluster), model, cluster)
@@ -69,7 +69,7 @@ def known_candidates(
 
 
 def by_prediction(candidates: Sequence[Candidate], simulator: Simulator) -> list[Candidate]:
-    """Strategies of ours, the fastest by prediction first."""
+    """Return the candidates that have a strategy, the fastest by prediction first."""
     ours = [(one, one.strategy) for one in candidates if one.strategy is not None]
     predictions = simulator.predict([strategy for _, strategy in ours]) if ours else []
     order = sorted(range(len(ours)), key=lambda position: predictions[position].seconds)
@@ -77,15 +77,15 @@ def by_prediction(candidates: Sequence[Candidate], simulator: Simulator) -> list
 
 
 def candidate_of(record: Record) -> Candidate:
-    """What a record is of."""
+    """Return the candidate that a record measured."""
     if record.strategy is None:
-        # Other baselines of torch's own may be told by their origin.
+        # The origin names torch's baseline.
         return Candidate(origin=record.origin, strategy=None, strategy_id=record.origin.rpartition(":")[2])
     assert record.strategy_id is not None, "a strategy of ours has an id"
     return Candidate(origin=record.origin, strategy=strategy_of(record), strategy_id=record.strategy_id)
 
 
 def strategy_of(record: Record) -> Strategy:
-    """The strategy that a record holds."""
+    """Return the strategy that a record holds."""
     assert record.strategy is not None, "asked of strategies of ours"
     return parse_strategy(without_file(dict(record.strategy)))

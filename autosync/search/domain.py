@@ -1,4 +1,4 @@
-"""Domains: what may be tried. The space of a model on a cluster, or the pool of strategies that a record stands for."""
+"""Domains: the strategies that may be tried, either the space of a model on a cluster or a recorded pool."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Space
 
 P_NEXT = 0.3
-"""In a pool, the nearest is drawn with this chance, else the next with it, and so on."""
+"""The chance to draw the nearest strategy of a pool; else the next nearest is drawn with this chance, and so on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceDomain:
-    """Every strategy of a space that the engine runs and that has room in the nodes' memory.
+    """All strategies of a space that the engine can run and that fit into the nodes' memory.
 
-    Presets that lie outside the grid of the limits (a slice size of their own, say) may be tried as well; what is lossy
-    or stale only where the limits allow it. `plan_of` lowers a strategy: a study passes its preparer's.
+    Presets outside the grid of the limits (for example with their own slice size) may be tried too, and lossy or stale
+    ones only where the limits allow them. `plan_of` lowers a strategy: a study passes the function of its preparer.
     """
 
     space: Space
@@ -58,10 +58,9 @@ class SpaceDomain:
 
 
 class PoolDomain:
-    """The strategies that were measured once: whatever is asked for, one of them stands for it.
+    """The strategies of a recorded pool. Each operation returns a member of the pool.
 
-    Moves are those of the space, as far as a pool has them: a mutation is a member near the strategy, a crossover one
-    that is near both parents.
+    A mutation returns a member near the given strategy, and a crossover returns a member near both parents.
     """
 
     def __init__(self, space: Space, members: Sequence[Strategy]) -> None:
@@ -88,7 +87,7 @@ class PoolDomain:
         return strategy_id(strategy, self._space.model, self._space.cluster) in self._ids
 
     def _near(self, strategies: Sequence[Strategy], rng: random.Random) -> Strategy:
-        """A member near all of these and, if there are others, none of them."""
+        """Return a member near all given strategies and, where possible, different from each of them."""
         found = [member for member in self._by_distance(strategies) if member not in strategies] or self._members
         for member in found:
             if rng.random() < P_NEXT:

@@ -1,4 +1,4 @@
-"""Builds the ground that a proposer is opened on: the domain, the known strategies, and the simulators that predict."""
+"""Builds the ground that a proposer works on: the domain, the known strategies, and the simulators."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Limits, Space
 
 SCREEN = "analytical"
-"""The quick simulator that picks, among many strategies, those that the precise simulator predicts."""
+"""The fast simulator that selects the strategies that the precise simulator predicts."""
 
 NUM_SCREENED = 2500
 NUM_SIMULATED = 1000
 FEWEST_SIMULATED = 96
 LARGE = 250
-"""For each round. Predictions of the precise simulator take longer the more variables and nodes there are. Where their
-product is above `LARGE`, it predicts fewer strategies in proportion, so that a round does not take minutes."""
+"""The product of variables and nodes above which the precise simulator predicts fewer strategies a round, in
+proportion. Its predictions take longer the more variables and nodes there are, and a round must not take minutes. The
+counts above are for each round."""
 
 THOROUGHNESS = 5
-"""The factor by which more strategies are simulated in a study without trials, which has one round only."""
+"""The factor by which a study without trials simulates more strategies, because it has only one round."""
 
 
 def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | None = None) -> Ground:
-    """The ground of a study; with a pool, of a search that is replayed."""
+    """Return the ground of a study; with a pool, the ground of a replayed search."""
     model, cluster, allow = preparer.model, preparer.cluster, settings.allow
     limits = Limits(allow=allow) if settings.target == "autosync" else ddp_limits(allow)
     space = Space(model=model, cluster=cluster, limits=limits)
@@ -66,7 +67,7 @@ def build_ground(settings: StudySettings, preparer: TrialPreparer, pool: Pool | 
 
 
 def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> dict[str, Any]:
-    """The fields of a `Ground` that concern prediction: the named simulator, with the screen in front of it."""
+    """Return the fields of a `Ground` that concern prediction: the named simulator and the screen in front of it."""
     simulator = {"simulator": open_simulator(name, model, cluster, prior=prior)}
     if name == SCREEN:
         return {**simulator, "num_simulated": NUM_SCREENED}
@@ -80,6 +81,6 @@ def simulator_fields(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior
 
 
 def _may_be_tried(strategy: Strategy, domain: Domain, limits: Limits) -> bool:
-    """Whether a recorded strategy is of the allowed classes, and whether the target can express it."""
+    """Return whether a recorded strategy is of the allowed classes and can be expressed by the target."""
     is_ours = isinstance(domain, SpaceDomain) or domain.contains(strategy)
     return is_ours and set(strategy.classes) <= {"exact", *limits.allow}

@@ -1,10 +1,10 @@
-"""The guarantee: the finalists against what the user has today, measured again, in turn.
+"""The proof: measures the finalists again, in turn with stock DDP, and declares the winner.
 
 The fastest of many noisy trials is partly the luckiest. So the best few run once more, interleaved with stock DDP, with
-stock DDP at its best single bucket and with the best preset, and the winner is declared from that comparison alone. If
-nothing beats the default for certain, the default is the result. Where stock DDP with a better bucket beats it for
-certain too and our fastest is not for certain faster than that, it is the winner: it needs nothing but an argument.
-What is not exact is trained by for a short while as well, and wins nothing where its loss is no number any more.
+stock DDP at its best single bucket and with the best preset. The winner is declared from this comparison alone. If
+nothing certainly beats the default, the default is the result. If stock DDP with a better bucket certainly beats the
+default, and no finalist is certainly faster than it, then it wins, because it needs nothing but an argument. Inexact
+strategies also train for a short while, and one whose loss becomes infinite or NaN cannot win.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ProofRole = Literal["default", "best bucket", "best preset", "finalist"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """A baseline beside stock DDP as it ships, that finalists are held against."""
+    """A baseline besides stock DDP as it ships, with which finalists are compared."""
 
     role: ProofRole
     candidate: Candidate
@@ -40,7 +40,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofContestant:
-    """Who takes part in the proof, and as what."""
+    """A contestant of the proof and its role."""
 
     role: ProofRole
     candidate: Candidate
@@ -52,14 +52,14 @@ class ProofContestant:
 
     @property
     def settings(self) -> DdpSettings | None:
-        """How stock DDP is set up; None under our engine."""
+        """The settings of stock DDP; None if our engine runs the contestant."""
         is_stock = self.run_as.bundle is None or self.role == "best bucket"
         return self.run_as.ddp if is_stock else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofResult:
-    """How one contestant did: its steps, and how many times as fast as stock DDP it is (None for stock DDP itself)."""
+    """The steps of one contestant and its speedup over stock DDP (None for stock DDP itself)."""
 
     contestant: ProofContestant
     measurement: Measurement
@@ -76,12 +76,13 @@ class ProofResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The results, the default's first; the winner, which is the default unless one is faster for certain.
+    """The results, the default's first, and the winner, which is the default unless another contestant is certainly
+    faster.
 
-    `against` has the winner beside the other baselines and the fastest beside the winner, where these are others.
-    `left_out` has the contestants that could not be measured again, by name. `fidelities` says what those that are not
-    exact do to training, by the ids of their strategies. `other_cpu_share` is what other programs used of this
-    machine's processors meanwhile, where that can be known.
+    `against` compares the winner with the other baselines, and the fastest contestant with the winner. `left_out` has
+    the contestants that could not be measured again, by name. `fidelities` tells how inexact strategies train, by the
+    ids of the strategies. `other_cpu_share` is the share of this machine's processors that other programs used
+    meanwhile; None where it is not known.
     """
 
     results: tuple[ProofResult, ...]
@@ -100,12 +101,12 @@ class Verdict:
         return self.winner is not self.default and self.winner.contestant.role != "default"
 
     def fidelity(self, result: ProofResult) -> TrainingFidelity | None:
-        """What it does to training; None of what is exact."""
+        """Return how a result's strategy trains; None for an exact strategy."""
         return self.fidelities.get(result.candidate.strategy_id)
 
 
 def choose_finalists(tried: Sequence[FinishedTrial], num_finalists: int) -> list[Candidate]:
-    """The fastest strategies of ours; where inexact ones are among them, the fastest exact one too."""
+    """Return the fastest strategies of the trials. If all of them are inexact, add the fastest exact one."""
     failures = [one.record.failure for one in tried if one.record.failure is not None]
     if tried and len(failures) == len(tried):
         raise OperationError(f"all {len(tried)} trials failed; the first: {failures[0].message}")
@@ -136,7 +137,7 @@ def prove(
 ) -> Verdict:
     """Measure stock DDP, the finalists and the baselines in turn and declare the winner.
 
-    `best_seconds` is the best median of the trials, if there were any.
+    `best_seconds` is the best median of the trials; None if there were no trials.
     """
     contestants, crowded_out = _as_fit(proof_contestants(trials, finalists, baselines), trials)
     if len(contestants) == 1:
@@ -161,7 +162,10 @@ def prove(
 def _as_fit(
     contestants: Sequence[ProofContestant], trials: TrialRunner
 ) -> tuple[list[ProofContestant], dict[str, Failure]]:
-    """As many as there is memory for, two at the least; the first finalist and the baselines stay longest."""
+    """Keep as many contestants as fit into memory, at least two, and return the others as failures.
+
+    The default, the first finalist and the baselines are kept first.
+    """
     room = None if trials.is_recorded else most_at_once(trials.model, trials.cluster)
     if room is None or len(contestants) <= max(room, 2):
         return list(contestants), {}
@@ -177,10 +181,10 @@ def _as_fit(
 def proof_contestants(
     trials: TrialRunner, finalists: Sequence[Candidate], baselines: Sequence[Baseline] = ()
 ) -> list[ProofContestant]:
-    """Who takes part, the default first, nobody twice; the default alone where there are no finalists.
+    """Return the contestants, the default first and none twice; only the default if there are no finalists.
 
-    The best bucket runs as stock DDP itself does, with one argument more. Our engine hands such buckets to the same
-    reducer, so a finalist that has them is left out beside it. A finalist that is the best preset is told as that.
+    The best bucket runs as stock DDP with one more argument. Our engine gives such buckets to the same reducer, so a
+    finalist with the same buckets is left out. A finalist that is also the best preset gets the role of the preset.
     """
     found = [ProofContestant(role="default", candidate=STOCK_DDP, run_as=trials.contestant(STOCK_DDP))]
     if not finalists:
@@ -189,13 +193,13 @@ def proof_contestants(
     for baseline in baselines:
         if baseline.role == "best bucket":
             settings = trials.ddp_settings(baseline.candidate, gradient_as_bucket_view=False)
-            # No record tells of stock DDP with an argument; what our engine makes of its buckets is as near as it gets.
+            # No record has stock DDP with an argument. Our engine's record of the same buckets is the nearest.
             bundle = trials.bundle(baseline.candidate) if trials.is_recorded else None
             contestant = Contestant(name=_bucket_name(settings), ddp=settings, bundle=bundle)
             found.append(ProofContestant(role=baseline.role, candidate=baseline.candidate, run_as=contestant))
     for one in (*finalists, *(baseline.candidate for baseline in baselines if baseline.role == "best preset")):
         role: ProofRole = "best preset" if one.strategy_id in presets else "finalist"
-        # For stock DDP a finalist differs from the best bucket by its flags, if by nothing else.
+        # With the target `ddp`, a finalist may have the buckets of the best bucket and still differ in its flags.
         ours = [contestant for contestant in found if contestant.role != "best bucket" or trials.target == "autosync"]
         if all(one.strategy_id != contestant.candidate.strategy_id for contestant in ours):
             found.append(ProofContestant(role=role, candidate=one, run_as=trials.contestant(one)))
@@ -209,7 +213,7 @@ def _bucket_name(settings: DdpSettings) -> str:
 
 
 def _other_flags(contestants: Sequence[ProofContestant]) -> list[ProofContestant]:
-    """The first finalist once more for each of stock DDP's flags, which a search by buckets leaves as they are."""
+    """Return the first finalist once more for each flag of stock DDP. A search for buckets does not vary flags."""
     first = next((one for one in contestants if one.role in ("finalist", "best preset")), None)
     if first is None:
         return []
@@ -248,10 +252,10 @@ def judge(
     contestants: Sequence[ProofContestant],
     fidelities: Mapping[str, TrainingFidelity] | None = None,
 ) -> Verdict:
-    """The fastest of those that beat stock DDP with 95 % confidence in all of them together; else stock DDP.
+    """Return the verdict: the fastest contestant that beats stock DDP wins; without one, stock DDP wins.
 
-    Of these stock DDP with a better bucket is preferred to what is not for certain faster than it. Nothing wins whose
-    loss is no number any more.
+    The confidence is 95 % for all contestants together. Stock DDP with a better bucket is preferred to contestants that
+    are not certainly faster than it. A contestant whose loss became infinite or NaN cannot win.
     """
     fidelities = fidelities or {}
     default = contestants[0].name

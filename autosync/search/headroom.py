@@ -1,4 +1,4 @@
-"""How much there is to gain: what of a step is communication, and what no exact strategy can be faster than."""
+"""The possible gain: the share of communication in a step, and the speed that no exact strategy can exceed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from autosync.strategy.representation import Strategy
 from autosync.units import format_time
 
 LITTLE = 1.02
-"""A gain of less is none to speak of."""
+"""A speedup below this is not worth mentioning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShares:
-    """Where the time of a step went, in seconds, as far as a measurement can tell.
+    """The parts of a step's time, in seconds, as far as a measurement shows them.
 
-    `compute` is what the model takes by itself. What a step takes beyond that is communication that compute does not
-    hide: `exposed` while the busiest link was busy, `idle` while neither compute nor that link was, at the least (None
-    where nobody counts bytes: then `exposed` is all of it). `link` is the busiest link, an uplink of a rack and the
-    inside of a node among them, and how long it took for what went over it, hidden or not.
+    `compute` is the time of the model alone. The rest of the step is communication that compute does not hide:
+    `exposed` while the busiest link was busy, and `idle`, a lower limit, while neither compute nor that link was busy.
+    `idle` is None where bytes are not counted; `exposed` is then the whole rest. `link` is the busiest link, which may
+    be a rack's uplink or the inside of a node, and the time that it took for all its bytes, hidden or not.
     """
 
     step: float
@@ -50,7 +50,7 @@ class TimeShares:
 def time_shares(
     measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
 ) -> TimeShares:
-    """Where the time of the measured steps of a strategy went; None: of stock DDP as it ships."""
+    """Return the parts of the measured steps of a strategy; without a strategy, of stock DDP as it ships."""
     step = measurement.median_seconds
     compute = min(model.step_seconds, step)
     link = busiest_link(measurement, model, cluster, strategy)
@@ -60,19 +60,19 @@ def time_shares(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """What a measured step leaves: how near it is to the bound of exact strategies."""
+    """The gap between a measured step and the bound of exact strategies."""
 
     step: float
     bound: Bound
 
     @property
     def most(self) -> float:
-        """How many times as fast any exact strategy can be at most."""
+        """The largest speedup over this step that an exact strategy can have."""
         return max(self.step / self.bound.seconds, 1.0)
 
     @property
     def share(self) -> float:
-        """The share of the step that any exact strategy needs."""
+        """The share of the step that every exact strategy needs."""
         return min(self.bound.seconds / self.step, 1.0)
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Headroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleGain:
-    """How many times as fast as stock DDP any exact strategy can be at most, and why no more."""
+    """The largest speedup over stock DDP that an exact strategy can have, and the reason for this limit."""
 
     default: TimeShares
     bound: Bound
@@ -104,5 +104,5 @@ class PossibleGain:
 
 
 def possible_gain(default: Measurement, model: ModelSpec, cluster: ClusterSpec, limit: Bound) -> PossibleGain:
-    """What stock DDP, measured, leaves to be gained."""
+    """Return the largest possible gain over the measured stock DDP."""
     return PossibleGain(default=time_shares(default, model, cluster, None), bound=limit)

@@ -1,8 +1,8 @@
-"""How long each link of a cluster takes for the bytes of a measured step.
+"""The time that each link of a cluster takes for the bytes of a measured step.
 
-Interfaces count their bytes. Uplinks of racks and the insides of nodes count none: what passes them is what the plan
-sends over them, and of uplinks as many times as much as their nodes' interfaces counted more than planned (headers,
-rows). Rates are those that a probe found, else those of the cluster's file.
+Network interfaces count their bytes. Uplinks of racks and the insides of nodes do not, so their bytes are taken from
+the plan. For an uplink they are scaled by the ratio of counted to planned bytes at the interfaces of its nodes, because
+headers and rows of sparse gradients add bytes. Rates are the probed ones, else those of the cluster file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autosync.strategy.representation import Strategy
 
 
 class LinkTime(NamedTuple):
-    """A link by its name, and how long it takes for what a step sends over it."""
+    """The name of a link, and the time that it takes for the bytes of a step."""
 
     link: str
     seconds: float
@@ -31,7 +31,9 @@ class LinkTime(NamedTuple):
 def busiest_link(
     measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
 ) -> LinkTime | None:
-    """The link that takes longest; None where nobody counts bytes. No strategy: stock DDP as it ships."""
+    """Return the link that takes longest; None where bytes are not counted. Without a strategy, for stock DDP as it
+    ships.
+    """
     if measurement.bytes_sent is None or measurement.bytes_received is None or len(cluster.nodes) < 2:
         return None
     counted = _by_node(cluster, measurement.bytes_sent), _by_node(cluster, measurement.bytes_received)
@@ -45,11 +47,11 @@ def busiest_link(
 
 
 _Counted = tuple[dict[int, float], dict[int, float]]
-"""Bytes out of and into nodes, by their position."""
+"""Bytes out of nodes and bytes into nodes, by the positions of the nodes."""
 
 
 def _by_node(cluster: ClusterSpec, num_bytes: Sequence[float]) -> dict[int, float]:
-    """Ranks of a node have one interface, and each tells what that counted."""
+    """Return the bytes of each node. The ranks of a node share one interface, and each reports its count."""
     found: dict[int, float] = {}
     for rank, amount in zip(cluster.ranks, num_bytes, strict=False):
         found[rank.node] = max(amount, found.get(rank.node, 0.0))
@@ -81,14 +83,18 @@ def _uplinks(cluster: ClusterSpec, counted: _Counted, planned: Traffic) -> Itera
 
 
 def _times_planned(nodes: Sequence[int], counted: dict[int, float], planned: Sequence[float]) -> float:
-    """How many times as much as planned the interfaces of some nodes counted; servers may not have told."""
+    """Return the ratio of counted to planned bytes at some nodes' interfaces. Nodes of servers may have no count."""
     told = [number for number in nodes if number in counted]
     expected = sum(planned[number] for number in told)
     return sum(counted[number] for number in told) / expected if expected > 0 else 1.0
 
 
 def _insides(cluster: ClusterSpec, planned: Traffic) -> Iterator[LinkTime]:
-    """Each rank sends at the rate of its node's inside; this is the mean over them, so the busiest takes no less."""
+    """Yield the times of the insides of nodes.
+
+    Each rank sends at the rate of its node's inside, so the mean over the ranks of a node is a lower limit for the
+    busiest.
+    """
     for position, node in enumerate(cluster.nodes):
         if node.intra_bandwidth and node.devices > 1:
             probed = cluster.calibration.node(node.name) if cluster.calibration else None

@@ -1,4 +1,4 @@
-"""How much is measured: of each strategy that is tried, and of the finalists in the proof."""
+"""How long each trial measures a strategy, and how long the proof measures the finalists."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from autosync.trials.compare import DEFAULT_DESIGN, Design
 from autosync.trials.policy import DEFAULT_POLICY, Policy
 
 FEWEST_STEPS = 6
-"""Two that are discarded, and two windows of two, which tell whether steps are steady."""
+"""Two steps to discard, and two windows of two steps, which show whether steps are steady."""
 
 WIDE_SHARE = 0.05
-"""How wide the interval of a trial of few long steps may be: the fastest are measured again in any case."""
+"""The width of the confidence interval, as a share of the step time, that suffices in a trial of few long steps. The
+fastest strategies are measured again anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """`trial` says how long each strategy that is tried is measured.
+    """How long strategies are measured: `trial` for each trial, `proof` for each contestant of the proof.
 
-    Long steps vary less, and what a change of strategy leaves behind is over after fewer of them. So where the fewest
-    steps of a trial would take longer than `trial_seconds`, there are fewer, a wider interval is enough, and that time
-    is all there is, or as long as the fewest steps take. `num_finalists` is how many of the fastest are measured again
-    beside stock DDP, `num_predicted` how many of those that are predicted to be, where none was tried; `proof` how much
-    of each.
+    Long steps vary less and settle after fewer steps. So where the usual minimum of steps would take longer than
+    `trial_seconds`, a trial has fewer steps and accepts a wider interval. It then takes at most `trial_seconds`, or the
+    time of `FEWEST_STEPS` steps if that is longer. `num_finalists` is the number of fastest strategies in the proof;
+    `num_predicted` is this number if no strategy was tried and predictions decide.
     """
 
     trial: Policy = DEFAULT_POLICY
@@ -39,7 +39,7 @@ class Effort:
             raise ValueError(f"trials of {self.trial_seconds:g} s (above 0)")
 
     def policy(self, step_seconds: float) -> Policy:
-        """How long a strategy is measured where steps take about so long."""
+        """Return how long a strategy with steps of about this time is measured."""
         most = self.trial.min_warmup_steps + self.trial.min_steps
         if self.trial_seconds is None or self.trial_seconds >= most * step_seconds:
             return self.trial
@@ -57,7 +57,7 @@ class Effort:
 
 
 NORMAL_EFFORT = Effort(trial=Policy(max_steps=60, interval_share=0.03), trial_seconds=6.0)
-"""A trial need not be as sure as a comparison: the proof measures the fastest again."""
+"""A trial may be less certain than a comparison, because the proof measures the fastest again."""
 
 QUICK_EFFORT = Effort(
     trial=Policy(max_warmup_steps=8, min_steps=8, max_steps=24, budget_seconds=5.0),
@@ -65,7 +65,7 @@ QUICK_EFFORT = Effort(
     proof=Design(num_steps=36, budget_seconds=20.0),
     num_predicted=2,
 )
-"""Enough to see how it goes: small differences are not found."""
+"""Enough for a first impression; small differences are not found."""
 
 EFFORTS: Mapping[str, Effort] = {"normal": NORMAL_EFFORT, "quick": QUICK_EFFORT}
-"""By the names that the command line has for them."""
+"""The efforts by their names on the command line."""

@@ -1,8 +1,8 @@
-"""Memory: what a plan's ranks need of it at least, and whether the nodes have it.
+"""The least memory that a plan's ranks need, and whether the nodes have it.
 
-Counted is what synchronising decides: parameters and gradients, the optimizer's state where the plan keeps it, and the
-buffers of messages. What a model's activations take is in no model spec and not counted; so what is refused here has no
-room for certain, and what is not may still run out.
+It counts the memory that synchronisation decides: parameters and gradients, the optimizer's state where the plan keeps
+it, and the buffers of messages. Activations are not counted, because no model spec knows them. So a plan that is
+refused here certainly does not fit, and a plan that is accepted may still run out of memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NodeMemory:
         }
 
     def fits(self, plan: Plan) -> bool:
-        """Whether what a plan's ranks need at least fits into their nodes."""
+        """Return whether the least memory that a plan's ranks need fits into their nodes."""
         if not self._limits:
             return True
         needs: dict[int, float] = defaultdict(float)
@@ -37,7 +37,7 @@ class NodeMemory:
 
 
 def rank_bytes(plan: Plan, model: ModelSpec) -> list[float]:
-    """What each rank needs at least."""
+    """Return the least bytes that each rank needs."""
     own = 2.0 * sum(variable.num_bytes for variable in model.variables)
     found = [own if rank.role == "worker" else 0.0 for rank in plan.ranks]
     buffers: list[dict[tuple[str, int], float]] = [{} for _ in plan.ranks]
@@ -59,19 +59,19 @@ def _regions_of(operation: Operation) -> tuple[int, ...]:
 
 
 def _is_the_users(region: Region, plan: Plan, message: int) -> bool:
-    """Whether a worker works on the parameter or the gradient itself rather than on a copy."""
+    """Return whether a worker works on the parameter or gradient itself rather than on a copy."""
     return region.kind == "param" or (region.kind == "grad" and len(plan.messages[message]) == 1)
 
 
 def _part_bytes(region: Region, plan: Plan) -> float:
-    """Of the whole part: all slices of it share a buffer."""
+    """Return the bytes of the whole part, because all its slices share a buffer."""
     if region.kind in {"grad", "param", "master", "anchor", "incoming"} and region.part >= 0:
         return float(plan.parts[region.part].num_bytes)
     return float(region.num_elements * ITEM_BYTES[region.dtype])
 
 
 def _state(operation: Operation, model: ModelSpec) -> Iterator[tuple[int, float]]:
-    """The optimizer's state, by rank that keeps it."""
+    """Yield each rank that keeps state of the optimizer, and the bytes of that state."""
     if not isinstance(operation, Local) or operation.kind != "update":
         return
     for group in operation.groups:

@@ -1,7 +1,7 @@
-"""What `tune` takes for a model and a cluster: a name, as on the command line, or an object.
+"""The model and the cluster that `tune` accepts: a name, as on the command line, or an object.
 
-A study's folder holds names, and its ranks are other processes. So a model spec and a cluster spec are written into the
-folder, and a task is given as the function that returns it, which the ranks import by its file and name.
+A study's folder holds names, and its ranks are other processes. So a model spec or a cluster spec is written into the
+folder. A task is given as the function that returns it, and the ranks import this function by file and name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LauncherOperand = str | Callable[[], Launcher]
 
 
 def model_name(model: ModelOperand) -> str:
-    """The name of a model in the study's settings: of a function `FILE.py:NAME`."""
+    """Return the name of a model in the study's settings; for a function, `FILE.py:NAME`."""
     if isinstance(model, str):
         return model
     if isinstance(model, ModelSpec):
@@ -43,16 +43,16 @@ def model_name(model: ModelOperand) -> str:
 
 
 def model_spec_of(model: ModelOperand) -> ModelSpec:
-    """The spec of a model; a task is profiled now."""
+    """Return the spec of a model. A task is profiled in this call."""
     return model if isinstance(model, ModelSpec) else model_of(model_name(model))
 
 
 def cluster_name(cluster: ClusterOperand) -> str:
-    """The name of a cluster in the study's settings."""
+    """Return the name of a cluster in the study's settings."""
     return cluster if isinstance(cluster, str) else cluster.name
 
 
 def cluster_spec_of(cluster: ClusterOperand, launcher: LauncherOperand | None) -> ClusterSpec:
-    """The spec of a cluster, with the launcher in place of its own where one is given."""
+    """Return the spec of a cluster, with `launcher` in place of its own launcher if one is given."""
     spec = load_cluster(cluster) if isinstance(cluster, str) else cluster
     return spec if launcher is None else replace(spec, launcher=LAUNCHERS.name_of(launcher))

@@ -1,4 +1,4 @@
-"""What tuning costs beside what it measures: time in which no rank had anything to do, and this process's memory."""
+"""The cost of tuning itself: the time in which the ranks had no work, and this process's memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autosync.trials.service import StepSamples
 
 
 class TimedService(ComparingService):
-    """A trial service that knows how long it was at work: `busy_seconds`."""
+    """A trial service that measures in `busy_seconds` how long it was at work."""
 
     def __init__(self, service: ComparingService) -> None:
         self.busy_seconds = 0.0
@@ -46,7 +46,7 @@ class TimedService(ComparingService):
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has had at once since it began, ranks and whoever else it started aside."""
+    """Return the most memory that this process has used at once, without ranks and other child processes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB.
     return peak if sys.platform == "darwin" else 1024 * peak

@@ -1,6 +1,6 @@
-"""Plans a tuning run: reads and checks everything that the user named. It starts nothing and writes nothing.
+"""Plans a tuning run: reads and checks everything that the user named, without starting ranks or writing files.
 
-New, resumed and replayed studies differ here and nowhere else.
+Only this module distinguishes new, resumed and replayed studies.
 """
 
 from __future__ import annotations
@@ -70,11 +70,13 @@ def plan_tuning(
     is_dry: bool = False,
     progress: ProgressListener = SILENT,
 ) -> TuningPlan:
-    """Read and check everything. A task is profiled, because the strategies to try depend on its profile.
+    """Read and check everything, and return the plan of the tuning run.
 
-    `settings` are the fields of `StudySettings` that the user gave; None means not given. A resumed study keeps the
-    settings of its beginning, except for those of `CHANGEABLE`. Programs and hosts that a study's folder names are run
-    and contacted only with `consent`. With `is_dry` nothing of that is run.
+    A task is profiled, because the strategies to try depend on its profile.
+
+    `settings` are the fields of `StudySettings` that the user gave; None means not given. A resumed study keeps its
+    first settings, except for those of `CHANGEABLE`. Programs and hosts that a study's folder names are run and
+    contacted only with `consent`. With `is_dry` none of them is run or contacted.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     for name, registry in (("proposer", PROPOSERS), ("simulator", SIMULATORS)):
@@ -82,7 +84,7 @@ def plan_tuning(
             given[name] = registry.name_of(given[name])
     if storage is not None:
         storage = absolute(storage)
-        # Before a task is profiled, and before there is a folder.
+        # Checked before a task is profiled and before the folder exists.
         check_storage(storage)
     if resume is not None:
         return _resumed(resume, given, storage, consent=consent, is_dry=is_dry)
@@ -100,8 +102,8 @@ def plan_tuning(
 
 
 def _choose_prior(given: dict[str, Any], *, is_replay: bool) -> None:
-    """Settle the prior and its simulator where the user left them open."""
-    # The shipped prior has learned from the shipped records: a replay of those would be told the answers.
+    """Set the prior and its simulator where the user gave none."""
+    # The shipped prior learned from the shipped records, so in a replay of those it would know the answers.
     if not given.keys() & {"prior", "simulator"} and not is_replay and prior_ships():
         given["prior"] = SHIPPED_PRIOR
     if "prior" in given:
@@ -120,7 +122,7 @@ def _new(
     progress: ProgressListener,
 ) -> TuningPlan:
     task, cluster_spec = model_name(model), cluster_spec_of(cluster, launcher)
-    # Refuses a cluster that cannot be started before a task is run.
+    # Refuses a cluster that cannot be started, before a task is run.
     plan_launch(cluster_spec, Path())
     progress.note(f"profiling {task}" if is_task(task) else f"reading {task}")
     spec = model_spec_of(model)
@@ -143,7 +145,7 @@ def _new(
 
 
 def _elsewhere(source: str | None) -> list[FileAction]:
-    """The storage outside of its folder that reading a study's records would contact."""
+    """Return the action of contacting the storage outside its folder that reading a study's records needs."""
     if source in {None, SHIPPED_PRIOR}:
         return []
     path = Path(str(source)) if Path(str(source)).exists() else Path(STUDIES_FOLDER) / str(source)
@@ -159,7 +161,7 @@ def _replayed(
     settings: Mapping[str, Any],
     storage: str | None,
 ) -> TuningPlan:
-    """A new study that searches recorded trials."""
+    """Return the plan of a new study that searches recorded trials."""
     names = (None if model is None else model_name(model), None if cluster is None else cluster_name(cluster))
     pool = read_pool(replay, model=names[0], cluster=names[1])
     folder = new_study_folder(study, pool.model, pool.cluster)
@@ -178,7 +180,7 @@ def _replayed(
 def _resumed(
     name: str, settings: Mapping[str, Any], storage: str | None, *, consent: Consent, is_dry: bool
 ) -> TuningPlan:
-    """A study that goes on with the settings in its folder."""
+    """Return the plan of a study that continues with the settings in its folder."""
     folder = known_study_folder(name)
     begun = read_settings(folder)
     given = {key: settings[key] for key in CHANGEABLE if settings.get(key) is not None}
@@ -191,7 +193,7 @@ def _resumed(
     named = [*read, *_named_by(folder, begun, cluster, is_typed=storage is not None)]
     require(read if is_dry else named, consent)
     if begun.replay is None and is_task(begun.task) and not is_dry:
-        # Refused here: on the ranks it would count as a failure of every strategy.
+        # A task that cannot be loaded is refused here: on the ranks it would count as a failure of every strategy.
         load_task(begun.task)
     pool = None if begun.replay is None else read_pool(begun.replay, model=model.name, cluster=cluster.name)
     return TuningPlan(
@@ -207,7 +209,7 @@ def _resumed(
 
 
 def _named_by(folder: StudyFolder, begun: StudySettings, cluster: ClusterSpec, *, is_typed: bool) -> list[FileAction]:
-    """All that going on with a study would run, reach or write to because its folder names it."""
+    """Return everything that continuing a study would run, contact or write to because its folder names it."""
     settings = str(folder.settings)
     written = [link_action(path, file=str(folder.path), place=name) for name, path in folder.links.items()]
     if not is_typed:

@@ -1,7 +1,7 @@
-"""The pool of a replayed search: what was once measured of a model on a cluster, and nothing else.
+"""The pool of a replayed search: the recorded trials of one model on one cluster.
 
-A search over a pool needs no cluster. Each strategy takes the time that its record has, and strategies that nobody
-measured cannot be tried.
+A search over a pool needs no cluster. Each strategy takes the time of its record, and strategies without a record
+cannot be tried.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.service import StepSamples, TrialFailed
 
 DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early"})
-"""Of several records of one strategy those with such a flag count last."""
+"""Among several records of one strategy, those with such a flag are used last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """One record for each strategy, by its id (stock DDP has one too), and whom they are about."""
+    """One record for each strategy by its id, also for stock DDP, with the model and cluster of the records."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -40,12 +40,12 @@ class Pool:
 
     @property
     def candidates(self) -> list[Candidate]:
-        """All strategies of ours."""
+        """The candidates that have a strategy, so without stock DDP."""
         return [candidate_of(record) for record in self.records.values() if record.strategy is not None]
 
 
 def read_pool(source: str, *, model: str | None = None, cluster: str | None = None) -> Pool:
-    """The pool of a study or a dataset; of a dataset of several, that of a model on a cluster by their names."""
+    """Return the pool of a study or dataset. With several models or clusters in it, the names select one."""
     path = Path(source) if Path(source).exists() else find_study(source)
     opened = Dataset(path)
     problems: list[Problem] = []
@@ -71,19 +71,19 @@ def read_pool(source: str, *, model: str | None = None, cluster: str | None = No
 
 
 def _whom(record: Record) -> tuple[str, str]:
-    """The model and the cluster that a record is of. Others of the same names are others.
+    """Return what identifies the model and the cluster of a record; equal names are not enough.
 
-    Fingerprints say whether strategies mean the same there, and not how fast links are: specs do.
+    Fingerprints tell whether strategies mean the same, and specs also how fast links are, so specs come first.
     """
     return record.model_spec or record.model_fingerprint, record.cluster_spec or record.cluster_fingerprint
 
 
 def _one_each(records: Sequence[Record]) -> dict[str, Record]:
-    """For each strategy the best record: measured rather than failed, without doubts, the last of equals."""
+    """Return the best record of each strategy: measured before failed, then without doubtful flags, then the latest."""
     found: dict[str, Record] = {}
     for record in records:
         if record.failure is not None and record.failure.is_infrastructure:
-            # That says nothing of the strategy.
+            # A failure of the infrastructure says nothing about the strategy.
             continue
         key = record.strategy_id or record.origin.rpartition(":")[2]
         if key not in found or _worth(record) >= _worth(found[key]):
@@ -110,7 +110,7 @@ def _cluster(spec: Spec | None, source: str) -> ClusterSpec:
 
 
 class RecordedService(ComparingService):
-    """A trial service that runs nothing: contestants take the steps that their records have, again and again."""
+    """A trial service that runs nothing: contestants repeat the steps of their records."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

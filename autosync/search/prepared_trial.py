@@ -30,7 +30,9 @@ ends, and little enough memory for models with thousands of variables."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTrial:
-    """A candidate with all that running and recording it needs. Stock DDP as it ships has no bundle, plan or facts."""
+    """A candidate with everything that running and recording it needs. Stock DDP as it ships has no bundle, plan or
+    facts.
+    """
 
     candidate: Candidate
     bundle: Bundle | None = None
@@ -48,11 +50,11 @@ class TrialPreparer:
         self._trials: dict[Hashable, PreparedTrial] = {}
 
     def plan(self, strategy: Strategy) -> Plan:
-        """The plan of a strategy that is legal for the model on the cluster."""
+        """Return the plan of a strategy that is legal for the model on the cluster."""
         return _kept(self._plans, _key(strategy), lambda: lower(strategy, self.model, self.cluster))
 
     def prepare(self, candidate: Candidate) -> PreparedTrial:
-        """The candidate as a prepared trial. A candidate that was prepared before gives the same trial."""
+        """Return the candidate as a prepared trial. Equal candidates get the same prepared trial."""
         return _kept(self._trials, (candidate.origin, candidate.strategy_id), lambda: self._prepared(candidate))
 
     def _prepared(self, candidate: Candidate) -> PreparedTrial:
@@ -68,13 +70,15 @@ class TrialPreparer:
 
 
 def _key(strategy: Strategy) -> Hashable:
-    """All fields of a strategy; it is not hashable itself, for its partitions are a mapping."""
+    """Return all fields of a strategy as a key. A strategy itself is not hashable, because its partitions are a
+    mapping.
+    """
     values = (getattr(strategy, field.name) for field in fields(strategy))
     return tuple(tuple(value.items()) if isinstance(value, Mapping) else value for value in values)
 
 
 def _kept(kept: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """The value of a key, made where it is not kept; the oldest makes room."""
+    """Return the value of a key and make it if it is not kept; the oldest value makes room for it."""
     if key not in kept:
         if len(kept) == NUM_KEPT:
             del kept[next(iter(kept))]

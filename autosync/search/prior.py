@@ -7,22 +7,22 @@ from pathlib import Path
 from autosync.errors import InputError
 
 PRIOR_SIMULATOR = "learned"
-"""Predicts where there is a prior and the user names no simulator."""
+"""The simulator of a study with a prior whose user names none."""
 
 SHIPPED_PRIOR = "shipped"
-"""The name of the prior that ships: what was learned from the shipped records."""
+"""The name of the shipped prior, which learned from the shipped records."""
 
 NON_LEARNING = frozenset({"analytical", "timeline"})
 """Our simulators that learn nothing from a prior."""
 
 
 def prior_path(prior: str | None) -> Path | None:
-    """The path of a prior's records; None without a prior, and for the one that ships."""
+    """Return the path of a prior's records; None without a prior and for the shipped prior."""
     return None if prior in {None, SHIPPED_PRIOR} else Path(str(prior))
 
 
 def prior_ships() -> bool:
-    """Whether a prior ships that fits the simulators of this version."""
+    """Return whether a prior ships that fits the simulators of this version."""
     # Loads XGBoost.
     from autosync.simulators.learned.boosted import UNTAUGHT
     from autosync.simulators.learned.simulators import shipped_ranker

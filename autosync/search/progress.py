@@ -1,4 +1,4 @@
-"""How a search goes: what was tried, the best of it, how long the rest will take, and who is told of it."""
+"""The progress of a search: finished trials, the best so far, the time left, and the listeners that are told."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from autosync.search.candidates import Candidate, candidate_of
 from autosync.search.measurement_effort import Effort
 
 PROOF_WARMUP_STEPS = 20
-"""About as many steps as a finalist takes before those that are measured."""
+"""The approximate number of steps that a finalist takes before the measured ones."""
 
 
 class ProgressListener(Protocol):
-    """Who is told, from the thread that tunes. Neither method may raise or take long: ranks wait meanwhile."""
+    """A listener for progress.
+
+    The tuning thread calls it, and ranks wait meanwhile, so no method may raise or take long.
+    """
 
     def note(self, text: str) -> None:
-        """Something has come out: a line to keep."""
+        """Report a result: a line to keep."""
 
     def now(self, text: str) -> None:
-        """What is being done from here until the next call."""
+        """Report what is being done from now until the next call."""
 
 
 class SilentListener:
-    """Tells nobody."""
+    """A listener that ignores everything."""
 
     def note(self, text: str) -> None:
         pass
@@ -41,7 +44,7 @@ SILENT = SilentListener()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTrial:
-    """A candidate and what came of it."""
+    """A candidate and the record of its trial."""
 
     candidate: Candidate
     record: Record
@@ -52,7 +55,7 @@ class FinishedTrial:
 
 
 class SearchStatus:
-    """The status of one search: of how many trials at most, in how much time, and what has come of it so far."""
+    """The status of one search: its limits on trials and time, and its results so far."""
 
     def __init__(
         self,
@@ -71,12 +74,12 @@ class SearchStatus:
         self._num_before = 0
 
     def go_on(self, records: Iterable[Record]) -> None:
-        """Begin with what the study has already; the time that it took does not count."""
+        """Take in the records that the study already has. The time that they took does not count."""
         self.take_in(records)
         self._num_before = len(self.tried)
 
     def take_in(self, records: Iterable[Record]) -> None:
-        """All records of the study as of now, whoever made them."""
+        """Take in all current records of the study, also those of other tuners."""
         known = {one.record.trial: one for one in self.tried}
         self.tried = [
             known.get(record.trial) or FinishedTrial(candidate=candidate_of(record), record=record)
@@ -85,7 +88,7 @@ class SearchStatus:
 
     @property
     def records(self) -> list[Record]:
-        """Of all trials so far."""
+        """The records of all trials so far."""
         return [one.record for one in self.tried]
 
     @property
@@ -94,11 +97,12 @@ class SearchStatus:
 
     @property
     def num_left(self) -> int:
-        """How many more trials there may be."""
+        """The number of trials that may still run."""
         return max(self._num_trials - len(self.tried), 0)
 
     def is_over(self, num_elsewhere: int = 0) -> bool:
-        """Whether no more trials are wanted beside those that are under way elsewhere, or no more may begin."""
+        """Return whether no more trials may begin: the time is up, or the trials under way elsewhere are the last ones.
+        """
         is_late = self._budget_seconds is not None and self.spent_seconds >= self._budget_seconds
         return is_late or self.num_left <= num_elsewhere
 
@@ -108,7 +112,7 @@ class SearchStatus:
         return min((one.measurement.median_seconds for one in self.tried if one.measurement), default=None)
 
     def seconds_left(self) -> float | None:
-        """About how long search and proof will still take; None while nothing has been measured."""
+        """Return about how long search and proof will still take; None while nothing has been measured."""
         if self.best_seconds is None:
             return None
         num_here = len(self.tried) - self._num_before
@@ -118,18 +122,18 @@ class SearchStatus:
         if self._budget_seconds is not None:
             search = min(search, max(self._budget_seconds - self.spent_seconds, 0.0))
         design = self._effort.proof
-        # The finalists are about as fast as the best, stock DDP and the two other baselines not much slower.
+        # The finalists are about as fast as the best, and stock DDP and the two other baselines not much slower.
         round_seconds = self.best_seconds * (self._effort.num_finalists + 3)
         measured = min(design.budget_seconds, round_seconds * (design.num_steps + design.num_rounds))
         return search + round_seconds * PROOF_WARMUP_STEPS + measured
 
     def beginning(self, candidate: Candidate) -> str:
-        """What is about to be tried."""
+        """Return the message before a trial of this candidate."""
         known = [f"trial {len(self.tried) + 1} of {self._num_trials}", *self._best(), *self._left()]
         return f"trying {candidate.name} ({'; '.join(known)})"
 
     def proving(self, num_finalists: int) -> str:
-        """What follows the last trial."""
+        """Return the message after the last trial, before the proof."""
         if num_finalists == 0:
             return "measuring stock DDP"
         if not self.tried:
@@ -138,14 +142,14 @@ class SearchStatus:
         return f"measuring stock DDP and {fastest} again, in turn"
 
     def outcome(self, number: int) -> str:
-        """What came of a trial, by its number, and the best so far."""
+        """Return the message after the trial of this number: its result and the best so far."""
         last = next(one for one in self.tried if one.record.trial == number)
         told = [f"trial {len(self.tried)} of {self._num_trials}: {last.candidate.name}: {_outcome(last)}"]
         told += [f"({best})" for best in self._best()]
         return " ".join(told)
 
     def outage(self, candidate: Candidate, failure: Failure) -> str:
-        """What is told of a trial under which the machines failed: it is none."""
+        """Return the message after a trial in which the machines failed. Such a trial does not count."""
         kind = "infrastructure" if failure.kind == "infrastructure" else f"infrastructure, {failure.kind}"
         return f"{candidate.name}: {kind}: {failure.message}; it will be tried again"
 

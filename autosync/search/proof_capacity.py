@@ -1,4 +1,4 @@
-"""How many contestants have room in memory at once: in a proof all are prepared together."""
+"""The number of contestants that fit into memory at once. A proof prepares all of them together."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 
 COPIES = 3.0
-"""Parameters, gradients and buffers or state: what a contestant takes on each rank, in sizes of the model."""
+"""The memory of a contestant on each rank, in sizes of the model: parameters, gradients, and buffers or state."""
 
 SHARE = 0.8
-"""Of the memory that is free, so much may be taken."""
+"""The share of the free memory that may be used."""
 
 _MEMINFO = Path("/proc/meminfo")
 
 
 def most_at_once(model: ModelSpec, cluster: ClusterSpec, *, meminfo: Path = _MEMINFO) -> int | None:
-    """How many contestants fit at once where all ranks are on this machine; None where nobody can tell."""
+    """Return how many contestants fit at once if all ranks are on this machine; None where it is not known."""
     if not cluster.is_one_machine:
         return None
     free_bytes = _free_bytes(meminfo)
@@ -27,7 +27,9 @@ def most_at_once(model: ModelSpec, cluster: ClusterSpec, *, meminfo: Path = _MEM
 
 
 def _free_bytes(meminfo: Path) -> int | None:
-    """What the kernel says that new programs can have (Linux)."""
+    """Return the bytes that the kernel says are available to new programs; None where it does not say (other than
+    Linux).
+    """
     if not meminfo.exists():
         return None
     for line in meminfo.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""Rounds: a proposer is asked for some strategies at a time, whenever none waits any more."""
+"""Rounds: whenever no strategy is waiting, the proposer suggests several."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autosync.simulators.interface import Simulator
 
 
 class Rounds:
-    """The trials of a study, one after another.
+    """The trials of a study in succession.
 
-    Stock DDP comes first: what users have today is what all is held against. What follows depends on the seed and on
-    what was measured, for a proof too, so a search that goes on elsewhere, or later, is the same search.
+    Stock DDP comes first, because everything is compared with it. What follows depends only on the seed and the
+    measurements, including those for a proof. So a search that continues later or elsewhere takes the same course.
     """
 
     def __init__(self, study: Study, proposer: Proposer, *, seed: int) -> None:
@@ -25,7 +25,7 @@ class Rounds:
         self.search_seconds = 0.0
 
     def next(self, num_left: int) -> StartedTrial | None:
-        """The next trial, begun; None where the proposer finds nothing new. It is one of `num_left` at the most."""
+        """Begin the next trial, one of at most `num_left`; None if the proposer finds nothing new."""
         asked = self._study.ask()
         while asked is None:
             if not self._propose(num_left):
@@ -34,14 +34,14 @@ class Rounds:
         return asked
 
     def predicted(self, count: int, simulator: Simulator) -> list[Candidate]:
-        """Without a trial: what a simulator holds for fastest of what the proposer would try."""
+        """Return the strategies that the simulator predicts to be fastest among the proposals, without a trial."""
         started = time.monotonic()
         found = predicted(self._proposer, count, simulator, seed=self._seed)
         self.search_seconds += time.monotonic() - started
         return found
 
     def _propose(self, num_left: int) -> bool:
-        """Have the next round wait; whether there is one."""
+        """Enqueue the next round; return whether it has any strategies."""
         started = time.monotonic()
         history, taken = self._study.history(), self._study.taken()
         if not history and STOCK_DDP.strategy_id not in taken:
@@ -56,18 +56,18 @@ class Rounds:
 
 
 def first_round(proposer: Proposer, num_left: int, *, seed: int) -> list[Candidate]:
-    """What a new study would try after stock DDP, which tells a proposer nothing of strategies."""
+    """Return the strategies that a new study would try after stock DDP. Its trial teaches a proposer nothing."""
     count = min(proposer.round_size, num_left)
     return proposer.propose([], count, _lots(seed, 1), taken={STOCK_DDP.strategy_id})
 
 
 def predicted(proposer: Proposer, count: int, simulator: Simulator, *, seed: int) -> list[Candidate]:
-    """What a simulator holds for fastest of what a proposer would try in a study that has nothing yet."""
+    """Return the strategies that a simulator predicts to be fastest among the proposals for a study without trials."""
     wanted = max(count, proposer.round_size)
     found = proposer.propose([], wanted, _lots(seed, 0), taken={STOCK_DDP.strategy_id})
     return by_prediction(found, simulator)[:count]
 
 
 def _lots(seed: int, num_searched: int) -> random.Random:
-    """What a round draws by: nothing but the seed and how many trials the search has had."""
+    """Return the random generator of a round. It depends only on the seed and the number of the search's trials."""
     return random.Random(f"{seed} {num_searched}")

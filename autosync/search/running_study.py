@@ -1,4 +1,4 @@
-"""A running study: its folder is held, and its trial service starts ranks when the first trial needs them."""
+"""A running study: it holds its folder, and its trial service starts ranks when the first trial needs them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class RunningStudy:
 
 @contextmanager
 def running(plan: TuningPlan, progress: ProgressListener) -> Iterator[RunningStudy]:
-    """Open a planned study, and end its ranks afterwards. An error or an interruption says where the study is kept."""
+    """Open a planned study, and end its ranks afterwards.
+
+    After an error or interruption, say where the study is kept.
+    """
     num_kept = 0
     try:
         with plan.open_study() as study, plan.service() as ranks, compiling_is_told(progress.now):

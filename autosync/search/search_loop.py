@@ -1,4 +1,4 @@
-"""The search loop: strategies are tried one after another, until trials or time are spent or a rule ends it early."""
+"""The search loop: tries strategies until the trials or the time run out, or a rule stops it early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autosync.trials.outages import Outages
 
 
 class SearchLoop:
-    """The search of one running study. `ended` says why it ended early, if it did."""
+    """The search of one running study. `ended` is the reason why it ended early; None if it did not."""
 
     def __init__(
         self, running: RunningStudy, proposer: Proposer, settings: StudySettings, progress: ProgressListener
@@ -36,16 +36,19 @@ class SearchLoop:
 
     @property
     def spares_trials(self) -> bool:
-        """Whether nothing is to be tried. With trials from before, the study is to be proved only."""
+        """Whether no trials are wanted and none exist.
+
+        If a study without further trials has earlier ones, it only needs a proof.
+        """
         return self._settings.num_trials == 0 and not self.status.tried
 
     @property
     def search_seconds(self) -> float:
-        """The time that proposing took."""
+        """The time that the proposer took."""
         return self._rounds.search_seconds
 
     def run(self) -> None:
-        """Try one strategy after another."""
+        """Try strategies until the search ends."""
         self._stop_early()
         outages = Outages()
         while self.ended is None and not self.status.is_over(self._study.num_under_way()):
@@ -67,7 +70,7 @@ class SearchLoop:
             self._progress.note(self.ended)
 
     def finalists(self, simulator: Simulator) -> list[Candidate]:
-        """The strategies for the proof: the fastest of the trials, or by prediction where nothing is tried."""
+        """Return the strategies for the proof: the fastest of the trials, or by prediction if there are no trials."""
         effort = self._settings.effort
         if self.spares_trials:
             finalists = self._rounds.predicted(effort.num_predicted, simulator)
@@ -77,7 +80,7 @@ class SearchLoop:
         return finalists
 
     def baselines(self, ground: Ground) -> list[Baseline]:
-        """What the finalists must beat beside stock DDP. Where nothing is tried, predictions choose it."""
+        """Return the baselines that finalists must beat besides stock DDP. Without trials, predictions choose them."""
         return proof_baselines(
             self._study, self._trials, ground, spares_trials=self.spares_trials, progress=self._progress
         )
@@ -88,7 +91,7 @@ class SearchLoop:
         self.ended = why_stop(self.status.records, bound_seconds=bound_seconds, patience=self._settings.patience)
 
     def _run_trial(self, started: StartedTrial) -> Record:
-        """Run a trial and keep its record. After a failure of the machines the candidate waits for another trial."""
+        """Run a trial and keep its record. After a failure of the machines, the candidate waits for another trial."""
         candidate = started.candidate
         is_repeated = self._study.is_repeated(candidate)
         record = self._trials.run(

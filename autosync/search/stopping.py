@@ -1,4 +1,4 @@
-"""When a search has found what there is: rules that end it early, each with its reason in words."""
+"""The rules that end a search early, each with its reason in words."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from autosync.datasets.schema import Record
 
 NEAR_BOUND = 1.02
-"""Within this factor of the bound there is nothing to gain that a user would notice."""
+"""Within this factor of the bound a user would not notice any further gain."""
 
 LEAST_GAIN = 0.005
-"""A trial that is faster by less brought nothing: it may be noise."""
+"""A smaller gain does not count, because it may be noise."""
 
 
 def why_stop(records: Sequence[Record], *, bound_seconds: float | None, patience: int) -> str | None:
-    """Why no further gain is likely, if so. So many trials without a gain as `patience` are enough; with 0 none are.
+    """Return why no further gain is likely; None if one may be.
 
-    `bound_seconds` is what nothing that may be tried can beat, None where no such bound is known.
+    `patience` is the number of trials without a gain that ends a search; 0 means no limit. `bound_seconds` is the time
+    that no allowed strategy can beat; None where no such bound is known.
     """
     seconds = [record.measurement.median_seconds for record in records if record.measurement is not None]
     if not seconds:
@@ -31,9 +32,9 @@ def why_stop(records: Sequence[Record], *, bound_seconds: float | None, patience
 
 
 def _num_without_gain(records: Sequence[Record]) -> int:
-    """How many trials have ended since one was faster than all before by more than noise.
+    """Return how many trials have ended since the last gain that exceeded noise.
 
-    Where other programs kept the machine busy, a trial that brought nothing may have been good: it does not count.
+    A trial without a gain does not count if other programs kept the machine busy, because its strategy may be good.
     """
     best = float("inf")
     idle = 0

@@ -1,11 +1,11 @@
-"""A study: one tuning run's folder, and the Optuna study that holds the one truth about its trials.
+"""A study: the folder of one tuning run, and the Optuna study that alone holds the state of its trials.
 
-Trials are asked for and told. What is proposed waits in Optuna's queue, each trial with its strategy as an attribute
-from the moment it is there; so whoever else tunes the same study sees what is being tried, and a study that is
-interrupted goes on with what was to come next. A strategy that was under way then is tried once more.
+Proposed strategies wait in Optuna's queue. Each trial carries its strategy as an attribute from the start. So other
+tuners of the same study see which strategies are being tried, and an interrupted study continues with its queue. A
+strategy that was under way at the interruption is tried once more.
 
-What is measured for the proof alone (baselines that no trial of the search was of) is a trial like the others, and so
-kept and never repeated; a mark keeps it out of what the search counts.
+Baselines that are measured for the proof alone are trials like the others, so they are kept and never repeated. A mark
+excludes them from the count of the search.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ CANDIDATE_ATTRIBUTE = "candidate"
 TUNER_ATTRIBUTE = "tuner"
 PROOF_ATTRIBUTE = "for_proof"
 MAX_EXCUSED = 2
-"""So many trials of one strategy are put down to the machines where others' were too."""
+"""This many infrastructure failures of one strategy are blamed on the machines if other strategies failed in this way
+too."""
 STALE_SECONDS = 3600.0
-"""Of a trial that another machine began that long ago nothing is expected any more: others may try its strategy."""
+"""After this time, a trial that another machine began is considered dead, and others may try its strategy."""
 
 _Reason = Literal["interrupted", "duplicate", "empty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedTrial:
-    """A trial that has begun: its number and what is to be tried."""
+    """A trial that has begun: its number and its candidate."""
 
     number: int
     candidate: Candidate
 
 
 class Study:
-    """An open study. While it is open nobody else opens its folder; other folders may share its storage."""
+    """An open study. While it is open, no other process can open its folder; other folders may share its storage."""
 
     def __init__(self, folder: StudyFolder, settings: StudySettings, held: IO[bytes], *, storage: str | None) -> None:
         self.folder = folder
@@ -67,7 +68,7 @@ class Study:
                 storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
             )
         except optuna.exceptions.OptunaError as error:
-            # Of a database; its words stand in what caused it.
+            # Errors of a database: the useful words are in the cause.
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise OperationError(f"the study {self.name} cannot be opened in its storage: {reason}") from error
         self._id = self._storage.get_study_id_from_name(self.name)
@@ -82,30 +83,30 @@ class Study:
         self.close()
 
     def close(self) -> None:
-        """Let others open the folder."""
+        """Close the storage and let others open the folder."""
         close_storage(self._storage)
         self._held.close()
 
     def _check_trials(self) -> None:
-        """Refuse trials whose attributes are none that a study writes: Optuna takes them as they stand."""
+        """Refuse trials with attributes that no study writes. Optuna does not check them."""
         for trial in self._trials():
             if not _is_well_formed(trial.user_attrs):
                 rule = "a trial has its strategy, and a record once it is finished"
                 raise InputError(f"{self.folder.path}: trial {trial.number} cannot be understood", rule=rule)
 
     def enqueue(self, candidates: Iterable[Candidate]) -> None:
-        """Have strategies wait for their trials, in this order."""
+        """Add strategies to the queue, in this order."""
         for one in candidates:
             self._candidates[one.strategy_id] = one
             self._optuna.enqueue_trial({}, user_attrs={CANDIDATE_ATTRIBUTE: _plain(one)})
 
     def ask(self) -> StartedTrial | None:
-        """Begin the next trial that waits; None where none does. What another tuner proposed too is passed over."""
+        """Begin the next waiting trial; None if none waits. Skip strategies that another tuner proposed too."""
         while any(trial.state == TrialState.WAITING for trial in self._trials()):
             trial = self._optuna.ask()
             fields = trial.user_attrs.get(CANDIDATE_ATTRIBUTE)
             if fields is None:
-                # Another tuner was faster, and the one that waited is its.
+                # Another tuner took the waiting trial first, so Optuna returned an empty one.
                 self._withdraw(trial.number, "empty")
             elif self._is_duplicate(trial.number, fields["strategy_id"]):
                 self._withdraw(trial.number, "duplicate")
@@ -115,7 +116,7 @@ class Study:
         return None
 
     def begin_for_proof(self, candidate: Candidate) -> StartedTrial:
-        """Begin a trial at once, beside those that wait and outside of what the search counts."""
+        """Begin a trial at once, outside the queue. The search does not count it."""
         self._candidates[candidate.strategy_id] = candidate
         attributes = {
             CANDIDATE_ATTRIBUTE: _plain(candidate),
@@ -127,32 +128,33 @@ class Study:
         return StartedTrial(number=self._storage.get_trial_number_from_id(trial_id), candidate=candidate)
 
     def tell(self, record: Record) -> None:
-        """Finish a trial: the record goes into it, its median is its value."""
+        """Finish a trial: store the record in it, and its median as Optuna's value."""
         self._mark(record.trial, RECORD_ATTRIBUTE, record_to_plain(record))
         self._finish(record)
 
     def history(self) -> list[Record]:
-        """What finished trials say of strategies, whoever ran them, in the order of their numbers."""
+        """Return the records of all finished trials, by any tuner, in the order of their numbers, without outages."""
         return [self._record(trial) for trial in self._finished() if not self._is_outage(trial)]
 
     def searched(self) -> list[Record]:
-        """Those of the search."""
+        """Return the records of the search, without outages."""
         settled = (trial for trial in self._finished() if not self._is_outage(trial))
         return [self._record(trial) for trial in settled if not _is_for_proof(trial)]
 
     def for_proof(self) -> list[Record]:
-        """Those that were measured for a proof alone."""
+        """Return the records of trials that were run for a proof alone, without outages."""
         settled = (trial for trial in self._finished() if not self._is_outage(trial))
         return [self._record(trial) for trial in settled if _is_for_proof(trial)]
 
     def outages(self) -> list[Record]:
-        """The records of trials under which the machines failed: they are kept, and say nothing of strategies."""
+        """Return the records of trials in which the machines failed. They are kept but say nothing about strategies."""
         return [self._record(trial) for trial in self._finished() if self._is_outage(trial)]
 
     def is_repeated(self, candidate: Candidate) -> bool:
-        """Whether so many trials of a candidate have ended so that what ends so again is the candidate's own doing.
+        """Return whether enough trials of a candidate ended with an infrastructure failure to blame the candidate next
+        time.
 
-        One is enough, unless others have ended so too: then it is rather the machines.
+        One is enough, unless trials of other candidates ended in the same way, which suggests that the machines fail.
         """
         whose = [
             _strategy_id(trial)
@@ -163,18 +165,18 @@ class Study:
         return num_own >= (MAX_EXCUSED if num_own < len(whose) else 1)
 
     def taken(self) -> set[str]:
-        """The ids of strategies that wait or are being tried."""
+        """Return the ids of strategies that wait or are being tried."""
         return {_strategy_id(trial) for trial in self._trials() if _has_candidate(trial) and _is_to_come(trial)}
 
     def num_under_way(self) -> int:
-        """How many trials of the search have begun and not ended, those aside of which nothing was heard for long."""
+        """Return how many trials of the search are under way, except those that began too long ago."""
         return sum(
             trial.state == TrialState.RUNNING and _is_to_come(trial) and not _is_for_proof(trial)
             for trial in self._trials()
         )
 
     def recover(self) -> None:
-        """Bring order into what an interrupted run of this tuner left: what was under way waits again."""
+        """Clean up after an interrupted run of this tuner: its trials under way wait again."""
         interrupted = [trial for trial in self._trials() if trial.state == TrialState.RUNNING and self._was_ours(trial)]
         for trial in interrupted:
             if _has_record(trial):
@@ -186,7 +188,7 @@ class Study:
             self._withdraw(trial.number, "interrupted")
 
     def agree(self, model: ModelSpec, cluster: ClusterSpec) -> None:
-        """Hold the model and the cluster against those that the study was begun with; they are those if it is new."""
+        """Refuse a model or cluster other than the study's. A new study takes this model and cluster."""
         is_strange = "model" not in self._optuna.user_attrs and bool(self._trials())
         if is_strange or self._optuna.directions != [StudyDirection.MINIMIZE]:
             rule = "a study of Optuna's that autosync has begun, or a name that is not taken"
@@ -222,9 +224,10 @@ class Study:
         self._storage.set_trial_user_attr(trial_id, attribute, value)
 
     def _is_duplicate(self, number: int, strategy_id: str) -> bool:
-        """Whether another trial is of the same strategy: with a smaller number, so that one of several always stays.
+        """Return whether another trial has the same strategy and a smaller number, so that one of several always
+        remains.
 
-        Those for the proof count whatever their number: they do not wait as others do, and so may overtake them.
+        Trials for the proof count whatever their number, because they do not wait in the queue and may overtake others.
         """
         others = (trial for trial in self._trials() if trial.number < number or _is_for_proof(trial))
         alike = (trial for trial in others if _has_candidate(trial) and _strategy_id(trial) == strategy_id)
@@ -235,7 +238,7 @@ class Study:
         return failure is not None and failure.is_infrastructure
 
     def _is_settled(self, trial: FrozenTrial) -> bool:
-        """Whether a trial says something of its strategy."""
+        """Return whether a trial says something about its strategy."""
         return _has_record(trial) and not self._is_outage(trial)
 
     def _waits(self, strategy_id: str) -> bool:
@@ -243,7 +246,7 @@ class Study:
         return any(_strategy_id(trial) == strategy_id for trial in waiting)
 
     def _was_ours(self, trial: FrozenTrial) -> bool:
-        # In a journal of our own nobody else tunes: the folder is ours alone.
+        # A study with its own journal has no other tuners, because this process holds the folder.
         return not self._is_shared or trial.user_attrs.get(TUNER_ATTRIBUTE) == self.settings.tuner
 
     def _record(self, trial: FrozenTrial) -> Record:
@@ -265,31 +268,31 @@ class Study:
 def begin_study(
     folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, settings: StudySettings, *, storage: str | None = None
 ) -> Study:
-    """A new study, or a part of our own in one that others have in the same storage."""
+    """Begin a new study, or join one that other tuners have in the same storage."""
     if folder.is_begun:
         raise taken_error(folder.path)
     is_made = not folder.path.exists()
     folder.path.mkdir(parents=True, exist_ok=True)
     with _closing_where_it_fails(folder.hold()) as held:
         if folder.is_begun:
-            # Somebody else began it meanwhile, and is done.
+            # Another process began it meanwhile and has finished.
             raise taken_error(folder.path)
         try:
             save_model(model, folder.model)
             save_cluster(folder.cluster, cluster)
-            # Last: a folder that has its settings has all that is needed to go on.
+            # Written last: a folder with settings has everything that is needed to continue.
             settings.write(folder)
             study = Study(folder, settings, held, storage=storage)
             study.agree(model, cluster)
         except Exception:
-            # No storage, a study of something else in it, a full disk: the name is still free.
+            # No storage, another study in it, a full disk: the name stays free.
             folder.forget(whole=is_made)
             raise
         return study
 
 
 def resume_study(folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, *, storage: str | None = None) -> Study:
-    """A study that was begun in this folder, with all that its storage has of it."""
+    """Open a study that was begun in this folder, with everything that its storage has."""
     with _closing_where_it_fails(folder.hold()) as held:
         settings = read_settings(folder)
         study = Study(folder, settings, held, storage=storage or settings.storage)
@@ -313,7 +316,7 @@ def _plain(candidate: Candidate) -> dict[str, Any]:
 
 
 def _is_well_formed(attributes: object) -> bool:
-    """Whether a trial has the attributes that `enqueue` and `tell` give it, or none."""
+    """Return whether a trial has no attributes, or those that `enqueue` and `tell` write."""
     if not isinstance(attributes, dict) or not isinstance(attributes.get(RECORD_ATTRIBUTE, {}), dict):
         return False
     if CANDIDATE_ATTRIBUTE not in attributes:
@@ -348,7 +351,7 @@ def _is_for_proof(trial: FrozenTrial) -> bool:
 
 
 def _is_to_come(trial: FrozenTrial) -> bool:
-    """Whether a trial waits or is under way; not one that began so long ago that its machine must be gone."""
+    """Return whether a trial waits or is under way. A trial that began too long ago does not count."""
     return not trial.state.is_finished() and not _is_stale(trial)
 
 

@@ -1,4 +1,4 @@
-"""The folder of a study: every file of it, and the settings that it was begun with."""
+"""The folder of a study: its files, and the settings that it was begun with."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DEFAULT_PROPOSER = "learned"
 DEFAULT_SIMULATOR = "timeline"
 
 CHANGEABLE = ("num_trials", "budget_seconds", "patience", "effort")
-"""Settings that may be given anew where a study is resumed: how long it goes on, and how much is measured."""
+"""Settings that may change when a study is resumed: how long it continues, and how much it measures."""
 
 SCHEMA_KIND = "study"
 SCHEMA_VERSION = 1
 
 
 class StudyFolder:
-    """Every file of a study."""
+    """The paths of a study's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,7 +69,7 @@ class StudyFolder:
 
     @property
     def script(self) -> Path:
-        """Stock DDP's settings as a file to import, where they won and are more than a line."""
+        """A Python file with stock DDP's settings, written if they won and do not fit on one line."""
         return self.path / "tuned_ddp.py"
 
     @property
@@ -78,8 +78,8 @@ class StudyFolder:
 
     @property
     def links(self) -> dict[str, Path]:
-        """Where names in it lead that are links out of it, which writing would follow."""
-        # Not by Path.resolve, which raises where links go round in a circle.
+        """The targets of symbolic links that lead out of the folder, by name. Writing would follow them."""
+        # Path.resolve would raise on a cycle of links.
         inside = os.path.realpath(self.path)
         ways = (self.settings, self.journal, self.lock, self.model, self.cluster, self.logs, self.best, self.script)
         return {
@@ -90,12 +90,12 @@ class StudyFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a study: a folder whose maker was killed before it had its settings holds none."""
+        """Whether the folder holds a study. If its creator was killed before it wrote the settings, it holds none."""
         return any(path.exists() for path in (self.settings, self.journal, self.logs, self.best, self.summary))
 
     def hold(self) -> IO[bytes]:
-        """Keep others from tuning in this folder until what is returned is closed, or its process ends."""
-        # A link or a pipe of that name, in a folder that came from elsewhere, is not followed and not waited for.
+        """Lock this folder until the returned file is closed or its process ends. No other process can tune in it."""
+        # A folder from elsewhere may have a link or a pipe of this name. It is neither followed nor waited for.
         try:
             file = os.fdopen(os.open(self.lock, LOCK_FLAGS, LOCK_MODE), "rb")
         except OSError as error:
@@ -106,18 +106,18 @@ class StudyFolder:
             file.close()
             raise OperationError(f"{self.path}: this study is being tuned by another process") from error
         if not self._is_lock(file):
-            # Its holder has taken the folder away.
+            # Another process has deleted the folder that it held.
             file.close()
             raise OperationError(f"{self.path}: another process has just begun this study, in vain; try again")
         return file
 
     def forget(self, *, whole: bool) -> None:
-        """Take away what was written of a study that could not be begun; with `whole` its folder too."""
+        """Delete the files of a study that could not be begun; with `whole` also its folder."""
         written = [self.settings, self.model, self.cluster, self.journal, lock_of(self.journal)]
         for path in [*written, self.lock] if whole else written:
             path.unlink(missing_ok=True)
         if whole:
-            # What else is there is not of the beginning of a study.
+            # If the folder has other files, it stays.
             with contextlib.suppress(OSError):
                 self.path.rmdir()
 
@@ -130,11 +130,11 @@ class StudyFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
-    """What a study was begun with.
+    """The settings that a study was begun with.
 
-    `task` is the model as the user named it. `tuner` is drawn for each folder: of several that share a storage it tells
-    whose trials are whose. `storage` is a URL without its password, None for the folder's own journal. With a
-    `patience` of 0 a search never ends for lack of gains.
+    `task` is the model as the user named it. `tuner` is a random name of this folder; among several folders that share
+    a storage it identifies the trials of each. `storage` is a URL without its password, or None for the folder's own
+    journal. With a `patience` of 0 a search never ends for lack of gains.
     """
 
     __pydantic_config__ = STRICT
@@ -158,17 +158,20 @@ class StudySettings:
     tuner: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def write(self, folder: StudyFolder) -> None:
-        """Write them to their file."""
+        """Write the settings to their file."""
         documents.write(folder.settings, documents.dump(self, kind=SCHEMA_KIND, version=SCHEMA_VERSION))
 
 
 def read_settings(folder: StudyFolder) -> StudySettings:
-    """The settings that a study was begun with."""
+    """Return the settings that a study was begun with."""
     return documents.load(folder.settings, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=StudySettings)[0]
 
 
 def new_study_folder(name: str | None, model: ModelSpec, cluster: ClusterSpec) -> StudyFolder:
-    """The folder of a study of that name; without one, of model, cluster and time. Refuses what is no name or taken."""
+    """Return the folder of a new study of this name; without a name, of one made from model, cluster and time.
+
+    Raises if the name is invalid or taken.
+    """
     if name is None:
         now = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%d-%H%M%S")
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model.name}-{cluster.name}").lstrip(".") + f"-{now}"
@@ -177,7 +180,7 @@ def new_study_folder(name: str | None, model: ModelSpec, cluster: ClusterSpec) -
 
 
 def known_study_folder(name: str) -> StudyFolder:
-    """The folder of a study that was begun: a path, or its name."""
+    """Return the folder of a study that was begun, by its path or its name."""
     path = Path(STUDIES_FOLDER) / name
     folder = StudyFolder(path if path.is_dir() else find_study(name))
     missing = [file.name for file in (folder.settings, folder.model, folder.cluster) if not file.is_file()]
@@ -188,7 +191,7 @@ def known_study_folder(name: str) -> StudyFolder:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a study, or that of one that was begun already."""
+    """Refuse an invalid name of a study, and the name of a study that was begun already."""
     if not name or Path(name).name != name or name.startswith(".") or not name.isprintable():
         raise InputError(f"{name!r} is no name of a study", rule="a name without slashes that starts with no dot")
     folder = StudyFolder(Path(STUDIES_FOLDER) / name)
@@ -197,6 +200,6 @@ def check_name(name: str) -> None:
 
 
 def taken_error(folder: Path) -> InputError:
-    """What is said of a name that is taken."""
+    """Return the error for a name that is taken."""
     rule = "a study's results are never replaced"
     return InputError(f"the study {folder} exists", rule=rule, hint=f"--resume {folder.name}, or --study NAME")

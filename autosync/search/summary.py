@@ -1,4 +1,4 @@
-"""What a study came to, for people and programs. docs/proof.md says what the fields of `summary.json` mean."""
+"""The results of a study for users and programs. docs/proof.md explains the fields of `summary.json`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def summary_fields(
     usage: WinnerUsage,
     bundle: Path,
 ) -> dict[str, object]:
-    """The fields of `summary.json` that say what was found; what finding it cost is told by whoever did."""
+    """Return the fields of `summary.json` with the results. The caller adds the fields for the cost of tuning."""
     gain = possible_gain(verdict.default.measurement, model, cluster, limit)
     return {
         "schema": "autosync.summary/1",
@@ -70,7 +70,7 @@ def summary_fields(
 
 
 def tried_by_origin(records: Sequence[Record]) -> dict[str, int]:
-    """How many strategies came from where: `baseline`, `preset`, and what proposers call theirs."""
+    """Return how many strategies each origin has: `baseline`, `preset`, and the origins that proposers use."""
     return dict(Counter(record.origin.partition(":")[0] for record in records))
 
 
@@ -100,7 +100,7 @@ def _winner(verdict: Verdict, model: ModelSpec, limit: Bound, usage: WinnerUsage
 
 
 def _headroom(winner: ProofResult, limit: Bound) -> dict[str, object] | None:
-    """What is left to gain; None where the winner is not exact, for which the bound does not hold."""
+    """Return the possible gain over the winner; None for an inexact winner, for which the bound does not hold."""
     strategy = winner.candidate.strategy
     if strategy is not None and not strategy.is_exact:
         return None

@@ -1,7 +1,7 @@
-"""What a search is for: our engine, or stock DDP, which can express a small part of all strategies.
+"""The target of a search: our engine, or stock DDP, which can express a small part of all strategies.
 
-The domain of stock DDP has lists of bucket caps, and one codec for everything where lossy strategies are allowed. Its
-strategies are ordinary ones: simulators, records and bundles know nothing of it.
+The domain of stock DDP has lists of bucket caps and, where lossy strategies are allowed, one codec for all messages.
+Its strategies are ordinary ones: simulators, records and bundles need no special case.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from autosync.strategy.synchronisers.all_reduce import AllReduce
 Target = Literal["autosync", "ddp"]
 
 MAX_CAPS = 64
-"""Different caps in a list; the last one repeats."""
+"""The largest number of caps in a list; the last cap repeats."""
 SMALLEST_CAP_BYTES = 16 * 1024
 RANKS = (1, 2, 4)
 P_HOOK = 0.5
-"""How often a sample has a codec where it may."""
+"""The chance that a sample has a codec where codecs are allowed."""
 
 
 def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
-    """The part of the space that lies around what stock DDP can express."""
+    """Return the limits of the space around the strategies that stock DDP can express."""
     return Limits(
         allow=tuple(one for one in allow if one == "lossy"),
         overlaps=("backward",),
@@ -58,19 +58,18 @@ def ddp_limits(allow: Sequence[InexactClass]) -> Limits:
 class DdpDomain:
     """The strategies that stock DDP can express: a `Domain`, see `search.proposers.interface`.
 
-    All have room in the nodes' memory. A strategy is a list of caps, of which the last repeats, and a codec. Samples
-    are one cap, a small first one before another, caps that grow or shrink from one to the next, or sizes without any
-    pattern.
+    All fit into the nodes' memory. A strategy is a list of caps, the last of which repeats, and a codec. A sample has
+    one cap, or a first cap and another one, or caps that grow or shrink, or unrelated caps.
     """
 
     model: ModelSpec
     cluster: ClusterSpec
     allow: tuple[InexactClass, ...] = ()
     plan_of: Callable[[Strategy], Plan] | None = None
-    """Lowers a strategy: a study passes its preparer's."""
+    """Lowers a strategy: a study passes the function of its preparer."""
 
     def sample(self, rng: random.Random) -> Strategy:
-        """One of the patterns, with sizes drawn evenly in orders of magnitude."""
+        """Return a strategy with one of the patterns. Sizes are drawn evenly over orders of magnitude."""
         cap = self._cap(rng)
         match rng.randrange(4):
             case 0:
@@ -85,7 +84,9 @@ class DdpDomain:
         return self._strategy(caps, self._codec(rng))
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
-        """One cap larger or smaller, two buckets made one, one made two, a boundary moved, or another codec."""
+        """Return the strategy after one change: a cap's size, two buckets merged, one split, a boundary moved, or a new
+        codec.
+        """
         caps, codec = self._caps(strategy), _codec_of(strategy)
         position = rng.randrange(len(caps))
         match rng.randrange(6 if "lossy" in self.allow else 5):
@@ -109,7 +110,7 @@ class DdpDomain:
         return self._strategy(caps, codec)
 
     def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
-        """The buckets of one up to some gradient, then those of the other."""
+        """Return the buckets of `first` up to some gradient, followed by those of `second`."""
         early, late = self._caps(first), self._caps(second)
         end = rng.randint(1, len(early))
         begun = sum(early[:end])
@@ -119,7 +120,7 @@ class DdpDomain:
         return self._strategy([*early[:end], *rest], _codec_of(rng.choice((first, second))))
 
     def nearest(self, strategy: Strategy) -> Strategy:
-        """The strategy itself, or buckets of the sizes of its messages."""
+        """Return the strategy itself, or one with buckets of the sizes of its messages."""
         return strategy if self.contains(strategy) else self._strategy(self._caps(strategy), None)
 
     def contains(self, strategy: Strategy) -> bool:
@@ -141,7 +142,7 @@ class DdpDomain:
         return Strategy(messages=tuple(encoded))
 
     def _encoded(self, message: Message, codec: Codec | None) -> list[Message]:
-        """What travels of a bucket with the codec, and what as it is."""
+        """Return the messages of a bucket with the codec: the part that it encodes, and the rest unchanged."""
         if codec is None or not isinstance(message.synchroniser, AllReduce):
             return [message]
         if not isinstance(codec, PowerSGD):
@@ -153,7 +154,7 @@ class DdpDomain:
         return [*found, replace(message, parts=plain)] if plain else found
 
     def _caps(self, strategy: Strategy) -> list[int]:
-        """The sizes of its messages in the order in which gradients come."""
+        """Return the sizes of the strategy's messages in the order of their gradients."""
         parts = all_parts(strategy, self.model)
         dense = [message for message in strategy.messages if isinstance(message.synchroniser, AllReduce)]
         ordered = sorted(dense or strategy.messages, key=lambda m: min(parts[name].order for name in m.parts))
@@ -173,6 +174,6 @@ class DdpDomain:
 
 
 def _codec_of(strategy: Strategy) -> Codec | None:
-    """The one codec of a strategy that stock DDP can express."""
+    """Return the one codec of a strategy that stock DDP can express."""
     codecs = (message.codec for message in strategy.messages if isinstance(message.codec, Cast | PowerSGD))
     return next(codecs, None)

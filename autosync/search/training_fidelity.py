@@ -1,10 +1,10 @@
-"""What a strategy that is not exact does to training: the error of its gradients, and the loss after a short run.
+"""How an inexact strategy trains: the error of its gradients, and the loss after a short run.
 
-Both are measured on the ranks beside exact training (stock DDP) from the same parameters on the same batches. The
-gradient error is that of one step: how far the averaged gradients are from the exact ones, as a share of their norm; a
-codec that feeds errors back makes up for some of it later, which the losses show. A stale strategy has exact gradients
-of old parameters, so for it the losses alone speak. A short run is a warning, not a proof: how a model ends up after
-days of training nobody can tell from it. But whose loss is no number any more does not train at all, and wins nothing.
+Both are measured on the ranks beside exact training (stock DDP), from the same parameters on the same batches. The
+gradient error is that of one step: the distance of the averaged gradients from the exact ones, as a share of their
+norm. A codec with error feedback corrects some of it later, which the losses show. A stale strategy has exact gradients
+of old parameters, so only its losses count. A short run is a warning, not a proof: it cannot predict a model after days
+of training. But a strategy whose loss becomes infinite or NaN does not train at all and cannot win.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from autosync.trials.service import TrialFailed
 
 NUM_STEPS = 60
 NUM_LAST = 10
-"""How many of the last steps make the loss that is compared. Ranks are asked for so many at a time, for each request
-has its own deadline."""
+"""The number of last steps whose mean loss is compared. The ranks run this many steps in each request, because each
+request has its own deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLosses:
-    """Of a short run: the loss of its first step, and the mean over its last ones."""
+    """The losses of a short run: of its first step, and the mean over its last steps."""
 
     first: float
     last: float
@@ -36,10 +36,10 @@ class RunLosses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFidelity:
-    """How a strategy trains beside exact training; figures that do not exist are None, and `note` says why.
+    """How a strategy trains compared with exact training. Unknown figures are None, and `note` says why.
 
-    `loss` and `exact_loss` are means over the last steps of `num_steps` and over all ranks, `first_loss` that of the
-    first step.
+    `loss` and `exact_loss` are means over the last steps of `num_steps` and over all ranks; `first_loss` is the loss of
+    the first step.
     """
 
     gradient_error: float | None = None
@@ -51,13 +51,13 @@ class TrainingFidelity:
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss is no number any more, where that of exact training is one."""
+        """Whether the loss became infinite or NaN while the loss of exact training did not."""
         if self.loss is None or self.exact_loss is None:
             return False
         return math.isfinite(self.exact_loss) and not math.isfinite(self.loss)
 
     def to_plain(self) -> dict[str, object]:
-        """As fields for programs; a figure that is no finite number is None, and the words say so."""
+        """Return the fields for programs. A figure that is infinite or NaN is None there, and `in_words` tells it."""
         figures = {
             name: value if not isinstance(value, float) or math.isfinite(value) else None
             for name, value in asdict(self).items()
@@ -81,7 +81,7 @@ class TrainingFidelity:
 def measure_fidelities(
     trials: TrialRunner, candidates: Iterable[Candidate], progress: ProgressListener = SILENT
 ) -> dict[str, TrainingFidelity]:
-    """What those that are not exact do to training, by the ids of their strategies."""
+    """Return how the inexact strategies among these train, by the ids of the strategies."""
     inexact = {one.strategy_id: one for one in candidates if one.strategy is not None and not one.strategy.is_exact}
     if not inexact:
         return {}
@@ -122,7 +122,7 @@ def _fidelity(
 
 
 def _unmeasured(failure: TrialFailed | OperationError) -> TrainingFidelity:
-    """The proof is over by then: whatever fails now is told and costs no verdict."""
+    """Return a failure as a note. The proof is over by then, so a failure here does not cost the verdict."""
     why = f"{failure.kind}: {failure.message}" if isinstance(failure, TrialFailed) else str(failure)
     return TrainingFidelity(note=f"what it does to training could not be measured ({why})")
 
@@ -132,7 +132,7 @@ def _gradient_error(trials: TrialRunner, candidate: Candidate, exact: Contestant
     if "stale" in candidate.strategy.classes:
         return None
     service = trials.service
-    # Under our engine whatever the target: torch's PowerSGD leaves the first steps alone.
+    # Measured under our engine for every target, because torch's PowerSGD does not compress the first steps.
     pair = (exact, Contestant(name=candidate.name, bundle=trials.bundle(candidate)))
     first, second = (replace(one, name=f"{one.name}, gradients", plain_sgd=True) for one in pair)
     try:
@@ -146,7 +146,7 @@ def _gradient_error(trials: TrialRunner, candidate: Candidate, exact: Contestant
 
 
 def _losses(service: ComparingService, contestant: Contestant) -> RunLosses:
-    """Train for so many steps, and read the losses of all ranks."""
+    """Train for `NUM_STEPS` steps, and return the losses over all ranks."""
     service.prepare(contestant)
     by_step: list[float] = []
     try:

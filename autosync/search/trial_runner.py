@@ -1,4 +1,4 @@
-"""One trial: a candidate becomes a contestant of the trial service, what comes of it a record."""
+"""Runs trials: it turns a candidate into a contestant of the trial service, and the outcome into a record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from autosync.trials.service import StepSamples, TrialFailed
 
 
 class ComparingService(Service, Protocol):
-    """What tuning needs of a trial service: it also tells of losses, and of the difference of two contestants."""
+    """The trial service that tuning needs. It also reports losses and the difference between two contestants."""
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples: ...
     def difference(self, first: str, second: str) -> float: ...
@@ -38,12 +38,12 @@ class ComparingService(Service, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRunner:
-    """What all trials of a study share.
+    """Runs the trials of a study, with the settings that they share.
 
-    `target` is what runs strategies: our engine, or stock DDP with the settings that express them. With `is_recorded`
-    nothing runs: trials take what records have. `dilation` is how many times as long as recorded replayed compute
-    takes. `others_share` tells the share of this machine's processor time that other programs used since it was last
-    asked; None where ranks run elsewhere. With more than `max_other_cpu` the machine was busy.
+    `target` is the engine that runs strategies: ours, or stock DDP with the settings that express them. With
+    `is_recorded` nothing runs, and trials take their outcomes from records. `dilation` is the factor by which replayed
+    compute is slower than recorded. `others_share` returns the share of this machine's processor time that other
+    programs used since its last call; None where ranks run elsewhere. Above `max_other_cpu` the machine counts as busy.
     """
 
     study: str
@@ -66,17 +66,17 @@ class TrialRunner:
         return self.preparer.cluster
 
     def bundle(self, candidate: Candidate) -> Bundle | None:
-        """The candidate as a bundle; None for stock DDP as it ships."""
+        """Return the candidate as a bundle; None for stock DDP as it ships."""
         return self.preparer.prepare(candidate).bundle
 
     def contestant(self, candidate: Candidate) -> Contestant:
-        """The candidate as a contestant."""
+        """Return the candidate as a contestant."""
         if candidate.strategy is None or (self.target == "ddp" and not self.is_recorded):
             return Contestant(name=candidate.name, ddp=self.ddp_settings(candidate))
         return Contestant(name=candidate.name, bundle=self.bundle(candidate))
 
     def ddp_settings(self, candidate: Candidate, *, gradient_as_bucket_view: bool = True) -> DdpSettings:
-        """Stock DDP as it ships, or with the settings that express a candidate's strategy."""
+        """Return the settings of stock DDP as it ships, or those that express the candidate's strategy."""
         if candidate.strategy is None:
             return as_it_ships(self.model, is_replayed=self.is_replayed)
         settings = settings_for(
@@ -85,11 +85,14 @@ class TrialRunner:
         return replace(settings, frozen=()) if self.is_replayed else settings
 
     def policy(self, best_seconds: float | None) -> Policy:
-        """How long a strategy is measured; before the first one was, by the least that any can take."""
+        """Return how long a strategy is measured.
+
+        Before the first measurement, the bound stands in for the step time.
+        """
         return self.effort.policy(best_seconds or self.bound().seconds)
 
     def bound(self) -> Bound:
-        """What no exact strategy can beat. A replay draws the rows that it touches evenly."""
+        """Return the bound of exact strategies. A replay draws the rows that it touches evenly."""
         return bound(self.model, self.cluster, rates=rates_of(self.cluster), even_rows=self.is_replayed)
 
     def run(
@@ -97,7 +100,7 @@ class TrialRunner:
     ) -> Record:
         """Try a candidate on the cluster; stop early if it is clearly worse than the best so far.
 
-        `is_repeated` says that it is tried again after a failure that was put down to the machines.
+        `is_repeated` says that it is tried again after a failure that was blamed on the machines.
         """
         started = dt.datetime.now(tz=dt.UTC)
         outcome: Measurement | Failure
@@ -117,18 +120,20 @@ class TrialRunner:
         return self._record(self.preparer.prepare(candidate), number, started, outcome)
 
     def other_cpu_share(self) -> float | None:
-        """What other programs used of this machine's processors since this was last asked, where that can be known."""
+        """Return the share of this machine's processors that others used since the last call; None where it is not
+        known.
+        """
         return None if self.others_share is None else round(self.others_share(), 4)
 
     def _beside_others(self, measurement: Measurement) -> Measurement:
-        """A measurement that says what others used meanwhile, flagged where that was too much."""
+        """Return the measurement with the processor share of other programs, and a flag if it was too much."""
         share = self.other_cpu_share()
         is_busy = share is not None and share > self.max_other_cpu
         flags: tuple[Flag, ...] = (*measurement.flags, "busy_machine") if is_busy else measurement.flags
         return replace(measurement, other_cpu_share=share, flags=flags)
 
     def _environment(self) -> dict[str, str]:
-        """What the measurement depends on, with what speaks against the profile that the model comes from."""
+        """Return the environment of the measurement, with the flags of the model's profile."""
         profiled = self.model.timeline.profiled
         return {
             **environment(self.cluster),
@@ -166,7 +171,7 @@ class TrialRunner:
 
 
 def environment(cluster: ClusterSpec) -> dict[str, str]:
-    """What a measurement depends on beside model, cluster and strategy."""
+    """Return what a measurement depends on besides model, cluster and strategy."""
     from importlib.metadata import version
 
     from autosync import __version__
@@ -177,7 +182,7 @@ def environment(cluster: ClusterSpec) -> dict[str, str]:
         "torch": version("torch"),
         "kernel": platform.release(),
         "cpu": platform.machine(),
-        # Where all ranks are on this machine they share its processors.
+        # If all ranks are on this machine, they share its processors.
         **({"processors": str(os.cpu_count())} if cluster.is_one_machine else {}),
         "backend": cluster.backend,
     }

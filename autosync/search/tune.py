@@ -3,19 +3,19 @@
 - `model` is a task (`FILE.py[:NAME]`, or the function that returns it) or a model spec, whose compute is then replayed
   (a file, a shipped name, also `SPEC@x4`, or the object). `cluster` is a cluster file, a shipped name or the object.
   `launcher` replaces the cluster's own.
-- `proposer` suggests strategies, and `simulator` predicts their step times. Each is a name or a builder like those that
-  the names stand for. A study that was begun with a builder is resumed with the same builder.
+- `proposer` suggests strategies, and `simulator` predicts their step times. Each is a name or a builder like those
+  behind the names. A study that was begun with a builder is resumed with the same builder.
 - `prior` is what the simulator learns before the first trial: records of other models and clusters. The shipped prior
   is used where the caller names neither a simulator nor a prior.
 - `allow` admits `lossy` and `stale` strategies. With the target "ddp", stock DDP runs all strategies, so only those
   that it can express are tried.
 - `num_trials` (50), `budget_seconds` and `patience` (20 trials without a gain, 0 for no limit) end the search.
-- `effort` says how much is measured of each strategy; a trial that takes longer than `trial_timeout_seconds` fails.
+- `effort` says how long each strategy is measured; a trial that takes longer than `trial_timeout_seconds` fails.
 - `study` names the study's folder. Tuners with the same `storage`, an Optuna URL, and the same `study` share a search.
-- `resume` goes on with an interrupted study. It keeps its settings, except for `num_trials`, `budget_seconds`,
+- `resume` continues an interrupted study. It keeps its settings, except for `num_trials`, `budget_seconds`,
   `patience` and `effort` where given. `replay` searches recorded trials, of a study or a dataset, instead of a cluster.
-- `consent` is asked before anything runs, or is contacted, that a study's folder names and that this user has not named
-  before. Without it that is refused; `autosync.specs.consent.agree` allows all of it.
+- `consent` is called before anything is run or contacted that a study's folder names and that this user has not named
+  before. The default refuses it; `autosync.specs.consent.agree` allows all of it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def tune(
     """Find the fastest strategy for a model on a cluster, and prove it against stock DDP.
 
     The fastest strategies of the trials are measured again, in turn with stock DDP, stock DDP with its best bucket and
-    the best preset. The winner is the study's `best.yaml` (and `output`): stock DDP's buckets where nothing is faster
-    for certain. The docstring of `autosync.search.tune` describes the parameters.
+    the best preset. The winner is written to the study's `best.yaml` (and to `output`). If nothing is certainly faster,
+    the file has the buckets of stock DDP. The docstring of `autosync.search.tune` describes the parameters.
     """
     began = time.monotonic()
     if resume is None:

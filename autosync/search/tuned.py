@@ -1,4 +1,4 @@
-"""The end of tuning: the winner's bundle, the summary, and how the winner is used."""
+"""The end of tuning: writes the winner's bundle, the summary, and the way to use the winner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autosync.specs.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecords:
-    """All records of a study: of the search in their order, of the proof alone, and of failures of the machines."""
+    """All records of a study: of its search, in their order, of the proof alone, and of failures of the machines."""
 
     searched: tuple[Record, ...]
     baselines: tuple[Record, ...]
@@ -45,7 +45,7 @@ class Tuned:
 
 
 def records_of(running: RunningStudy, search: SearchLoop) -> TrialRecords:
-    """The records of a study that is still open."""
+    """Return the records of a study that is still open."""
     return TrialRecords(
         searched=tuple(search.status.records),
         baselines=tuple(running.study.for_proof()),
@@ -63,7 +63,7 @@ def hand_over(
     output: Path | None,
     began: float,
 ) -> Tuned:
-    """Write the winner's bundle and the summary. `began` is when tuning began, by the monotonic clock."""
+    """Write the winner's bundle and the summary. `began` is the start of tuning on the monotonic clock."""
     trials, folder = running.trials, plan.folder
     bundle = bundle_of(trials, verdict.winner)
     path = write_bundle(bundle, folder.best, output)

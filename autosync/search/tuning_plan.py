@@ -1,4 +1,4 @@
-"""A tuning plan: a study that will start or go on. `planning` makes it, `tune` acts on it, a dry run shows it."""
+"""A tuning plan: a study that will start or continue. `planning` makes it, `tune` acts on it, a dry run shows it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from autosync.trials.service import TrialService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningPlan:
-    """What is tuned, where, in which folder, and what the cluster's launcher would start for it (in a replay nothing).
+    """A study to start or continue, and the launch that the cluster's launcher would make (None in a replay).
 
-    `storage` is the whole URL of the study's storage, `pool` what a replay takes its measurements from. `named` is what
-    would be run or reached: of a new study what the user typed, of one that is resumed what its folder names.
+    `storage` is the full URL of the study's storage, and `pool` has the measurements of a replay. `named` lists what
+    would be run or contacted: for a new study what the user typed, for a resumed one what its folder names.
     """
 
     settings: StudySettings
@@ -55,13 +55,13 @@ class TuningPlan:
     def open_study(self) -> Study:
         """Begin the study, or open it again."""
         if self.is_new:
-            # Whoever typed it is not asked when the study is resumed, or its bundle launched.
+            # The user typed these names, so consent is not needed when the study is resumed or its bundle launched.
             remember(self.named)
             return begin_study(self.folder, self.model, self.cluster, self.settings, storage=self.storage)
         return resume_study(self.folder, self.model, self.cluster, storage=self.storage)
 
     def service(self) -> AbstractContextManager[ComparingService]:
-        """Who runs the trials."""
+        """Return the service that runs the trials."""
         if self.pool is not None:
             return RecordedService(self.pool)
         return TrialService(
@@ -74,7 +74,7 @@ class TuningPlan:
         )
 
     def trials(self, study: str, service: ComparingService) -> TrialRunner:
-        """How each strategy is tried, and what its record is to say."""
+        """Return the runner of the trials, with everything that their records need."""
         return TrialRunner(
             study=study,
             service=service,
@@ -85,7 +85,7 @@ class TuningPlan:
         )
 
     def circumstances(self) -> Mapping[str, Any]:
-        """What records say of the trials beside what was tried."""
+        """Return the fields of the trial runner that describe how the trials run."""
         if self.pool is not None:
             record = next(iter(self.pool.records.values()))
             return {"is_replayed": record.compute == "replayed", "is_recorded": True, "dilation": record.dilation}
@@ -97,11 +97,11 @@ class TuningPlan:
         }
 
     def ground(self) -> Ground:
-        """What a proposer searches, and the simulators that predict for it."""
+        """Return the ground for a proposer, with the simulators that predict for it."""
         return build_ground(self.settings, self.preparer, self.pool)
 
     def first(self, count: int) -> list[Candidate]:
-        """What would be tried first, of a study that is new; without trials, what would be proved."""
+        """Return the first candidates that a new study would try; without trials, those that it would prove."""
         if not self.is_new:
             return []
         ground, settings = self.ground(), self.settings

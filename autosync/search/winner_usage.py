@@ -1,4 +1,4 @@
-"""Handing over: the winner's bundle, what it needs to run, and how a training script comes by it."""
+"""How the winner is used: its bundle, what it needs to run, and how a training script loads it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from autosync.strategy.emit.settings import DdpSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinnerUsage:
-    """How to train by what won.
+    """How to train with the winner.
 
-    `lines` are for people. `settings` is how stock DDP does it, None where it cannot, and `refusal` then says why.
-    `script` is Python source that the lines speak of, where these settings are too much for a line.
+    `lines` are instructions for users. `settings` are those with which stock DDP does the same; None where it cannot,
+    and `refusal` then says why. `script` is Python source that the lines mention, if these settings do not fit on a
+    line.
     """
 
     lines: tuple[str, ...]
@@ -30,14 +31,14 @@ class WinnerUsage:
 
 
 def bundle_of(trials: TrialRunner, winner: ProofResult) -> Bundle:
-    """The winner's bundle. Where stock DDP wins it has its buckets as a strategy."""
+    """Return the winner's bundle. If stock DDP wins, the bundle has its buckets as a strategy."""
     bundle = trials.bundle(winner.candidate) or trials.bundle(default_as_strategy(trials.model, trials.cluster))
     assert bundle is not None, "every strategy has a bundle"
     return bundle
 
 
 def write_bundle(bundle: Bundle, best: Path, output: Path | None) -> Path:
-    """Write the bundle into its study, and where the user wants it; the path to speak of."""
+    """Write the bundle into its study and to `output` if given; return the path to tell the user."""
     save_bundle(best, bundle)
     if output is not None:
         save_bundle(output, bundle)
@@ -45,7 +46,10 @@ def write_bundle(bundle: Bundle, best: Path, output: Path | None) -> Path:
 
 
 def usage(winner: ProofResult, bundle: Bundle, path: Path, *, script: Path) -> WinnerUsage:
-    """How to train by the winner, whose bundle lies at a path; `script` is where stock DDP's settings may be put."""
+    """Return how to train with the winner, whose bundle is at `path`.
+
+    Stock DDP's settings may be written to `script`.
+    """
     settings = winner.contestant.settings
     if settings is not None:
         return _with_stock_ddp(settings, bundle, script)
@@ -81,6 +85,6 @@ def _with_stock_ddp(settings: DdpSettings, bundle: Bundle, script: Path) -> Winn
         f"    from {script.stem} import wrap",
         "    model = wrap(model)",
     )
-    # Not by `autosync emit`: the bundle has the buckets, and knows nothing of the flags that were proved with them.
+    # `autosync emit` would not do: the bundle has the buckets but not the flags that were proved with them.
     emitted = emit_settings(settings, bundle.strategy, bundle.model, bundle.cluster)
     return WinnerUsage(lines=lines, settings=settings, script=emitted.python)

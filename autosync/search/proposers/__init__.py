@@ -1,1 +1,1 @@
-"""Proposers: who says which strategies to try next. All go by the same history, and keep no truth of their own."""
+"""Proposers suggest the next strategies to try. All work from the study's history and keep no other state."""

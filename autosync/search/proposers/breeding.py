@@ -1,4 +1,4 @@
-"""Breeding: strategies by the thousand, each generation from the most promising of those before, none of them run."""
+"""Breeding: thousands of simulated strategies in generations, each bred from the most promising ones before it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ P_ANOTHER_CHANGE = 0.5
 
 FEWEST_PIECES = 200
 PIECES_PER_VARIABLE = 3
-"""With more pieces than both a step is nothing but overhead, and takes long to simulate: it is left out."""
+"""A strategy is left out if it has more pieces than `FEWEST_PIECES` and more than `PIECES_PER_VARIABLE` for each
+variable. Such a step is mostly overhead and takes long to simulate."""
 
 BOLDNESS = 1.0
-"""A strategy counts as fast as it would be if it were that many standard deviations faster than predicted."""
+"""A strategy is ranked by its predicted time minus this many standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A simulated strategy: `seconds` as the simulator predicts them, `log_seconds` corrected by what was measured."""
+    """A simulated strategy with two predicted times: `seconds` from the simulator, `log_seconds` corrected by
+    measurements.
+    """
 
     origin: str
     strategy: Strategy
@@ -44,12 +47,12 @@ class Judged:
 
     @property
     def hope(self) -> float:
-        """The logarithm of how fast it might be."""
+        """The logarithm of the time that the strategy might reach."""
         return self.log_seconds - BOLDNESS * self.spread
 
 
 class Judge:
-    """A simulator, corrected by what it got wrong of the measured strategies."""
+    """A simulator whose predictions are corrected by its errors on measured strategies."""
 
     def __init__(self, simulator: Simulator, likeness: Likeness, measured: Sequence[TriedStrategy]) -> None:
         self._simulator = simulator
@@ -57,14 +60,14 @@ class Judge:
         strategies = [one.strategy for one in measured]
         predicted = [one.seconds for one in simulator.predict(strategies)] if strategies else []
         self.measured_seconds = frozenset(predicted)
-        """What the simulator says of what was measured."""
+        """The predictions for the measured strategies."""
         seconds = np.array([one.seconds for one in measured], dtype=np.float64)
         self.residuals: Residuals = residuals_of(
             likeness.vectors(strategies), np.log(seconds) - np.log(np.array(predicted, dtype=np.float64))
         )
 
     def judge(self, sourced: Sequence[Sourced]) -> list[Judged]:
-        """One each, in their order."""
+        """Return one judged strategy for each given one, in the same order."""
         if not sourced:
             return []
         strategies = [strategy for _, strategy in sourced]
@@ -85,9 +88,10 @@ class Judge:
 
 
 class Breeding:
-    """What is simulated for one round, at most `most` strategies.
+    """The breeding of one round, which simulates at most `most` strategies.
 
-    Of strategies for which the simulator says the very same, the first `twins` are kept and the first has children.
+    If the simulator predicts exactly the same time for several strategies, the first `twins` of them are kept, and the
+    first has children.
     """
 
     def __init__(
@@ -101,11 +105,12 @@ class Breeding:
         self._twins = twins
         self._most_pieces = max(FEWEST_PIECES, PIECES_PER_VARIABLE * len(ground.model.variables))
         self._found: dict[float, list[Judged]] = {}
-        # Of a pool the same strategies come again and again. Identities are keys as long as their strategies live.
+        # A pool yields the same strategies repeatedly. An id() is a safe key, because the dictionary keeps its strategy
+        # alive.
         self._asked: dict[int, Strategy] = {}
 
     def begin(self, parents: Sequence[Sourced], rng: random.Random, *, share_sampled: float) -> None:
-        """Judge presets, these, and samples: such a share of what may still be simulated then."""
+        """Judge the presets, then `parents`, then samples: this share of the strategies that may still be simulated."""
         self.add([(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None])
         self.add(parents)
         num_sampled = max(round(share_sampled * self._num_left), 0)
@@ -113,7 +118,7 @@ class Breeding:
         self.add([self._styled(rng) for _ in range(num_sampled // 2)])
 
     def add(self, sourced: Sequence[Sourced]) -> None:
-        """Judge those that were not asked for before and are not too much to simulate."""
+        """Judge strategies, except for those judged before and those with too many pieces."""
         self._num_left -= len(sourced)
         fresh: list[Sourced] = []
         for origin, strategy in sourced:
@@ -126,13 +131,15 @@ class Breeding:
                 twins.append(one)
 
     def evolve(self, rng: random.Random, *, num_generations: int, num_parents: int) -> None:
-        """Judge generations of children, each of the most promising so far, until no more may be simulated."""
+        """Judge generations of children of the most promising strategies until the limit of simulated strategies is
+        reached.
+        """
         for left in range(num_generations, 0, -1):
             parents = _most_promising([twins[0] for twins in self._found.values()], num_parents)
             self.add(list(itertools.islice(self._children(parents, rng), max(self._num_left, 0) // left)))
 
     def most_promising(self, count: int) -> list[Judged]:
-        """Those that might be fastest."""
+        """Return the strategies that might be fastest."""
         return _most_promising(itertools.chain.from_iterable(self._found.values()), count)
 
     def _styled(self, rng: random.Random) -> Sourced:

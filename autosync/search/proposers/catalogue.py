@@ -1,6 +1,6 @@
 """All proposers by name. Other packages add theirs through the entry-point group `autosync.proposers`.
 
-What stands behind a name is a builder, `(ground) -> Proposer`.
+A name stands for a builder, `(ground) -> Proposer`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PROPOSERS = Registry(
 
 
 def proposer_names() -> tuple[str, ...]:
-    """All known proposers, sorted."""
+    """Return the names of all known proposers, sorted."""
     return PROPOSERS.names()
 
 
 def open_proposer(name: str, ground: Ground) -> Proposer:
-    """The proposer of that name on a ground; an unknown name lists the known ones."""
+    """Return the proposer of this name on a ground. The error for an unknown name lists the known ones."""
     proposer: Proposer = PROPOSERS.get(name)(ground)
     return proposer

@@ -1,7 +1,7 @@
-"""`evolution`: the fastest have children. Nothing is simulated; every strategy is measured.
+"""`evolution`: breeds the fastest measured strategies. It simulates nothing; every strategy is measured.
 
-A first generation of presets and samples, half and half; then tournaments among the fastest, whose winners are changed
-in one aspect or two or cross with one another, and now and then a fresh sample.
+The first generation is half presets and half samples. Later, the winner of a tournament among the fastest changes in
+one or two aspects, or is crossed with another; sometimes a new sample is taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ P_SECOND_CHANGE = 0.5
 
 
 class Evolution:
-    """Breeds from what was measured."""
+    """The proposer `evolution`."""
 
     name = "evolution"
     round_size = 4
@@ -52,7 +52,7 @@ class Evolution:
         return new_or_sampled(self._ground, stream, count, seen, rng)
 
     def _first(self, rng: random.Random) -> Iterator[Sourced]:
-        """Presets in an order by lot, each followed by a sample; then samples."""
+        """Yield the presets in random order, each followed by a sample, and then samples only."""
         known = [one for one in self._ground.known if one.strategy is not None]
         sampled = samples(self._ground, rng)
         for one in rng.sample(known, len(known)):
@@ -76,5 +76,5 @@ class Evolution:
 
 
 def _winner(parents: Sequence[TriedStrategy], rng: random.Random) -> TriedStrategy:
-    """The fastest of a few; parents stand in their order."""
+    """Return the fastest of a few random parents. The parents are ordered by speed."""
     return parents[min(rng.randrange(len(parents)) for _ in range(TOURNAMENT))]

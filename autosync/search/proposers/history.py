@@ -1,4 +1,4 @@
-"""What proposers have in common: reading a history, and picking what is new of a stream of strategies."""
+"""The shared parts of proposers: reading a history, and taking the new strategies from a stream."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from autosync.search.proposers.interface import Ground
 from autosync.strategy.representation import Strategy
 
 MAX_IDLE = 400
-"""Draws in a row that bring nothing new before a domain counts as exhausted."""
+"""The number of consecutive draws without a new strategy after which a domain counts as exhausted."""
 
 Sourced = tuple[str, Strategy]
-"""A strategy and where it comes from."""
+"""A strategy and its origin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedStrategy:
-    """A strategy of ours that was tried: its seconds a step and its largest peak memory, None where it failed."""
+    """A tried strategy with its seconds a step and the largest peak memory of a rank; None for both if it failed."""
 
     strategy: Strategy
     strategy_id: str
@@ -30,13 +30,13 @@ class TriedStrategy:
 
 
 class HistoryReader:
-    """Reads histories of one study. Strategies that it has read once it keeps."""
+    """Reads the histories of one study. It parses each strategy once."""
 
     def __init__(self) -> None:
         self._strategies: dict[str, Strategy] = {}
 
     def outcomes(self, history: Sequence[Record]) -> list[TriedStrategy]:
-        """What became of each strategy of ours, in the order in which they were tried."""
+        """Return the outcome of each trial of a strategy, in the order of the trials; trials of stock DDP have none."""
         return [self._outcome(record) for record in history if record.strategy is not None]
 
     def _outcome(self, record: Record) -> TriedStrategy:
@@ -54,17 +54,17 @@ class HistoryReader:
 
 
 def fastest(outcomes: Iterable[TriedStrategy]) -> list[TriedStrategy]:
-    """Those that were measured, the fastest first; of equals the one that was tried first."""
+    """Return the measured strategies, the fastest first; equals keep their order."""
     return sorted((one for one in outcomes if one.seconds is not None), key=lambda one: one.seconds or 0.0)
 
 
 def seen_ids(outcomes: Iterable[TriedStrategy], taken: Collection[str]) -> set[str]:
-    """The ids of what is not to be proposed."""
+    """Return the ids of strategies that must not be proposed again."""
     return {*taken, *(one.strategy_id for one in outcomes)}
 
 
 def new_ones(ground: Ground, stream: Iterable[Sourced], count: int, seen: set[str]) -> list[Candidate]:
-    """The first strategies of a stream that are new and in the domain; what is picked is added to `seen`."""
+    """Return the first `count` strategies of a stream that are new and in the domain, and add them to `seen`."""
     found: list[Candidate] = []
     idle = 0
     for origin, strategy in stream:
@@ -73,7 +73,7 @@ def new_ones(ground: Ground, stream: Iterable[Sourced], count: int, seen: set[st
         idle += 1
         one = candidate(origin, strategy, ground.model, ground.cluster)
         if one.strategy_id not in seen and ground.domain.contains(strategy):
-            # What the domain does not contain is not remembered: it is rare, and `seen` is what was tried.
+            # Strategies outside the domain are not remembered: they are rare, and `seen` is for tried strategies.
             seen.add(one.strategy_id)
             found.append(one)
             idle = 0
@@ -83,10 +83,10 @@ def new_ones(ground: Ground, stream: Iterable[Sourced], count: int, seen: set[st
 def new_or_sampled(
     ground: Ground, stream: Iterable[Sourced], count: int, seen: set[str], rng: random.Random
 ) -> list[Candidate]:
-    """The first new strategies of a stream; where it brings none any more, the rest of the domain may have others."""
+    """Return the first new strategies of a stream; if it has none, new samples of the domain."""
     return new_ones(ground, stream, count, seen) or new_ones(ground, samples(ground, rng), count, seen)
 
 
 def samples(ground: Ground, rng: random.Random) -> Iterator[Sourced]:
-    """Strategies from anywhere in the domain, without end."""
+    """Return an endless iterator over samples of the domain."""
     return (("sampled", ground.domain.sample(rng)) for _ in itertools.count())

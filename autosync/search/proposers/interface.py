@@ -1,8 +1,7 @@
-"""What a proposer is: it looks at what was tried and says what to try next.
+"""The interface of proposers: a proposer reads the history of a study and suggests the next strategies to try.
 
-A proposer searches a *domain*: the space of all strategies that may be tried, or the pool of a recorded study where a
-search is replayed. Proposers are opened by name (`catalogue`), and whoever writes one holds it against
-`autosync.testing.proposers`.
+A proposer searches a *domain*: the space of all strategies that may be tried or, in a replayed search, the recorded
+pool. Proposers are opened by name (`catalogue`). The author of a proposer tests it with `autosync.testing.proposers`.
 """
 
 from __future__ import annotations
@@ -22,35 +21,35 @@ from autosync.strategy.space.limits import Limits
 
 
 class Domain(Protocol):
-    """What may be proposed, and ways to move in it.
+    """The strategies that may be proposed, and the ways to move among them.
 
-    Every draw takes its chance from the generator it is given, and from nothing else.
+    Every draw uses the given generator and no other source of chance.
     """
 
     def sample(self, rng: random.Random) -> Strategy:
-        """A strategy drawn from all of the domain."""
+        """Return a random strategy of the domain."""
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
-        """A strategy near this one; mostly another."""
+        """Return a strategy near this one, usually a different one."""
 
     def crossover(self, first: Strategy, second: Strategy, rng: random.Random) -> Strategy:
-        """A strategy that has something of both."""
+        """Return a strategy that combines aspects of both."""
 
     def nearest(self, strategy: Strategy) -> Strategy:
-        """What stands for a strategy here: itself in a space, the member most like it in a pool."""
+        """Return the strategy itself in a space, or the most similar member of a pool."""
 
     def contains(self, strategy: Strategy) -> bool:
-        """Whether a strategy may be tried: the other methods may return some that may not."""
+        """Return whether a strategy may be tried. The other methods may return strategies that may not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a proposer is opened on.
+    """Everything that a proposer needs to search.
 
-    `limits` are those of the space that the domain is of. `known` are the strategies that have a name (presets), all of
-    them in the domain. `simulator` predicts; who asks it tells it first what was measured (`learn`). `num_simulated` is
-    how many strategies it may be asked about in a round; `screen`, where there is one, is quicker and less precise, and
-    may be asked about `num_screened`.
+    `limits` are the limits of the domain's space. `known` are the strategies with a name (presets), all in the domain.
+    `simulator` predicts; before its predictions are used, its user gives it the measurements (`learn`). `num_simulated`
+    is the number of strategies that it may predict in a round. `screen`, if there is one, is faster and less precise,
+    and may predict `num_screened`.
     """
 
     model: ModelSpec
@@ -67,24 +66,25 @@ class Ground:
 class Proposer(Protocol):
     """Proposes strategies of one domain.
 
-    One thread uses it. It may keep what it has computed, but no truth: the same history, count, generator and taken
-    strategies give the same proposals, whatever was asked before, so that a study goes on after any interruption.
+    Only one thread uses a proposer. It may cache results but must keep no other state: the same history, count,
+    generator and taken strategies give the same proposals, whatever was proposed before. So a study can continue after
+    any interruption.
     """
 
     @property
     def name(self) -> str:
-        """What it is called where proposers are listed."""
+        """The name in lists of proposers."""
 
     @property
     def round_size(self) -> int:
-        """How many it likes to be asked for at a time."""
+        """The preferred number of strategies in a call of `propose`."""
 
     def propose(
         self, history: Sequence[Record], count: int, rng: random.Random, *, taken: Collection[str] = ()
     ) -> list[Candidate]:
-        """The next strategies to try, at most `count`, the most promising first; fewer where nothing new is left.
+        """Return the next strategies to try, at most `count`, the most promising first; fewer if nothing new is left.
 
-        `history` has all finished trials of the study in their order, failures and stock DDP's among them. `taken` are
-        the ids of strategies that are being tried elsewhere. What is proposed is in the domain, in neither of the two,
-        and no strategy comes twice.
+        `history` has all finished trials of the study in their order, also failures and trials of stock DDP. `taken`
+        has the ids of strategies that are being tried elsewhere. Every proposal is in the domain, in neither `history`
+        nor `taken`, and occurs once.
         """

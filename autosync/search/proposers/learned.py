@@ -1,12 +1,11 @@
-"""`learned`: thousands of strategies are simulated for each that is measured.
+"""`learned`: simulates thousands of strategies for each measured one.
 
-Each round the simulators learn all that was measured so far. Then strategies are bred by predicted time from presets,
-samples and the fastest measured ones, over some generations (`breeding`). Where there is a quick simulator beside the
-precise one, the quick one finds the families that are worth it, thousands at a time, and the precise one goes on
-breeding from their best. (Bred by the quick one for longer, strategies become good at what it does not see.) Of these
-such are picked that are predicted to be fast or might well be, each of them unlike those picked before it in the same
-round. In the first round, where nothing but simulators speaks, some places belong to presets: they are what people
-found by hand.
+In each round the simulators learn from all measurements so far. Then strategies are bred by predicted time from
+presets, samples and the fastest measured ones, over some generations (`breeding`). If there is a fast simulator besides
+the precise one, it searches thousands of strategies for promising families, and the precise one continues from the best
+of them. (If the fast one breeds for longer, it exploits its own errors.) Then strategies are picked that are predicted
+to be fast or might be fast, each unlike those picked before it in the same round. The first round has no measurements,
+so some of its places are for presets, which experts designed by hand.
 """
 
 from __future__ import annotations
@@ -34,40 +33,40 @@ from autosync.search.proposers.style import Styles
 from autosync.strategy.space import Space
 
 NUM_MEASURED = 12
-"""So many of the fastest measured strategies are parents."""
+"""The number of fastest measured strategies that become parents."""
 
 NUM_COMPARED = 24
-"""The precise simulator is held against so many of the fastest measured ones: what it says of slow ones is no matter,
-and it takes its time."""
+"""The number of fastest measured strategies that correct the precise simulator. It is slow, and its errors on slow
+strategies do not matter."""
 
 SHARE_SAMPLED = 0.25
-"""Of what is bred from scratch as much is sampled; the rest comes from the best, in equal generations."""
+"""The share of samples when breeding starts from scratch; the rest are children of the best, in equal generations."""
 
 NUM_GENERATIONS = 6
 NUM_PARENTS = 40
 NUM_TWINS = 4
-"""Of those for which a simulator says the very same, so many are kept: the precise one tells apart what the quick one
-cannot, and a trial what no simulator can."""
+"""The number of strategies that are kept if a simulator predicts exactly the same time for all of them. The precise
+simulator may tell them apart where the fast one cannot, and a trial where no simulator can."""
 
 NO_NEWS = 0.03
-"""What a simulator cannot tell from one that was measured is no news as a rule: it is tried when all else is predicted
-to be slower by that share."""
+"""The penalty, in log time, for a strategy with the same predicted time as a measured one, because its trial would
+teach little. It is tried if all others are predicted to be slower by this share."""
 
 NUM_HANDED_ON = 100
-"""With so many of the most promising by the quick simulator the precise one begins, with half of what it may be asked
-about at the most."""
+"""The number of most promising strategies that the fast simulator hands to the precise one. They take at most half of
+the strategies that the precise one may predict."""
 
 NUM_LATE_GENERATIONS = 20
 NUM_LATE_PARENTS = 10
-"""Many small generations from few parents: the precise simulator's part is to go on, not to look around."""
+"""The precise simulator breeds many small generations from few parents, because it refines and does not explore."""
 
 NUM_CONSIDERED = 300
 SHARE_KNOWN = 0.5
-"""Of the first round, as much is presets."""
+"""The share of presets in the first round."""
 
 
 class Learned:
-    """Simulates, breeds and picks."""
+    """The proposer `learned`."""
 
     name = "learned"
     round_size = 6
@@ -89,14 +88,14 @@ class Learned:
             picked = self._known(judge, round(SHARE_KNOWN * count), seen)
         picked += self._picked(considered, judge, count - len(picked), seen)
         if not picked:
-            # All that was bred is known already; the domain may still have others.
+            # All bred strategies are known already; the domain may still have others.
             return new_ones(self._ground, samples(self._ground, rng), count, seen)
         return [one for _, one in sorted(picked, key=lambda pair: pair[0])]
 
     def _considered(
         self, history: Sequence[Record], measured: Sequence[TriedStrategy], rng: random.Random
     ) -> tuple[Judge, list[Judged]]:
-        """Who has the last word, and the most promising of all that was bred by its judgement."""
+        """Return the judge that picks, and the most promising strategies that were bred with it."""
         ground = self._ground
         parents = [("measured", one.strategy) for one in measured[:NUM_MEASURED]]
         if ground.screen is None:
@@ -117,7 +116,7 @@ class Learned:
     def _bred(
         self, judge: Judge, most: int, parents: Sequence[Sourced], rng: random.Random, *, twins: int = 1
     ) -> Breeding:
-        """What is found from scratch."""
+        """Return a breeding that started from scratch."""
         bred = self._breeding(judge, most, twins=twins)
         bred.begin(parents, rng, share_sampled=SHARE_SAMPLED)
         bred.evolve(rng, num_generations=NUM_GENERATIONS, num_parents=NUM_PARENTS)
@@ -127,7 +126,7 @@ class Learned:
         return Breeding(self._ground, judge, self._likeness, self._styles, most=most, twins=twins)
 
     def _known(self, judge: Judge, count: int, seen: set[str]) -> list[tuple[float, Candidate]]:
-        """The most promising presets."""
+        """Return the most promising presets."""
         presets = [(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None]
         found: list[tuple[float, Candidate]] = []
         for one in sorted(judge.judge(presets), key=lambda one: one.log_seconds):
@@ -139,7 +138,9 @@ class Learned:
     def _picked(
         self, judged: Sequence[Judged], judge: Judge, count: int, seen: set[str]
     ) -> list[tuple[float, Candidate]]:
-        """One after another: the fastest as predicted, then what might be fastest, given those before."""
+        """Pick strategies in turn: first the fastest by prediction, then those that might be fastest given the earlier
+        picks.
+        """
         considered = list(judged)
         residuals = judge.residuals
         told = set(judge.measured_seconds)

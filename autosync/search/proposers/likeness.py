@@ -1,8 +1,8 @@
-"""How like two strategies are: each becomes a vector, and those of like strategies lie near one another.
+"""The likeness of strategies: each strategy becomes a vector, and similar strategies have near vectors.
 
-The vector says how the bytes of each quarter of the backward pass travel (by which synchroniser, in how large messages
-and slices), who serves, and how the step is scheduled. Two strategies that treat the same bytes alike are near, however
-they are written.
+The vector says how the bytes of each quarter of the backward pass travel (the synchroniser, the sizes of messages and
+slices), which nodes serve, and how the step is scheduled. Two strategies that treat the same bytes in the same way are
+near, however they are written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 NUM_QUARTERS = 4
 SIZE_UNIT = math.log(8.0)
-"""Messages that are eight times as large differ as much as bytes that go another way."""
+"""Messages that are eight times as large count as different as bytes that are synchronised in another way."""
 
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))
 _WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}
@@ -33,7 +33,7 @@ _BLOCK = len(_WAYS) + 2
 
 
 class Likeness:
-    """The vectors of the strategies for one model on one cluster."""
+    """Turns strategies for one model on one cluster into vectors."""
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         self._variables = {variable.name: variable for variable in model.variables}
@@ -49,12 +49,12 @@ class Likeness:
         self._length = NUM_QUARTERS * _BLOCK + len(self._nodes) + len(_CODECS) + 5
 
     def vectors(self, strategies: Sequence[Strategy]) -> Floats:
-        """A row a strategy."""
+        """Return a matrix with one row for each strategy."""
         rows = [self._vector(strategy) for strategy in strategies]
         return np.array(rows, dtype=np.float64).reshape(len(rows), self._length)
 
     def num_pieces(self, strategy: Strategy) -> int:
-        """How many pieces travel: slices, or whole messages."""
+        """Return the number of pieces that travel: slices, or whole messages."""
         count = 0
         for message in strategy.messages:
             if message.slice_bytes is None:
@@ -88,7 +88,7 @@ class Likeness:
         return row
 
     def _part(self, text: str, strategy: Strategy) -> tuple[int, float]:
-        """Where the block of a part's quarter begins, and the part's bytes."""
+        """Return the index where the block of the part's quarter begins, and the part's bytes."""
         whole = self._whole.get(text)
         if whole is not None:
             return whole
@@ -98,7 +98,7 @@ class Likeness:
         return block, weight * sizes[name.index] / self._lengths[name.variable][strategy.partitions[name.variable].axis]
 
     def _schedule(self, strategy: Strategy) -> list[float]:
-        """What holds for the whole step."""
+        """Return the numbers that describe the whole step."""
         messages = strategy.messages
         num_lanes = strategy.num_lanes
         return [
@@ -110,7 +110,7 @@ class Likeness:
         ]
 
     def _follows_use(self, messages: Sequence[Message]) -> float:
-        """How far priorities follow the order of use: the correlation of the two, 0 where all are equal."""
+        """Return how closely priorities follow the order of use: their correlation, 0 where all are equal."""
         priorities = [message.priority for message in messages]
         if len(set(priorities)) == 1:
             return 0.0

@@ -1,9 +1,9 @@
 """`mcmc`: FlexFlow's search, a Metropolis walk through the space.
 
-From where the walk stands, one random change is tried. It goes there if the step became faster, else with probability
-exp(-beta * d), where d is by how much of its time the step became slower. (FlexFlow has the difference in milliseconds
-instead, which fits one size of model; and it starts from data parallelism, as we do.) The walk is never stored: it is
-walked again through the history, with chances that depend on the strategies alone.
+Each trial changes the current strategy at random. The walk moves to the new strategy if the step became faster, else
+with probability exp(-beta * d), where d is the relative slowdown. (FlexFlow uses the difference in milliseconds
+instead, which fits one size of model. It also starts from data parallelism, as we do.) The walk is not stored: it is
+repeated from the history, with random numbers that depend only on the strategies.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from autosync.search.proposers.history import HistoryReader, Sourced, TriedStrat
 from autosync.search.proposers.interface import Ground
 
 BETA = 30.0
-"""A step that is slower by a tenth is gone to one time in twenty."""
+"""With this value the walk moves to a step that is slower by a tenth one time in twenty."""
 
 MAX_AWAY = 8
-"""Where this many changes of one strategy bring nothing new, one more change is made on top, and so on."""
+"""After this many changes of a strategy without anything new, one more change is added each time, and so on."""
 
 FARTHEST = 10
 
 
 class Mcmc:
-    """Walks."""
+    """The proposer `mcmc`."""
 
     name = "mcmc"
     round_size = 1
@@ -47,7 +47,7 @@ class Mcmc:
         return new_or_sampled(self._ground, stream, count, seen, rng)
 
     def _starts(self, rng: random.Random) -> Iterator[Sourced]:
-        """What people have today; then anything."""
+        """Yield the known strategies first, then samples."""
         for one in self._ground.known:
             if one.strategy is not None:
                 yield one.origin, one.strategy
@@ -63,7 +63,7 @@ class Mcmc:
 
 
 def _walked(outcomes: Sequence[TriedStrategy]) -> TriedStrategy | None:
-    """Where the walk stands after these; nowhere before the first that was measured."""
+    """Return the current strategy of the walk after these trials; None before the first measured one."""
     here: TriedStrategy | None = None
     for there in outcomes:
         if there.seconds is None:

@@ -1,7 +1,7 @@
 """`tpe` and `nsga2`: Optuna's samplers over styles of strategies.
 
-Each proposal builds a study in memory from the history, where every strategy counts as the style that it comes nearest
-to, and asks Optuna's sampler for the next. `tpe` looks at times alone, `nsga2` at times and memory.
+Each proposal builds a study in memory from the history, in which every strategy counts as its nearest style. It then
+asks Optuna's sampler for the next style. `tpe` minimises time only, `nsga2` time and memory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ POPULATION = 12
 GENERATION_ATTRIBUTE = "NSGAIISampler:generation"
 MAX_AWAY = 4
 MAX_TRIES = 40
-"""Where so many styles make strategies that are known, what they make is changed, once more with each further such
-failure; and in the end the sampler is asked no more."""
+"""After each `MAX_AWAY` styles that give only known strategies, the strategies get one more random change. After
+`MAX_TRIES` the sampler is not used any more."""
 
 _Outcomes = Sequence[TriedStrategy]
 
 
 class StyleSampler:
-    """Proposes what one of Optuna's samplers suggests."""
+    """Proposes the suggestions of one of Optuna's samplers."""
 
     def __init__(
         self, ground: Ground, name: str, make_sampler: Callable[[int], BaseSampler], *, minds_memory: bool
@@ -100,7 +100,7 @@ class StyleSampler:
 
 
 def tpe(ground: Ground) -> StyleSampler:
-    """Tree-structured Parzen estimators over styles, on time."""
+    """Return the proposer with tree-structured Parzen estimators over styles, which minimises time."""
 
     def make(seed: int) -> BaseSampler:
         return TPESampler(seed=seed, n_startup_trials=NUM_STARTUP)
@@ -109,7 +109,7 @@ def tpe(ground: Ground) -> StyleSampler:
 
 
 def nsga2(ground: Ground) -> StyleSampler:
-    """NSGA-II over styles, on time and on the largest rank's peak memory."""
+    """Return the proposer with NSGA-II over styles, which minimises time and the largest rank's peak memory."""
 
     def make(seed: int) -> BaseSampler:
         return NSGAIISampler(seed=seed, population_size=POPULATION)

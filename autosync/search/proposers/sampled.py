@@ -1,4 +1,4 @@
-"""`random`: strategies from anywhere in the space, under its priors."""
+"""`random`: strategies from the whole space, drawn by its priors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autosync.search.proposers.interface import Ground
 
 
 class Sampled:
-    """Draws, and looks at nothing that was measured."""
+    """The proposer `random`. It ignores measurements."""
 
     name = "random"
     round_size = 1

@@ -1,8 +1,8 @@
-"""Styles: a few numbers that say how a whole strategy is made, for searchers that know numbers only.
+"""Styles: a few numbers that describe a whole strategy, for search methods that only handle numbers.
 
-`Styles.strategy` makes the strategy of a style, always the same; `Styles.style` says which style a strategy comes
-nearest to, so that what others proposed counts as well. A style has one value for all messages where strategies may
-have many: it reaches a small part of the space.
+`Styles.strategy` makes the strategy of a style, always the same one. `Styles.style` returns the style nearest to a
+strategy, so that the proposals of others count as well. A style has one value for all messages where strategies may
+have many, so styles reach only a small part of the space.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autosync.strategy.space.placement import bandwidths_of
 from autosync.strategy.space.scheduling import use_order
 
 SMALLEST_MESSAGE = 1 / 256
-"""The smallest message to aim at, as a share of the model."""
+"""The smallest target size of a message, as a share of the model."""
 
 P_UNCUT = 0.6
 P_UNSLICED = 0.5
@@ -34,11 +34,12 @@ P_UNSLICED = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How a strategy is made.
+    """The numbers from which a strategy is made.
 
-    `way` and `rows_way` name the synchronisers of dense variables and of embeddings (`""`: as dense ones). Parts ready
-    one after the other are merged up to `message_bytes`; variables above `part_bytes` are cut. Slices are of
-    `slice_bytes`, none where 0. Messages take turns on `num_lanes` lanes, with priority `by_use` or none.
+    `way` and `rows_way` name the synchronisers of dense variables and of embeddings (`""`: the same as dense ones).
+    Parts that become ready in succession are merged up to `message_bytes`, and variables above `part_bytes` are cut.
+    Slices have `slice_bytes`; 0 means no slices. Messages take turns on `num_lanes` lanes, with priorities in order of
+    use if `by_use`.
     """
 
     overlap: Overlap
@@ -56,7 +57,7 @@ _FIELDS = tuple(field.name for field in fields(Style))
 
 @dataclass(slots=True)
 class _StyleDraft:
-    """A message to be."""
+    """A message that parts are still added to."""
 
     names: list[str]
     dtype: str
@@ -64,7 +65,7 @@ class _StyleDraft:
     num_bytes: float
 
     def takes(self, variable: Variable, variant: Variant, num_bytes: float, style: Style) -> bool:
-        """Whether a part may join."""
+        """Return whether a part may join the message."""
         is_like = variant is self.variant and variable.dtype == self.dtype
         return is_like and self.num_bytes + num_bytes <= style.message_bytes
 
@@ -85,7 +86,7 @@ class Styles:
 
     @property
     def message_bounds(self) -> tuple[float, float]:
-        """The least and most bytes to aim at."""
+        """The smallest and largest target sizes of messages, in bytes."""
         return self.total_bytes * SMALLEST_MESSAGE, float(self.total_bytes)
 
     @property
@@ -101,7 +102,7 @@ class Styles:
         return self.space.choices.num_lanes
 
     def strategy(self, style: Style) -> Strategy:
-        """The strategy that a style makes."""
+        """Return the strategy of a style."""
         partitions: dict[str, Partition] = {}
         load = dict.fromkeys(self._rates, 0.0)
         drafts: list[_StyleDraft] = []
@@ -125,11 +126,11 @@ class Styles:
         return Strategy(overlap=style.overlap, partitions=partitions, messages=tuple(messages))
 
     def sample(self, rng: random.Random) -> Style:
-        """Any style: sizes are drawn by their logarithm, and mostly no variable is cut."""
+        """Return a random style. Sizes are drawn by their logarithm, and mostly no variable is cut."""
         return Style(**{name: self._drawn(name, rng) for name in _FIELDS})
 
     def changed(self, style: Style, rng: random.Random) -> Style:
-        """A style that differs in one value, sizes by a factor of up to four."""
+        """Return a style that differs in one value. Sizes change by a factor of up to four."""
         name = rng.choice(_FIELDS)
         if name.endswith("_bytes") and name != "slice_bytes":
             low, high = self.message_bounds
@@ -158,7 +159,7 @@ class Styles:
                 return rng.random() < 0.5
 
     def style(self, strategy: Strategy) -> Style:
-        """The style that a strategy comes nearest to."""
+        """Return the style that is nearest to a strategy."""
         ways: dict[str, float] = defaultdict(float)
         rows: dict[str, float] = defaultdict(float)
         variables = {variable.name: variable for variable in self._variables}
@@ -192,7 +193,7 @@ class Styles:
         )
 
     def _part_bytes(self, strategy: Strategy) -> float:
-        """The largest piece of a variable where some are cut; all bytes where none is."""
+        """Return the bytes of the largest part of a cut variable; the bytes of all variables if none is cut."""
         if not strategy.partitions:
             return float(self.total_bytes)
         cuts = strategy.partitions
@@ -219,7 +220,7 @@ class Styles:
         return dense.get(style.way) or next(iter(dense.values())), False
 
     def _message(self, draft: _StyleDraft, style: Style, load: dict[str, float], lane: int) -> Message:
-        """A served message goes to the node that would be done with it first."""
+        """Return the message of a draft. A served message goes to the node that would finish first."""
         setting = draft.variant[0]
         if len(draft.variant) > 1:
             servers = {str(setting.synchroniser.served_by): setting for setting in draft.variant}
@@ -242,7 +243,7 @@ class Styles:
 
 
 def _by_way(table: KindTable) -> dict[str, Variant]:
-    """The variants without a codec by the name of their way."""
+    """Return the variants without a codec, by the names of their synchronisers."""
     return {
         variant[0].synchroniser.label: variant
         for by_codec in table.values()
