@@ -1,13 +1,15 @@
-"""The folder layout of AutoDist's release: a folder a model, in it one a cluster, in that three files a trial.
+"""The folder layout of AutoDist's release: a folder for each model, and in it a folder for each cluster.
 
-    MODEL/model-HASH.json             the model spec, where AutoDist has its graph_item
-    MODEL/CLUSTER/resource_spec/ID    the cluster as AutoDist's resource_spec.yml, with our cluster file beside it
-    MODEL/CLUSTER/runtime/ID          AutoDist's `average` and `runtime`, in seconds, and the rest of the record
-    MODEL/CLUSTER/strategies/ID       the strategy file; none for PyTorch's own DDP
-    MODEL/CLUSTER/failures/ID         what a trial that failed has instead of a runtime
+A cluster's folder has three files for each trial:
 
-All files are JSON, which is YAML too. Names of folders are for people: what is read is what stands in the files. Links
-are not followed, and nothing but plain files is opened, so a folder from anywhere may be read.
+  MODEL/model-HASH.json             the model spec, where AutoDist has its graph_item
+  MODEL/CLUSTER/resource_spec/ID    the cluster as AutoDist's resource_spec.yml, with our cluster file beside it
+  MODEL/CLUSTER/runtime/ID          AutoDist's `average` and `runtime`, in seconds, and the rest of the record
+  MODEL/CLUSTER/strategies/ID       the strategy file; none for PyTorch's own DDP
+  MODEL/CLUSTER/failures/ID         in place of `runtime` for a failed trial
+
+All files are JSON, which is also YAML. The names of folders are only for users; the reader uses the contents of the
+files. It follows no links and opens only regular files, so a folder from any source may be read.
 """
 
 from __future__ import annotations
@@ -35,12 +37,15 @@ from autosync.specs.resource_spec import dump_resource_spec
 from autosync.syntax import MAX_VALUES
 
 CLUSTER_KEY = "autosync"
-"""Where a resource spec holds our cluster file; AutoDist passes it over."""
+"""The key of our cluster file in a resource spec; AutoDist ignores it."""
 _OUTCOMES = ("runtime", "failures")
 
 
 def write_autodist_folder(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str) -> int:
-    """Write records and the specs that they name into a new folder, as a whole or not at all; how many there were."""
+    """Write records and the specs that they name into a new folder, completely or not at all.
+
+    Returns the number of records.
+    """
     chosen = list(distinct(records))
     known = needed(chosen, specs)
     described = {
@@ -60,7 +65,7 @@ def write_autodist_folder(records: Iterable[Record], specs: Iterable[Spec], fold
 
 
 def _files(record: Record, described: Mapping[str, str]) -> Mapping[str, str]:
-    """The files of a trial and what is in them."""
+    """Return the files of a trial with their contents."""
     fields = signed(record)
     name = fields["checksum"]
     strategy = fields.pop("strategy", None)
@@ -82,28 +87,28 @@ def _write(path: Path, text: str) -> None:
 
 
 def _runtime(record: Record) -> dict[str, Any]:
-    """What AutoDist has of a trial: the time of each step, and their mean."""
+    """Return the fields that AutoDist has of a trial: the time of each step, and their mean."""
     assert record.measurement is not None, "asked of measured trials"
     seconds = seconds_of_steps(record.measurement.step_seconds)
     return {"average": statistics.fmean(seconds), "runtime": list(seconds)}
 
 
 def is_autodist_folder(folder: Path) -> bool:
-    """Whether a folder has this layout."""
+    """Return whether a folder has this layout."""
     models = [path for path in _listed(folder) if _is_folder(path)]
     clusters = (path for model in models for path in _listed(model) if _is_folder(path))
     return any(_is_folder(cluster / outcome) for cluster in clusters for outcome in _OUTCOMES)
 
 
 class AutoDistFolder:
-    """A folder of this layout, which is only read."""
+    """A folder of this layout, for reading only."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._clusters: dict[str, Spec] = {}
 
     def records(self, *, report: Report | None = None) -> Iterator[Record]:
-        """The records; what holds none goes to `report`, without it the first is raised."""
+        """Yield the records. Report errors of files to `report`; without it, raise the first error."""
         limit = MistakeLimit(self.path, rejecting(report))
         for cluster_folder in self._cluster_folders(limit.reject):
             for outcome in _OUTCOMES:
@@ -117,7 +122,7 @@ class AutoDistFolder:
                         yield record
 
     def specs(self) -> Iterator[Spec]:
-        """The models and clusters. A resource spec that cannot be read is left out, as its record is."""
+        """Yield the models and clusters. A resource spec that cannot be read is skipped, as its record is."""
         for model_folder in filter(_is_folder, _listed(self.path)):
             for file in _listed(model_folder):
                 if file.name.startswith("model-") and not _is_folder(file):
@@ -141,7 +146,7 @@ class AutoDistFolder:
                     reject(_mistake("is no folder", "a folder a cluster, and the model specs", path))
 
     def _record(self, cluster_folder: Path, file: Path) -> Record:
-        """The record of a trial, which its three files must agree about."""
+        """Return the record of a trial. Its three files must agree."""
         outcome = _read_json(file)
         if not isinstance(outcome, dict) or not isinstance(outcome.get("record"), dict):
             hint = "AutoDist's own runs have no record, and strategies of TensorFlow's variables"
@@ -161,7 +166,7 @@ class AutoDistFolder:
         return record
 
     def _cluster(self, file: Path) -> Spec:
-        """The cluster of a resource spec; most trials have the same."""
+        """Return the cluster of a resource spec. The result is kept, because most trials have the same."""
         text = _read_text(file)
         if text not in self._clusters:
             described = _parsed(text, file)
@@ -171,7 +176,7 @@ class AutoDistFolder:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What is in a folder, by name; nothing where there is none. Links are listed, not followed."""
+    """Return the contents of a folder by name; none if it does not exist. Links are listed but not followed."""
     return sorted(folder.iterdir()) if _is_folder(folder) else []
 
 
@@ -180,7 +185,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _refuse_special(path: Path) -> None:
-    """Stop at whatever is no plain file in a plain folder: a link may lead anywhere, a pipe never ends."""
+    """Refuse everything except a regular file in a real folder: a link may lead anywhere, and a pipe never ends."""
     try:
         mode = path.lstat().st_mode
     except OSError as error:

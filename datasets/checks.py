@@ -1,4 +1,4 @@
-"""Whether a dataset is what it says: its records fit its models and clusters, and each is there once."""
+"""Checks a dataset: its records must fit its models and clusters, and each trial must occur once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Checker:
         self._seen: set[tuple[str, int]] = set()
 
     def problems(self, record: Record) -> list[Problem]:
-        """What is wrong with a record; nothing if it is as it should be."""
+        """Return the mistakes of a record; none if it is correct."""
         place = (record.study, "trials", record.trial)
         return [Problem(what=what, rule=rule, path=place) for what, rule in self._findings(record)]
 

@@ -28,14 +28,14 @@ SHIPPED = Path(__file__).parent / "records"
 
 
 class Dataset:
-    """A dataset that is only read."""
+    """A dataset, for reading only."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.kind: Kind = _kind(self.path)
 
     def records(self, report: Report) -> Iterator[Record]:
-        """The records; what holds none goes to `report`."""
+        """Yield the records; mistakes go to `report`."""
         match self.kind:
             case "store":
                 return RecordStore(self.path).records(report=report)
@@ -49,13 +49,16 @@ class Dataset:
                 return import_records(self.path, report=report)
 
     def to_frame(self, *, report: Report | None = None) -> pd.DataFrame:
-        """The records as a pandas table (`frame.to_frame`); without `report`, the first unreadable record is raised."""
+        """Return the records as a pandas table (`frame.to_frame`).
+
+        Without `report`, the first unreadable record is raised.
+        """
         from autosync.datasets.frame import to_frame
 
         return to_frame(self.records(report or _raise))
 
     def specs(self) -> list[Spec]:
-        """The models and clusters that come with the records; a file of records has none."""
+        """Return the models and clusters that come with the records; none for a file of records."""
         match self.kind:
             case "store":
                 return list(RecordStore(self.path).specs())
@@ -87,7 +90,7 @@ def _kind(path: Path) -> Kind:
 
 
 def _study_specs(folder: Path) -> Iterator[Spec]:
-    """What a study is about; studies that were written before records named their specs need none."""
+    """Yield the specs of a study. Old studies, whose records name no specs, may have none."""
     if (folder / MODEL_FILE).is_file():
         yield model_spec(load_model(str(folder / MODEL_FILE)))
     if (folder / CLUSTER_FILE).is_file():

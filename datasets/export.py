@@ -1,4 +1,4 @@
-"""Records into files that other tools open, and back: Parquet, CSV and JSON lines, by the ending of their names."""
+"""Writes records into files for other tools, and reads them back: Parquet, CSV and JSON lines, by the file's ending."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Report = Callable[[Problem], None]
 def export(
     records: Iterable[Record], path: Path | str, file_format: FileFormat | None = None, *, force: bool = False
 ) -> int:
-    """Write records to a file, as a whole or not at all; how many there were.
+    """Write records to a file, completely or not at all; return the number of records.
 
-    The format is that of the file's name where none is given. A file is replaced with `force` only.
+    Without `file_format` the file's name decides. An existing file is replaced only with `force`.
     """
     write = WRITERS[format_of(path, file_format)]
     num_records = 0
@@ -35,16 +35,16 @@ def export(
 
 
 def import_records(path: Path | str, *, report: Report | None = None) -> Iterator[Record]:
-    """The records of a file that `export` wrote.
+    """Yield the records of a file that `export` wrote.
 
-    What cannot be understood goes to `report`; without it the first is a DocumentError. Either has file and line; in
-    Parquet the number is that of the row.
+    Records that cannot be read go to `report`; without it the first raises a DocumentError. Both name the file and the
+    line; in Parquet the line is the number of the row.
     """
     return READERS[format_of(path)](Path(path), rejecting(report))
 
 
 def rejecting(report: Report | None) -> Callable[[DocumentError], None]:
-    """What to do with an error: its problems are reported; without a report it is raised."""
+    """Return the function that handles an error: it reports the problems or, without `report`, raises the error."""
 
     def reject(error: DocumentError) -> None:
         if report is None:
@@ -56,7 +56,7 @@ def rejecting(report: Report | None) -> Callable[[DocumentError], None]:
 
 
 def format_of(path: Path | str, file_format: FileFormat | None = None) -> FileFormat:
-    """The format that is asked for, else that of the file's name. The two must not contradict each other."""
+    """Return the given format, else that of the file's name. Raise if the two contradict each other."""
     if file_format is not None and file_format not in FORMATS:
         raise UnknownNameError("format", file_format, FORMATS)
     ending = next((known for known in FORMATS if Path(path).suffix.lower() == f".{known}"), None)

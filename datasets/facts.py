@@ -1,4 +1,4 @@
-"""What records hold beside what was measured: what a plan comes to, and which specs they are about."""
+"""The parts of a record besides the outcome: the facts of a plan, and the specs of model and cluster."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SpecKind = Literal["model", "cluster"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A model spec or a cluster spec as a store has it: the fields of its file, and their hash.
+    """A model spec or a cluster spec in a store: the fields of its file, and their hash.
 
-    The fingerprint is of what plans depend on alone, so specs that differ in their times have one in common.
+    The fingerprint covers only what plans depend on, so specs that differ in their times have the same fingerprint.
     """
 
     kind: SpecKind
@@ -39,7 +39,7 @@ class Spec:
 
 
 def model_spec(model: ModelSpec) -> Spec:
-    """A model as a store has it."""
+    """Return a model as a store keeps it."""
     fields = dump_model(model)
     return Spec(
         kind="model",
@@ -51,7 +51,7 @@ def model_spec(model: ModelSpec) -> Spec:
 
 
 def cluster_spec(cluster: ClusterSpec) -> Spec:
-    """A cluster as a store has it."""
+    """Return a cluster as a store keeps it."""
     fields = dump_cluster(cluster)
     return Spec(
         kind="cluster",
@@ -63,7 +63,7 @@ def cluster_spec(cluster: ClusterSpec) -> Spec:
 
 
 def plan_facts(plan: Plan, cluster: ClusterSpec) -> PlanFacts:
-    """What a plan comes to in a step on average."""
+    """Return the facts of a plan: its size, and its cost in an average step."""
     transfers = [operation for operation in plan.operations if isinstance(operation, Transfer)]
     traffic = amortised_traffic(plan, cluster)
     return PlanFacts(
@@ -90,7 +90,7 @@ def _num_sends(transfers: Iterable[Transfer]) -> float:
 
 
 def _wire_seconds(traffic: Traffic, cluster: ClusterSpec) -> float:
-    """How long the busiest interface or uplink needs for what passes it."""
+    """Return how long the busiest interface or uplink needs for its bytes."""
     rates = [
         *(node.bandwidth_out for node in cluster.nodes),
         *(node.bandwidth_in for node in cluster.nodes),
@@ -102,11 +102,11 @@ def _wire_seconds(traffic: Traffic, cluster: ClusterSpec) -> float:
 
 
 def model_of_spec(spec: Spec, *, file: str = "") -> ModelSpec:
-    """The model that a spec's fields hold."""
+    """Return the model in a spec's fields."""
     document = Document(file=file, value=dict(spec.fields), lines={})
     return documents.parse(document, kind=MODEL_KIND, version=MODEL_VERSION, into=ModelSpec)
 
 
 def cluster_of_spec(spec: Spec, *, file: str = "") -> ClusterSpec:
-    """The cluster that a spec's fields hold."""
+    """Return the cluster in a spec's fields."""
     return parse_cluster(Document(file=file, value=dict(spec.fields), lines={}))

@@ -1,4 +1,4 @@
-"""Files and folders that are written as a whole, and names that a folder may have."""
+"""Files and folders that are written completely or not at all, and safe names of folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAME = 100
 
 @contextmanager
 def replacing(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """A file to write to that takes its name when all is written; one that is there is replaced with `force` only."""
+    """Open a file that gets its name when everything is written. An existing file is replaced only with `force`."""
     refuse_overwrite(path, force=force)
     with jsonio.replacing(path) as file:
         yield file
@@ -30,7 +30,10 @@ def replacing(path: Path, *, force: bool) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill that takes its name when all is in it; one that is there already is never replaced."""
+    """Yield a new folder that gets its name when the block ends without an error.
+
+    It never replaces an existing folder.
+    """
     refuse_folder(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".autosync-{secrets.token_hex(8)}"
@@ -41,13 +44,16 @@ def new_folder(target: Path) -> Iterator[Path]:
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) and str(error.filename or temporary).startswith(str(temporary)):
-            # The user knows the folder by the name that it was to have.
+            # The user only knows the final name of the folder.
             raise OSError(error.errno, error.strerror, str(target)) from error
         raise
 
 
 def folder_name(name: str) -> str:
-    """A name as a folder may have it anywhere: without slashes or a dot ahead, not long; another for another name."""
+    """Return a name as a safe folder name: without slashes or a leading dot, and short.
+
+    Different names stay different.
+    """
     safe = quote(name, safe="@+,= ")
     if safe.startswith("."):
         safe = f"%2E{safe[1:]}"
@@ -55,7 +61,7 @@ def folder_name(name: str) -> str:
 
 
 def refuse_overwrite(path: Path, *, force: bool) -> None:
-    """Stop where a folder is in the way, or a file that may not be replaced; or where no file can be made."""
+    """Raise if the path is a folder, a file that may not be replaced, or in a place where no file can be made."""
     if path.is_dir():
         raise InputError(f"{path} is a folder", rule="the output is a file")
     if path.is_file() and not force:
@@ -65,16 +71,16 @@ def refuse_overwrite(path: Path, *, force: bool) -> None:
 
 
 def refuse_folder(path: Path) -> None:
-    """Stop where there is something already, or where no folder can be made."""
+    """Raise if the path exists, or if no folder can be made there."""
     if path.exists() or path.is_symlink():
         raise InputError(f"{path} exists", rule="a folder is never replaced", hint="name another one")
     check_writable(path)
 
 
 def check_writable(path: Path) -> None:
-    """Stop where a file or folder of this name could not be made: before the work whose result it is to hold.
+    """Raise if no file or folder can be made at this path. Call this before the work whose result it will hold.
 
-    What would be made in the nearest folder that is there is tried, and leaves nothing behind.
+    The check makes a temporary file in the nearest existing folder, and leaves nothing behind.
     """
     folder = path.resolve().parent
     while not folder.exists() and folder != folder.parent:

@@ -1,7 +1,7 @@
-"""The formats that records have in files: Parquet, CSV and JSON lines, written and read back without loss.
+"""The file formats of records: Parquet, CSV and JSON lines, written and read back without loss.
 
-Parquet and CSV have a row a record and the columns of `table`. JSON lines hold each record as it is. Every record comes
-with its checksum: what a disk, a spreadsheet that rounds or a broken line made of it is refused and not believed.
+Parquet and CSV have one row for each record, with the columns of `table`. JSON lines hold each record as it is. Each
+record has a checksum, so a record that a disk, a spreadsheet or a broken line has changed is refused.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 _ROWS_PER_GROUP = 1000
 
 _FORMULA = re.compile("'*[=+\\-@\t\r\n]")
-"""What a spreadsheet would run: in a cell it stands behind one quotation mark more, which reading takes away."""
+"""Text that a spreadsheet would run as a formula. Such a cell gets one more leading quotation mark, which the reader
+removes."""
 
 
 def write_jsonl(records: Iterable[Record], file: BinaryIO) -> None:
-    """Write a record a line."""
+    """Write one record on each line."""
     file.writelines(one_line(signed(record)).encode() + b"\n" for record in records)
 
 
 def read_jsonl(path: Path, reject: Reject) -> Iterator[Record]:
-    """The records of a file of JSON lines."""
+    """Yield the records of a file of JSON lines."""
     limit = MistakeLimit(path, reject)
     with open_input(path) as file:
         for number, line in enumerate(_bounded_lines(file, path), start=1):
@@ -62,7 +63,7 @@ def read_jsonl(path: Path, reject: Reject) -> Iterator[Record]:
 
 
 def _bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The lines of a file; one that is too long ends the reading, and so do too many that are empty."""
+    """Yield the lines of a file; raise at a line that is too long, and at too many empty lines."""
     number = 0
     try:
         for line in lines_of(file):
@@ -73,7 +74,7 @@ def _bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def write_csv(records: Iterable[Record], file: BinaryIO) -> None:
-    """Write a header and a row a record."""
+    """Write a header and one row for each record."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     try:
         writer = csv.writer(text)
@@ -82,17 +83,17 @@ def write_csv(records: Iterable[Record], file: BinaryIO) -> None:
             row = row_of(record)
             writer.writerow(_cell(row[name], kind) for name, kind in COLUMNS.items())
     finally:
-        # The file is not ours to close.
+        # The caller closes the file.
         text.detach()
 
 
 def read_csv(path: Path, reject: Reject) -> Iterator[Record]:
-    """The records of a CSV file, its columns in any order; what comes behind broken quotes cannot be read.
+    """Yield the records of a CSV file, with columns in any order. The part after a broken quote cannot be read.
 
-    A file without the columns of records is refused: there can be none in it.
+    A file without the necessary columns is refused, because it cannot hold records.
     """
     limit = MistakeLimit(path, reject)
-    # Spreadsheets put a mark before UTF-8 text.
+    # Spreadsheets put a byte order mark before UTF-8 text.
     with io.TextIOWrapper(open_input(path), encoding="utf-8-sig", newline="") as file, _wide_cells():
         rows = _csv_rows(file, path)
         line, header = next(rows, (1, []))
@@ -115,7 +116,7 @@ def _until_broken(rows: Iterator[tuple[int, list[str]]], limit: MistakeLimit) ->
 
 
 def _check_columns(names: Sequence[str], path: Path, line: int) -> None:
-    """Refuse a table that can hold no records."""
+    """Refuse a table whose columns cannot hold records."""
     if not names:
         raise _unreadable("the file is empty", "the first line names the columns", path, line)
     if len(set(names)) != len(names):
@@ -142,7 +143,7 @@ def _csv_record(header: list[str], cells: list[str], path: Path, line: int) -> R
 
 
 def _csv_rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, each with the line that it begins in."""
+    """Yield the rows that are not empty, each with the number of its first line."""
     lines = _RowLines(file)
     reader = csv.reader(lines, strict=True)
     line = 1
@@ -157,7 +158,7 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 class _RowLines:
-    """The lines of a text, of which those of one row are bounded together: a cell in quotes may have many."""
+    """The lines of a text. It limits the length of all lines of a row together, because a quoted cell may have many."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -166,7 +167,7 @@ class _RowLines:
         self._length, self._num_values = 0, 0
 
     def end_row(self, *, is_empty: bool) -> None:
-        """The next line belongs to the next row."""
+        """Begin a new row with the next line."""
         self._length, self._num_values = 0, 0
         self._num_empty += is_empty
         if self._num_empty > MAX_EMPTY_LINES:
@@ -191,7 +192,7 @@ class _RowLines:
 
 @contextmanager
 def _wide_cells() -> Iterator[None]:
-    """A strategy may be longer than the longest cell that Python's reader takes unless told otherwise."""
+    """Allow long cells: a strategy may be longer than the default limit of Python's reader."""
     limit = csv.field_size_limit(MAX_LINE_BYTES)
     try:
         yield
@@ -209,7 +210,7 @@ def _cell(value: Any, kind: ColumnKind) -> str:
 
 
 def _value(cell: str, name: str, path: Path, line: int) -> Any:
-    """What stands in a cell; a number is written as in JSON."""
+    """Return the value of a cell; numbers are written as in JSON."""
     if cell == "":
         return None
     if COLUMNS.get(name, "text") == "text":
@@ -227,7 +228,7 @@ def _parsed_json(text: str, name: str, path: Path, line: int) -> Any:
 
 
 def write_parquet(records: Iterable[Record], file: BinaryIO) -> None:
-    """Write a table with a row a record. Times have all their bits; pages have checksums."""
+    """Write a table with one row for each record. Times keep all their bits; pages have checksums."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -253,7 +254,7 @@ def _arrow(value: Any, kind: ColumnKind) -> Any:
 
 
 def read_parquet(path: Path, reject: Reject) -> Iterator[Record]:
-    """The records of a Parquet file, by the numbers of their rows; what is behind a broken page is lost."""
+    """Yield the records of a Parquet file. Rows after a broken page are lost."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -286,7 +287,7 @@ def _parsed(row: Mapping[str, Any], path: Path, line: int) -> dict[str, Any]:
 
 
 def one_line(value: Any) -> str:
-    """One line of JSON with the fields in their order: what is read first stands first."""
+    """Return one line of JSON that keeps the order of the fields, so that a reader sees the important ones first."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 

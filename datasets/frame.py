@@ -1,4 +1,4 @@
-"""Records as a pandas table: one row a record, in the columns that exported files have."""
+"""Records as a pandas table: one row for each record, in the columns that exported files have."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OF_FILES = ("schema", "checksum")
 
 
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """The records as a table.
+    """Return the records as a table.
 
-    The columns are those of docs/records.md without `schema` and `checksum`, which only files need. `started` is a
-    time in UTC, `strategy` and `environment` are dictionaries, and a missing value is pandas' own.
+    The columns are those of docs/records.md without `schema` and `checksum`, which only files need. `started` is a time
+    in UTC, `strategy` and `environment` are dictionaries, and missing values are those of pandas.
     """
     frame = pd.DataFrame([row_of_fields(record_to_plain(record)) for record in records], columns=list(COLUMNS))
     types = {name: _TYPES[kind] for name, kind in COLUMNS.items() if kind in _TYPES}

@@ -1,8 +1,8 @@
-"""A study's journal, read through Optuna: its trials, and the lines where their records stand.
+"""Reads a study's journal through Optuna: its trials, and the lines of their records.
 
-Optuna replays the operations of a journal; what a trial is after them is for it to say. The lines it gets come from
-here rather than from its own file backend, which would take a line that is cut off for none at all and could not say
-where another one is broken. Importing this module imports Optuna.
+Optuna replays the operations of a journal and decides the state of each trial. It reads the lines through this module
+rather than its own file backend, which would ignore a line that is cut off and could not say which line is broken.
+Importing this module imports Optuna.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from autosync.errors import DocumentError, InputError, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalTrial:
-    """A trial as Optuna has it. `record` is what is in the attribute of that name, None where there is nothing.
+    """A trial as Optuna has it. `record` is the value of its record attribute; None if it has none.
 
-    `line` is where a journal has it, 0 elsewhere.
+    `line` is the record's line in a journal, and 0 for other storages.
     """
 
     study: str
@@ -41,14 +41,14 @@ class JournalTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """What a journal held when it was read. `torn_line` is the line that it broke off in, 0 where it did not."""
+    """The contents of a journal when it was read. `torn_line` is the number of a last line that is cut off, else 0."""
 
     trials: tuple[JournalTrial, ...]
     torn_line: int
 
 
 def read_journal(path: Path, *, study: str | None = None) -> Journal:
-    """All trials of all studies in a journal, or of one, as of now. Nothing is written, no lock is taken."""
+    """Return the current trials of all studies in a journal, or of one study. This writes nothing and takes no lock."""
     backend = _ReadOnlyBackend(path)
     try:
         with naming_file(path):
@@ -65,7 +65,7 @@ def read_journal(path: Path, *, study: str | None = None) -> Journal:
 
 
 def read_shared(url: str, name: str) -> Journal:
-    """All trials of a study in a database, as of now. Nothing is made there."""
+    """Return the current trials of a study in a database. This writes nothing there."""
     storage = open_storage(url, is_new_allowed=False)
     try:
         known = _known(name, storage, without_password(url))
@@ -82,7 +82,7 @@ def _known(study: str, storage: BaseStorage, place: str) -> str:
 
 
 def _trial(study: str, trial: FrozenTrial, line: int) -> JournalTrial:
-    # Optuna takes a trial's attributes as they stand in the line.
+    # Optuna does not check the attributes of a trial.
     told: Any = trial.user_attrs
     attributes = told if isinstance(told, dict) else {}
     return JournalTrial(
@@ -95,7 +95,7 @@ def _trial(study: str, trial: FrozenTrial, line: int) -> JournalTrial:
 
 
 class _ReadOnlyBackend(BaseJournalBackend):
-    """A journal file to read from, once: Optuna asks again at every call, and sees the study at one moment."""
+    """A journal file, for reading once. Optuna asks again at every call but only sees the first reading."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -106,7 +106,7 @@ class _ReadOnlyBackend(BaseJournalBackend):
         self._last_lines: dict[int, int] = {}
 
     def line_of(self, trial_id: int) -> int:
-        """Where the record of a trial stands; if it has none, where the trial was last spoken of."""
+        """Return the line of a trial's record; without a record, the last line about the trial."""
         return self._record_lines.get(trial_id) or self._last_lines.get(trial_id, 1)
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What is left out of a dataset because it holds no record is kept beside it, with the reason: nothing is dropped."""
+"""Keeps the unreadable entries of a dataset in a file beside it, with the reasons, so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEFT_OUT_FILE = "left_out.jsonl"
 
 
 def write_left_out(problems: Iterable[Problem], folder: Path) -> int:
-    """Write what could not be read to `left_out.jsonl` in a folder, anew; how many lines or rows that were."""
+    """Write the unreadable entries to a new `left_out.jsonl` in a folder; return the number of lines or rows."""
     entries = list(_entries(problems))
     (folder / LEFT_OUT_FILE).unlink(missing_ok=True)
     if entries:
@@ -23,14 +23,14 @@ def write_left_out(problems: Iterable[Problem], folder: Path) -> int:
 
 
 def _entries(problems: Iterable[Problem]) -> Iterator[dict[str, Any]]:
-    """One for each place: file, line, its text where the file is one of lines, and all that is wrong there."""
+    """Yield an entry for each place: file, line, the text of the line in a text file, and all its problems."""
     by_file: dict[str, dict[int, list[str]]] = {}
     for problem in problems:
         by_file.setdefault(problem.file, {}).setdefault(problem.line, []).append(str(problem))
     for file, by_line in by_file.items():
         texts = _lines(Path(file), set(by_line))
         for line, told in by_line.items():
-            # A file's name may be of bytes that are no text.
+            # A file's name may have bytes that are not text.
             name = file.encode(errors="backslashreplace").decode()
             yield {"file": name, "line": line, "problems": told, "text": texts.get(line)}
 

@@ -1,11 +1,11 @@
-"""Drift of the machine, seen by a strategy that is measured again and again.
+"""Drift of the machine, detected by a strategy that is measured repeatedly.
 
-A campaign repeats one strategy of each combination of model and cluster, its reference, before and after a stretch of
-trials. Whatever stands between two references of which one took another time than usual may be off by as much.
+A campaign measures one strategy of each combination of model and cluster, its reference, before and after each stretch
+of trials. If a reference took an unusual time, the trials next to it may be wrong by as much.
 
-Some strategies have more than one usual time: what transfers leave over for the next step makes some steps long and
-others short, now in this order and now in that. Such times take turns, as those of a machine that drifts do not: of two
-references that follow one another the faster one is at the lower of them as a rule, and the slower one at the upper.
+Some strategies have more than one usual time: transfers that continue into the next step make some steps long and
+others short, in an order that varies. These times alternate, while those of a drifting machine do not. So of two
+consecutive references, the faster is usually at the lower time and the slower at the upper.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from autosync.datasets.schema import Flag, Record
 
 REFERENCE_ORIGIN = "reference"
 AGAIN_ORIGIN = "again"
-"""Of trials of strategies that were tried before, for a better figure of them."""
+"""The origin of repeated trials of earlier strategies, for a better figure."""
 
 DRIFT_SHARE = 0.05
-"""How far a reference may be from its usual times, as a share of them."""
+"""The largest distance of a reference from its usual times, as a share of them."""
 
 Combination = tuple[str, str]
 
 
 def combination_of(record: Record) -> Combination:
-    """What was trained where: the specs' hashes, or, in records without them, their fingerprints."""
+    """Return the hashes of a record's model and cluster specs; their fingerprints if the record names no specs."""
     return (record.model_spec or record.model_fingerprint, record.cluster_spec or record.cluster_fingerprint)
 
 
 def is_reference(record: Record) -> bool:
-    """Whether a record is a reference that has a time."""
+    """Return whether a record is a reference that has a time."""
     return record.origin == REFERENCE_ORIGIN and record.measurement is not None
 
 
 def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list[Record]:
-    """The records, in their order, flagged `drifting_machine` where a reference next to them is off.
+    """Return the records in their order, flagged `drifting_machine` if a reference next to them took an unusual time.
 
-    Next to a record of a combination are the last reference of that combination before it and the first after it, in
-    the order of time; usual are the times from the median of the faster of any two that follow one another to the
-    median of the slower. A flag from an earlier look is taken off first.
+    The references next to a record are the last one of its combination before it and the first one after it, in the
+    order of time. To find the usual times, each two consecutive references are compared: usual are the times from the
+    median of the faster ones to the median of the slower ones. Earlier flags of this kind are removed first.
     """
     everything = list(records)
     places: dict[tuple[str, Combination], list[int]] = defaultdict(list)
@@ -58,7 +58,7 @@ def flag_drift(records: Iterable[Record], *, share: float = DRIFT_SHARE) -> list
 
 
 def without_drift(record: Record) -> Record:
-    """A record as it was before anybody looked for drift."""
+    """Return a record without the flag for drift."""
     return _flagged(record, is_drifting=False)
 
 

@@ -1,7 +1,7 @@
-"""What a file holds that is read record by record: how much of it is none.
+"""The limit of mistakes in a file that is read record by record.
 
-A record that was damaged is one mistake among thousands of records. A file that holds something else is given up after
-its first hundred mistakes, however long it is.
+A damaged record is one mistake among thousands of records. A file that holds something else is given up after its first
+hundred mistakes, however long it is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from autosync.errors import DocumentError, Problem, first_problems
 
 Reject = Callable[[DocumentError], None]
-"""What becomes of something that is no record; where it returns, the next one is read."""
+"""Handles an entry that is not a record. If it returns, the next entry is read."""
 
 MAX_MISTAKES = 100
 
 
 class MistakeLimit:
-    """Counts the records and the mistakes of one file or folder, and ends the reading where mistakes prevail."""
+    """Counts the records and mistakes of one file or folder, and ends the reading if most entries are mistakes."""
 
     def __init__(self, path: Path, reject: Reject) -> None:
         self._path = path
@@ -28,11 +28,11 @@ class MistakeLimit:
         self._first: list[Problem] = []
 
     def count_record(self) -> None:
-        """One more record was read."""
+        """Count a record."""
         self._num_records += 1
 
     def reject(self, error: DocumentError) -> None:
-        """Hand on something that is no record; a DocumentError where there were too many."""
+        """Pass on the error of an entry; raise a DocumentError if there were too many."""
         self._reject(error)
         self._num_mistakes += len(error.problems)
         if len(self._first) < MAX_MISTAKES:

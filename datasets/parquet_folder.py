@@ -1,8 +1,8 @@
-"""A dataset in few files: `records.parquet` with a row a record, `disturbed.parquet` with those that are not to be
-trusted, and `specs.parquet` with each model and cluster once.
+"""A dataset in three Parquet files.
 
-This is the form in which records ship: whoever reads `records.parquet` alone has what was measured well. Any tool that
-reads Parquet reads it; records that are alike stand next to one another, which makes the files small.
+`records.parquet` has the reliable records, `disturbed.parquet` the doubtful ones, and `specs.parquet` each model and
+cluster once. Shipped records have this form. A user who reads only `records.parquet` gets the reliable measurements.
+Any tool that reads Parquet can read the files. Similar records are next to each other, which makes the files small.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SPECS_FILE = "specs.parquet"
 
 
 def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *, force: bool = False) -> int:
-    """Write records and the specs that they name; how many records there were. Each record and each spec comes once.
+    """Write records and the specs that they name, each once; return the number of records.
 
-    A record of a model or a cluster that is not among the specs is refused.
+    A record whose model or cluster is not among the specs is refused.
     """
     chosen = sorted(distinct(records), key=_place)
     named = sorted(needed(chosen, specs).values(), key=lambda spec: (spec.kind, spec.name, spec.spec_id))
-    # All or none: a folder with one file of another's would hold two datasets in one.
+    # All files or none: otherwise the folder could mix the files of two datasets.
     for name in (SPECS_FILE, DISTURBED_FILE, RECORDS_FILE):
         refuse_overwrite(Path(folder) / name, force=force)
     with replacing(Path(folder) / SPECS_FILE, force=force) as file:
@@ -50,7 +50,7 @@ def pack(records: Iterable[Record], specs: Iterable[Spec], folder: Path | str, *
 
 
 def needed(records: Iterable[Record], specs: Iterable[Spec]) -> dict[str, Spec]:
-    """The specs that records name, by their hashes; all of them have to be among the given ones."""
+    """Return the specs that records name, by their hashes. Raise if one is missing."""
     known = {spec.spec_id: spec for spec in specs}
     named = {name for record in records for name in (record.model_spec, record.cluster_spec) if name is not None}
     missing = sorted(named - known.keys())
@@ -61,18 +61,18 @@ def needed(records: Iterable[Record], specs: Iterable[Spec]) -> dict[str, Spec]:
 
 
 def read_packed(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
-    """The records of a dataset, disturbed ones last.
+    """Yield the records of a dataset, disturbed ones last.
 
-    What holds none goes to `report`; without it the first such is raised.
+    Unreadable records go to `report`; without it the first one is raised.
     """
     files = [Path(folder) / name for name in (RECORDS_FILE, DISTURBED_FILE)]
-    # A folder that others made may have no second file.
+    # A folder from elsewhere may have no second file.
     found = [file for file in files if file.is_file()] or files[:1]
     return chain.from_iterable(import_records(file, report=report) for file in found)
 
 
 def read_specs(folder: Path | str) -> Iterator[Spec]:
-    """The models and clusters of a dataset."""
+    """Yield the models and clusters of a dataset."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -87,10 +87,10 @@ def read_specs(folder: Path | str) -> Iterator[Spec]:
 
 
 def unpack(folder: Path | str, store: RecordStore) -> int:
-    """Put what a dataset holds and a store has not into the store, in the order of the trials; how many records.
+    """Add the records that a store lacks to the store, in the order of the trials; return their number.
 
-    So a store that is gone begins anew with what was packed of it. What `flag_drift` said is left behind: it is said
-    anew when the store is packed. A trial that both have, each with another outcome, is refused.
+    So a lost store can be restored from its packed dataset. The flags of `flag_drift` are removed, because packing the
+    store sets them again. A trial that both have with different outcomes is refused.
     """
     if not (Path(folder) / RECORDS_FILE).is_file():
         raise InputError(f"{folder} holds no dataset", rule=f"a folder with {RECORDS_FILE} and {SPECS_FILE}")
@@ -108,13 +108,13 @@ def unpack(folder: Path | str, store: RecordStore) -> int:
 
 
 def not_among(records: Iterable[Record], others: Iterable[Record]) -> list[Record]:
-    """The records that are not among the others, whatever either say of drift."""
+    """Return the records that are not among the others. Flags for drift make no difference."""
     known = {_content(without_drift(other)) for other in others}
     return [record for record in records if _content(without_drift(record)) not in known]
 
 
 def distinct(records: Iterable[Record]) -> Iterator[Record]:
-    """Each record once, however often it is there."""
+    """Yield each record once."""
     seen: set[str] = set()
     for record in records:
         content = _content(record)
@@ -124,9 +124,9 @@ def distinct(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def agreeing(records: Iterable[Record]) -> list[Record]:
-    """The records, of which no two say different things of one trial; such a contradiction is refused by name.
+    """Return each trial's record once. Raise, with the names of the trials, if two records of a trial differ.
 
-    Of two that differ in what was said of drift alone, the one that is flagged stays.
+    If two differ only in the flag for drift, the flagged one stays.
     """
     found: dict[tuple[str, int], Record] = {}
     problems: list[Problem] = []
@@ -170,7 +170,7 @@ def _write_specs(specs: Sequence[Spec], file: BinaryIO) -> None:
 
 
 def _spec_of(row: dict[str, Any], file: str, line: int) -> Spec:
-    """The spec of a row, which must be what its other columns say."""
+    """Return the spec of a row. It must match the row's other columns."""
 
     def problem(what: str) -> DocumentError:
         return DocumentError([Problem(what=what, rule="a row holds a model or a cluster", file=file, line=line)])

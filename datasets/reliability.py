@@ -1,4 +1,4 @@
-"""How far a record can be trusted, and which of several trials of a strategy to keep."""
+"""The reliability of records, and the choice among several trials of a strategy."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from autosync.datasets.machine_drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, comb
 from autosync.datasets.schema import Flag, Measurement, Record, seconds_of_steps
 
 NOISE_LIMIT = 0.05
-"""Steps that vary by more than this, as a share of their mean, are noisy."""
+"""If steps vary by more than this share of their mean, they are noisy."""
 
 DISTURBED: frozenset[Flag] = frozenset({"busy_cpu", "busy_machine", "drifting_machine"})
-"""Flags of trials that something other than the strategy and the cluster influenced."""
+"""Flags of trials that were influenced by something besides the strategy and the cluster."""
 
 
 def is_disturbed(record: Record) -> bool:
-    """Whether the flags of a record say that its trial was disturbed."""
+    """Return whether a record's flags say that its trial was disturbed."""
     return record.measurement is not None and not DISTURBED.isdisjoint(record.measurement.flags)
 
 
 def is_worth_repeating(record: Record) -> bool:
-    """Whether another trial of the strategy would probably give a better figure.
+    """Return whether another trial of the strategy would probably give a better figure.
 
-    That is so if the record has a flag or noisy steps. A strategy that keeps the processors busy does so every time,
-    so another trial would not help.
+    This holds if the record has a flag or noisy steps. But a strategy that keeps the processors busy does so every
+    time, so another trial would not help.
     """
     measurement = record.measurement
     if measurement is None or "busy_cpu" in measurement.flags:
@@ -33,7 +33,7 @@ def is_worth_repeating(record: Record) -> bool:
 
 
 def most_reliable(records: Iterable[Record]) -> Record:
-    """The trial with the fewest flags, and among equals the trial with the steadiest steps.
+    """Return the record with the fewest flags and, among equals, with the steadiest steps.
 
     The time itself plays no part, so the choice makes no strategy look faster. Failed trials come last.
     """
@@ -41,7 +41,7 @@ def most_reliable(records: Iterable[Record]) -> Record:
 
 
 def best_of_repeats(records: Iterable[Record]) -> list[Record]:
-    """The most reliable trial of each strategy, and every trial of strategies that are repeated on purpose."""
+    """Return the most reliable trial of each strategy, and every trial of strategies that are repeated on purpose."""
     trials: dict[object, list[Record]] = {}
     for record in records:
         is_repeated = record.origin in (REFERENCE_ORIGIN, AGAIN_ORIGIN)
@@ -58,6 +58,6 @@ def _unreliability(record: Record) -> tuple[bool, int, float]:
 
 
 def variation(measurement: Measurement) -> float:
-    """The standard deviation of a trial's step times, as a share of their mean."""
+    """Return the standard deviation of a trial's step times, as a share of their mean."""
     seconds = seconds_of_steps(measurement.step_seconds)
     return statistics.stdev(seconds) / statistics.fmean(seconds) if len(seconds) > 1 else 0.0

@@ -1,8 +1,8 @@
-"""The record: one trial as data, with all that is needed to learn from it elsewhere.
+"""The record: one trial as data, with everything that is needed to learn from it elsewhere.
 
-A record says what was run (model, cluster, strategy), what came of it (a measurement or a failure, never both and never
-neither) and where (environment; whether compute and network were real). It refers to no file: strategies stand in it
-whole, model and cluster by the fingerprints of their specs, which lie beside the study's journal.
+A record has what was run (model, cluster, strategy), the outcome (either a measurement or a failure) and the
+circumstances (the environment, and whether compute and network were real). It refers to no file: it contains the whole
+strategy, and names model and cluster by the fingerprints of their specs, which lie beside the study's journal.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ SCHEMA_VERSION = 1
 RECORD_ATTRIBUTE = "record"
 """The attribute of an Optuna trial that holds its record."""
 WITHDRAWN_ATTRIBUTE = "withdrawn"
-"""Says why a finished trial has no record: it was interrupted and begun anew, or another tuner had the same."""
+"""The attribute of a finished trial without a record, with the reason: it was interrupted, or another tuner had the
+same."""
 
 FailureKind = Literal["refused", "raised", "timeout", "lost_rank", "launch", "infrastructure"]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 INFRASTRUCTURE_KINDS: frozenset[FailureKind] = frozenset({"launch", "infrastructure"})
-"""Those in which the strategy has no part: nothing counts them against it."""
+"""The kinds of failure that are not the strategy's fault and do not count against it."""
 
 Flag = Literal["busy_cpu", "not_steady", "drift", "noisy", "stopped_early", "busy_machine", "drifting_machine"]
 FLAGS: tuple[Flag, ...] = get_args(Flag)
@@ -40,30 +41,31 @@ _MAX_COUNT = 2**63 - 1
 
 
 def seconds_of_steps(step_seconds: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """How long each step took, by rank and step: as long as its ranks on average.
+    """Return the time of each step, as the mean over its ranks. The argument is by rank and step.
 
-    Where no step ends for all ranks at once, as when communication goes on in the next forward pass, each rank has its
-    long steps at other times. The slowest rank of each step would add up to more time than has passed; means do not.
+    Steps may not end for all ranks at once, for example if communication continues in the next forward pass. Each rank
+    then has its long steps at different times. The slowest ranks of all steps would add up to more time than has
+    passed; means do not.
     """
     return tuple([statistics.fmean(ranks) for ranks in zip(*step_seconds, strict=True)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """How long the steps of a trial took.
+    """The step times of a trial.
 
-    `step_seconds` has a row for each rank and in it a number for each measured step; the warm-up steps before them are
-    not among them. `median_seconds` is the median over the steps of what each took (`seconds_of_steps`), `low_seconds`
-    and `high_seconds` are the ends of its 95 % interval. `peak_memory_bytes` is of each rank.
+    `step_seconds` has a row for each rank with the time of each measured step; warm-up steps are not included.
+    `median_seconds` is the median of `seconds_of_steps`, and `low_seconds` and `high_seconds` are the ends of its 95 %
+    interval. `peak_memory_bytes` has a value for each rank.
 
-    What older records do not have: `cpu_share` is the share of the machine's processor time that was used,
-    `bytes_sent` and `bytes_received` are of each rank in a step on average, `exposed_seconds` is what of the median
-    the model's compute alone does not explain, `other_cpu_share` is the share of processor time that other programs
-    used. `flags` say what makes the figures doubtful: the processors were busy
-    (`busy_cpu`), the steps were `not_steady` after the longest warm-up, they `drift`, the interval is `noisy` (wider
-    than wanted), the trial was `stopped_early` because it was clearly worse than another, other programs had more than
-    a little of the processors (`busy_machine`), or a strategy that is measured again and again took another time than
-    usual around it (`drifting_machine`).
+    Older records lack these: `cpu_share` is the used share of the machine's processor time. `bytes_sent` and
+    `bytes_received` are the mean bytes of a step, for each rank. `exposed_seconds` is the part of the median that the
+    model's compute alone does not explain. `other_cpu_share` is the share of processor time that other programs used.
+
+    `flags` say why the figures are doubtful: the processors were busy (`busy_cpu`), the steps were `not_steady` after
+    the longest warm-up, they `drift`, the interval is `noisy` (wider than wanted), the trial was `stopped_early`
+    because it was clearly worse than another, other programs used too much of the processors (`busy_machine`), or a
+    repeated reference strategy took an unusual time near it (`drifting_machine`).
     """
 
     __pydantic_config__ = STRICT
@@ -129,12 +131,12 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
-    """What a strategy's plan comes to, in a step on average.
+    """The facts of a strategy's plan, for an average step.
 
-    `num_sends` are the messages from one rank to another that its transfers take, of all ranks together, and
-    `num_native_sends` those of them that the backend's own collectives make, if they are as we think; `sent_bytes` is
-    what leaves all nodes. `wire_seconds` is how long the busiest link, of a node or a rack, needs for its share of
-    that; no step can be faster, and other things may make it slower.
+    `num_sends` is the number of sends from one rank to another, over all ranks and transfers. `num_native_sends` is the
+    part of them in the backend's own collectives, under our assumptions about these. `sent_bytes` is the sum of bytes
+    that leave nodes. `wire_seconds` is the time that the busiest link of a node or a rack needs for its bytes; no step
+    can be faster.
     """
 
     __pydantic_config__ = STRICT
@@ -157,12 +159,12 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a trial has no measurement.
+    """The reason why a trial has no measurement.
 
     `refused`: the strategy cannot run on this model, cluster or backend. `raised`: a rank ended with an error.
-    `timeout`: it did not end in the time it had. `lost_rank`: a rank is gone without a word. `launch`: the ranks could
-    not be started. `infrastructure`: the machines failed under it, as by a full disk, or by a rank that was gone once
-    and was not when the strategy was tried again.
+    `timeout`: the trial did not end in time. `lost_rank`: a rank disappeared without a message. `launch`: the ranks
+    could not be started. `infrastructure`: the machines failed during the trial, for example by a full disk, or by a
+    rank that disappeared once but not when the strategy was tried again.
     """
 
     __pydantic_config__ = STRICT
@@ -171,12 +173,12 @@ class Failure:
     message: str
 
     def __post_init__(self) -> None:
-        # The last words of a rank may hold bytes that are no text. They are no reason to lose the trial.
+        # The last message of a rank may hold bytes that are not text. The trial must not be lost for that.
         object.__setattr__(self, "message", self.message.encode("utf-8", "backslashreplace").decode())
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether the strategy has no part in it."""
+        """Whether the failure is not the strategy's fault."""
         return self.kind in INFRASTRUCTURE_KINDS
 
 
@@ -184,12 +186,12 @@ class Failure:
 class Record:
     """One trial of one study.
 
-    `origin` says where the strategy came from: `preset:ddp`, `baseline:torch_ddp`, `sampled`. A stock baseline runs
-    without a strategy of ours: `strategy`, `strategy_id` and `plan_id` are None. `plan_id` is None as well where a
-    strategy was refused before it was lowered. `strategy` holds the fields of a strategy file, `plan` what its plan
-    comes to. `model_spec` and `cluster_spec` are the hashes of the whole specs, times and all, by which stores keep
-    them: a fingerprint is of what plans depend on alone. `compute` is `replayed` where the model spec's times were
-    waited for, `dilation` times as long; `network` is `emulated` on a testbed. `started` is in UTC.
+    `origin` says where the strategy came from, such as `preset:ddp`, `baseline:torch_ddp` or `sampled`. A stock
+    baseline runs without a strategy of ours: `strategy`, `strategy_id` and `plan_id` are None. `plan_id` is also None
+    if a strategy was refused before it was lowered. `strategy` holds the fields of a strategy file, and `plan` the
+    facts of its plan. `model_spec` and `cluster_spec` are the hashes of the whole specs, including times, under which
+    stores keep them; fingerprints cover only what plans depend on. `compute` is `replayed` if ranks slept for the model
+    spec's times, multiplied by `dilation`; `network` is `emulated` on a testbed. `started` is in UTC.
     """
 
     __pydantic_config__ = STRICT
@@ -250,24 +252,24 @@ class Record:
 
 
 def record_to_plain(record: Record) -> dict[str, Any]:
-    """The fields of a record, header first."""
+    """Return the fields of a record, header first."""
     return documents.dump(record, kind=SCHEMA_KIND, version=SCHEMA_VERSION)
 
 
 def record_from_plain(plain: Any, *, file: str = "", line: int = 0) -> Record:
-    """The record that plain values hold, or a DocumentError with every mistake in them, placed in the file."""
+    """Return the record in plain values. Raise a DocumentError with every mistake in them and its place in the file."""
     document = Document(file=file, value=plain, lines={(): line})
     return documents.parse(document, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=Record)
 
 
 def signed(record: Record) -> dict[str, Any]:
-    """The fields of a record with their checksum, as files hold them."""
+    """Return the fields of a record with their checksum, as files hold them."""
     fields = record_to_plain(record)
     return {**fields, "checksum": _checksum(fields)}
 
 
 def record_from_signed(plain: Any, *, file: str = "", line: int = 0) -> Record:
-    """The record of fields as `signed` gives them; without a checksum they are believed as they are."""
+    """Return the record in the fields that `signed` returns. Fields without a checksum are accepted as they are."""
     if not isinstance(plain, dict) or plain.get("checksum") is None:
         return record_from_plain(plain, file=file, line=line)
     fields = dict(plain)
@@ -283,7 +285,7 @@ def record_from_signed(plain: Any, *, file: str = "", line: int = 0) -> Record:
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
-    """The hash of a record's fields, whether whoever made it wrote 2 or 2.0 seconds: a file gives back the latter."""
+    """Return the hash of a record's fields. 2 and 2.0 seconds have the same hash, because files return the latter."""
     parts = {name: _with_floats(fields[name], kind) for name, kind in _PARTS.items() if name in fields}
     return jsonio.content_hash({**_with_floats(fields, Record), **parts})
 
@@ -305,7 +307,7 @@ def _is_count(number: int) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value comes back from JSON as it was."""
+    """Return whether a value survives JSON unchanged."""
     try:
         text = jsonio.canonical_json(value)
         return bool(_is_unicode([text]) and json.loads(text) == value)

@@ -1,4 +1,4 @@
-"""A dataset in parts: by model, by cluster, or a share by lot, to learn from one part and test on another."""
+"""Splits a dataset by model, by cluster, or at random, to learn from one part and test on another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAIN, TEST = "train", "test"
 
 
 def split_by(records: Iterable[Record], by: By) -> Mapping[str, list[Record]]:
-    """The records of each model, or of each cluster, by its name."""
+    """Return the records of each model, or of each cluster, by its name."""
     parts: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         parts[record.model_name if by == "model" else record.cluster_name].append(record)
@@ -26,10 +26,10 @@ def split_by(records: Iterable[Record], by: By) -> Mapping[str, list[Record]]:
 
 
 def split_by_share(records: Iterable[Record], share: float, seed: int) -> Mapping[str, list[Record]]:
-    """A share of the strategies of each model on each cluster to learn from, and the others to test on.
+    """Return a share of the strategies of each model on each cluster to learn from, and the others to test on.
 
-    All records of one strategy on one combination are in the same part, or the test would know its answer. What is in
-    which part depends on the seed and on the strategies that are there, not on the order of the records.
+    All records of one strategy on one combination are in the same part; otherwise the training part would reveal the
+    test's answers. The split depends on the seed and the set of strategies, not on the order of the records.
     """
     if not (math.isfinite(share) and 0 < share < 1):
         raise InputError(f"a share of {share:g} cannot be", rule="above 0 and below 1")

@@ -1,4 +1,4 @@
-"""What a dataset holds, in numbers: how many records of which kind, how noisy, and what the best strategies gain."""
+"""The numbers of a dataset: the records of each kind, their noise, and the gains of the best strategies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOCK_ORIGIN = "baseline:torch_ddp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinationStats:
-    """One model on one cluster. Seconds are of measured records without flags, None if there are none.
+    """The numbers of one model on one cluster. Seconds are of measured records without flags, None if there are none.
 
     `speedup` is stock DDP's time over the fastest time, None if either is missing.
     """
@@ -36,9 +36,10 @@ class CombinationStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """A dataset. The noise figures are of `variation`: the median and the 95th percentile over measured records.
+    """The numbers of a dataset.
 
-    `quiet_share` is the share of measured records whose variation is below `NOISE_LIMIT`.
+    The noise figures are the median and the 95th percentile of `variation` over measured records. `quiet_share` is the
+    share of measured records whose variation is below `NOISE_LIMIT`.
     """
 
     num_records: int
@@ -72,7 +73,7 @@ class StepTimes:
 
 
 def dataset_stats(records: Iterable[Record]) -> Stats:
-    """The numbers of a dataset."""
+    """Return the numbers of a dataset."""
     frame = _frame(records)
     noise = frame["noise"].dropna()
     is_known = len(noise) > 0
@@ -96,7 +97,7 @@ def dataset_stats(records: Iterable[Record]) -> Stats:
 
 
 def step_times(records: Iterable[Record]) -> tuple[StepTimes, ...]:
-    """The step times of each combination, by the names of models and clusters."""
+    """Return the step times of each combination, by the names of models and clusters."""
     return tuple(
         StepTimes(
             model=model,
@@ -109,7 +110,7 @@ def step_times(records: Iterable[Record]) -> tuple[StepTimes, ...]:
 
 
 def synchronisers(record: Record) -> set[str]:
-    """The kinds of synchroniser in a record's strategy."""
+    """Return the kinds of synchroniser in a record's strategy."""
     messages = (record.strategy or {}).get("messages", ())
     if not isinstance(messages, Sequence):
         return set()
@@ -119,14 +120,14 @@ def synchronisers(record: Record) -> set[str]:
 
 
 def _frame(records: Iterable[Record]) -> pd.DataFrame:
-    """The table of the records, with the columns that are counted here."""
+    """Return the table of the records, with the additional columns that are counted here."""
     everything = list(records)
     frame = to_frame(everything)
     frame["is_flagged"] = [record.measurement is not None and bool(record.measurement.flags) for record in everything]
     frame["noise"] = [None if one.measurement is None else variation(one.measurement) for one in everything]
     frame["synchronisers"] = [sorted(synchronisers(record)) for record in everything]
     for kind in ("model", "cluster"):
-        # The step times of two models of one name are not compared: their hashes are added to the name.
+        # Two models may share a name. Their hashes are added to it, because their step times must not be compared.
         name, spec_id = frame[f"{kind}_name"], frame[f"{kind}_spec"].fillna(frame[f"{kind}_fingerprint"])
         is_shared = spec_id.groupby(name).transform("nunique") > 1
         frame[kind] = name.where(~is_shared, name + " (" + spec_id.str[:8] + ")")
@@ -134,7 +135,7 @@ def _frame(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def _by_names(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
-    """The rows of each combination, by the names of its model and cluster."""
+    """Yield the rows of each combination, by the names of its model and cluster."""
     for (model, cluster), rows in frame.groupby(["model", "cluster"]):
         yield (str(model), str(cluster)), rows
 
@@ -168,5 +169,5 @@ def _stock_seconds(rows: pd.DataFrame) -> float | None:
 
 
 def _counted(values: pd.Series[str]) -> Mapping[str, int]:
-    """How often each value is there, the most frequent first."""
+    """Return how often each value occurs, the most frequent first."""
     return {str(value): int(count) for value, count in values.value_counts().items()}

@@ -1,7 +1,7 @@
-"""Where the trials of studies live: any storage of Optuna's. Each study has a journal of its own unless told otherwise.
+"""The storages of trials: any storage of Optuna. By default each study has its own journal.
 
-A storage that several machines reach lets them tune together; `sqlite:///FILE`, `postgresql://…` and what else
-SQLAlchemy knows, or `journal:FILE` for a journal on a file system that they share.
+Several machines can tune together in a storage that all of them reach: `sqlite:///FILE`, `postgresql://…` and other
+URLs of SQLAlchemy, or `journal:FILE` for a journal on a shared file system.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ REPLAY_ERRORS = (
     TypeError,
     ValueError,
 )
-"""Whatever Optuna's replay stumbles over: it has no error of its own for a line that is none of its own."""
+"""All errors of Optuna's replay: Optuna has no error of its own for a line that is not one of its operations."""
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""How a file is opened to be locked: a pipe of that name is not waited for, a link is not followed."""
+"""The flags for opening a file to lock it: they do not wait for a pipe and do not follow a link."""
 LOCK_MODE = 0o660
-"""Others than the owner and the group may not open it: whoever can read a file can lock it, for as long as it likes."""
+"""Only the owner and the group may open the file, because any process that can read it could keep it locked."""
 NUM_ATTEMPTS = 3
 RETRY_SECONDS = 0.3
 SQLITE_PATIENCE_SECONDS = 60
 
 
 def lock_of(journal: Path) -> Path:
-    """The file that is locked while a journal is written to; it stays behind, empty."""
+    """Return the file that is locked while a journal is written. It remains, empty."""
     return journal.with_name(f"{journal.name}.flock")
 
 
 class _KernelLock(JournalFileOpenLock):
-    """A lock that the kernel gives back when its holder dies, however it dies: nobody has to wait for the dead."""
+    """A lock that the kernel releases when its holder dies, so that other processes never wait for a dead one."""
 
     def __init__(self, journal: Path) -> None:
         super().__init__(str(journal))
@@ -72,7 +72,7 @@ class _KernelLock(JournalFileOpenLock):
 
 
 class _LockedBackend(JournalFileBackend):
-    """A journal whose errors name it; what could be written only in part is taken away again."""
+    """A journal whose errors name its file. An operation that could be written only in part is removed again."""
 
     def __init__(self, path: Path, lock: _KernelLock) -> None:
         super().__init__(str(path), lock_obj=lock)
@@ -81,7 +81,7 @@ class _LockedBackend(JournalFileBackend):
         self.num_lines = 0
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
-        """What Optuna reads, counted: where its replay stumbles that is the line."""
+        """Read the operations and count them, so that an error of Optuna's replay can name its line."""
         self.num_lines = log_number_from
         for operation in super().read_logs(log_number_from):
             self.num_lines += 1
@@ -101,9 +101,9 @@ class _LockedBackend(JournalFileBackend):
 
 
 def open_journal(path: Path) -> BaseStorage:
-    """A journal file, or a new one. A last line that breaks off is taken away: its writer was killed before it counted.
+    """Open a journal file, or a new one. Remove a last line that is cut off: its writer was killed before it counted.
 
-    What is no journal is refused as it is.
+    A file that is not a journal is refused and stays unchanged.
     """
     check_journal(path)
     lock = _KernelLock(path)
@@ -120,13 +120,13 @@ def open_journal(path: Path) -> BaseStorage:
 
 
 def not_understood(path: Path, line: int) -> DocumentError:
-    """What is said of a journal whose lines are operations of Optuna's, but none that could follow one another."""
+    """Return the error for a journal whose lines are operations of Optuna but cannot follow one another."""
     what, rule = "the line cannot be understood", "a journal holds one operation of Optuna a line"
     return DocumentError([Problem(what=what, rule=rule, file=str(path), line=line)])
 
 
 def _mend(path: Path) -> None:
-    """Appending to a torn line would make one of two that nobody could read."""
+    """Remove a last line that is cut off. Appending to it would make the next line unreadable as well."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -137,7 +137,7 @@ def _mend(path: Path) -> None:
 
 
 def check_storage(url: str, *, is_new_allowed: bool = True) -> None:
-    """Refuse a storage in a file that is none or could not be written to. Nothing is made, nothing is written."""
+    """Refuse a file that is not a storage or could not be written to. This writes nothing."""
     journal = journal_of(url)
     if journal is not None:
         check_journal(journal, is_new_allowed=is_new_allowed)
@@ -145,7 +145,7 @@ def check_storage(url: str, *, is_new_allowed: bool = True) -> None:
     if "://" not in url:
         rule = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
         raise InputError(f"{url!r} is no storage", rule=rule)
-    # Options of the driver behind a `?` change nothing about where the file is.
+    # Options of the driver after a `?` do not change which file it is.
     file = _database_file(url.partition("?")[0])
     if file is None:
         return
@@ -155,7 +155,7 @@ def check_storage(url: str, *, is_new_allowed: bool = True) -> None:
 
 
 def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
-    """The storage that a URL names; it is made if it is not there, unless that is not allowed."""
+    """Return the storage of a URL. It is created if it does not exist and this is allowed."""
     journal = journal_of(url)
     if journal is not None:
         return open_journal(journal)
@@ -168,7 +168,7 @@ def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
             rule = "a database needs its driver installed"
             raise InputError(f"{without_password(url)}: {error}", rule=rule, hint="pip install DRIVER") from error
         except Exception as error:
-            # Two tuners that begin at once both make the tables; who was late finds them made.
+            # Two tuners that begin at once both create the tables; the second one gets an error and tries again.
             if attempt == NUM_ATTEMPTS - 1:
                 reason = str(error).replace(url, without_password(url)).partition("\n")[0]
                 raise OperationError(f"the storage {without_password(url)} cannot be opened: {reason}") from error
@@ -181,7 +181,7 @@ def _database(url: str, *, is_new_allowed: bool) -> RDBStorage:
         return RDBStorage(url, skip_table_creation=not is_new_allowed)
     waits = {"connect_args": {"timeout": SQLITE_PATIENCE_SECONDS}}
     storage = RDBStorage(url, engine_kwargs=waits, skip_table_creation=not is_new_allowed)
-    # SQLite locks no rows: two tuners would both take the trial that waits, unless whole transactions take turns.
+    # SQLite locks no rows. Two tuners would both take the waiting trial, unless whole transactions take turns.
     sqlalchemy.event.listen(storage.engine, "connect", _without_own_transactions)
     sqlalchemy.event.listen(storage.engine, "begin", _take_turns)
     storage.engine.dispose()
@@ -208,7 +208,7 @@ def _split(url: str) -> SplitResult:
 
 
 def journal_of(url: str) -> Path | None:
-    """The journal that a URL names; None if it names a database."""
+    """Return the journal that a URL names; None if it names a database."""
     if not url.startswith(JOURNAL_SCHEME):
         return None
     path = Path(url.removeprefix(JOURNAL_SCHEME))
@@ -218,14 +218,14 @@ def journal_of(url: str) -> Path | None:
 
 
 def _database_file(url: str) -> Path | None:
-    """The file that a database is; None for one that a server holds, or the memory of this process."""
+    """Return the file of a database; None for a database on a server or in this process's memory."""
     name = url.partition(SQLITE_FILE)[2]
-    # Behind a `?` are options of the driver, and `file:` names are its own language.
+    # Options of the driver follow a `?`, and names with `file:` have their own syntax.
     return Path(name) if _is_sqlite(url) and name and not name.startswith((":", "file:")) and "?" not in name else None
 
 
 def absolute(url: str) -> str:
-    """The same storage by a URL that means it from any folder."""
+    """Return a URL of the same storage that is valid from every folder."""
     journal, file = journal_of(url), _database_file(url)
     if journal is not None:
         return f"{JOURNAL_SCHEME}{journal.absolute()}"
@@ -233,14 +233,17 @@ def absolute(url: str) -> str:
 
 
 def close_storage(storage: BaseStorage) -> None:
-    """Let go of connections; harmless where there are none."""
+    """Close the connections, if there are any."""
     storage.remove_session()
     if isinstance(storage, RDBStorage):
         storage.engine.dispose()
 
 
 def without_password(url: str) -> str:
-    """What may be written down of a storage's URL; the driver finds passwords in its own places (~/.pgpass, say)."""
+    """Return a storage's URL without its password, for files.
+
+    Drivers read passwords from elsewhere (such as ~/.pgpass).
+    """
     parts = _split(url)
     if parts.password is None:
         return url

@@ -1,7 +1,7 @@
-"""Whether a file may be written to as the storage of studies: checked before a byte is written.
+"""Checks whether a file may be written to as the storage of studies, before a byte is written.
 
-A file that is a storage already is gone on with; one that is not there is made. Anything else is somebody's file, and
-is refused as it is: to make a storage of it would destroy it.
+A file that is already a storage is continued, and a file that does not exist is created. Any other file is refused and
+stays unchanged, because using it as a storage would destroy it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEW_STUDY = b'{"op_code":0,'
 MAX_OPERATIONS = 250_000
 """A trial has about ten."""
 MAX_STUDIES = 1_000
-"""Optuna compares the name of each new study with all that are there."""
+"""Optuna compares the name of each new study with all existing ones."""
 _SQLITE_HEADER = b"SQLite format 3\0"
 _NEEDED_TABLES = frozenset({"studies", "trials", "version_info"})
 _OPTUNA_TABLE = re.compile(r"studies|study_\w+|trials|trial_\w+|version_info|alembic_version")
@@ -34,7 +34,7 @@ _DATABASE_RULE = "an SQLite database of Optuna's, or a file that is not there ye
 
 
 def check_journal(path: Path, *, is_new_allowed: bool = True) -> None:
-    """Refuse what is no journal of Optuna's, or could not be written to. The file is read as a whole."""
+    """Refuse a file that is not a journal of Optuna or could not be written to. It reads the whole file."""
     if not _is_there(path, _JOURNAL_RULE, is_new_allowed=is_new_allowed):
         return
     with path.open("rb") as file:
@@ -42,10 +42,10 @@ def check_journal(path: Path, *, is_new_allowed: bool = True) -> None:
             raise _refused(path, "is no journal", _JOURNAL_RULE, 1)
         file.seek(0)
         number, num_studies = 0, 0
-        # A line that is too long comes without its end, and is no operation.
+        # The part of a line that is too long has no line end, so it is not an operation.
         while line := file.readline(jsonio.MAX_LINE_BYTES):
             number += 1
-            # What breaks off at the end is what a tuner was writing when it was killed.
+            # A last line that is cut off comes from a tuner that was killed while it wrote.
             is_torn = not line.endswith(b"\n")
             if not (_may_become_operation(line) if is_torn else _is_operation(line)):
                 raise _refused(path, "is no journal", _JOURNAL_RULE, number)
@@ -55,17 +55,17 @@ def check_journal(path: Path, *, is_new_allowed: bool = True) -> None:
 
 
 def is_too_large(num_operations: int, num_studies: int) -> bool:
-    """Whether so many operations, which begin so many studies, are more than a journal may have."""
+    """Return whether a journal with these numbers of operations and studies is too large."""
     return num_operations > MAX_OPERATIONS or num_studies > MAX_STUDIES
 
 
 def may_be_cut(tail: bytes) -> bool:
-    """Whether what stands behind the last whole line of a journal is a part of an operation, and so may go."""
+    """Return whether the rest after a journal's last complete line is a part of an operation and may be removed."""
     return _may_become_operation(tail)
 
 
 def check_database(path: Path, *, is_new_allowed: bool = True) -> None:
-    """Refuse what is no database of Optuna's in SQLite, or could not be written to."""
+    """Refuse a file that is not an SQLite database of Optuna or could not be written to."""
     if not _is_there(path, _DATABASE_RULE, is_new_allowed=is_new_allowed):
         return
     with path.open("rb") as file:
@@ -75,7 +75,7 @@ def check_database(path: Path, *, is_new_allowed: bool = True) -> None:
     if head != _SQLITE_HEADER:
         raise _refused(path, "is no SQLite database", _DATABASE_RULE)
     tables = _tables(path)
-    # Another tuner may be making them, one after another.
+    # Another tuner may be creating them, one after another.
     if not tables >= _NEEDED_TABLES and not all(map(_OPTUNA_TABLE.fullmatch, tables)):
         raise _refused(path, "is a database of something else", _DATABASE_RULE)
 
@@ -95,7 +95,7 @@ def _tables(path: Path) -> set[str]:
 
 
 def _is_there(path: Path, rule: str, *, is_new_allowed: bool) -> bool:
-    """Whether there is a file, which must be one that may be written to; else there must be a folder for it."""
+    """Return whether the file exists. An existing file must be writable; a new one needs its folder."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def _kind_of(mode: int) -> str:
 
 
 def _is_operation(line: bytes) -> bool:
-    """Whether a line is one operation of Optuna's."""
+    """Return whether a line is one operation of Optuna."""
     if not line.startswith(_OPERATION):
         return False
     try:
@@ -138,7 +138,7 @@ def _is_operation(line: bytes) -> bool:
 
 
 def _may_become_operation(tail: bytes) -> bool:
-    """Whether a line that breaks off could be the beginning of an operation."""
+    """Return whether a line that is cut off could be the beginning of an operation."""
     head = tail[: len(_OPERATION)]
     return head == _OPERATION[: len(head)]
 

@@ -1,7 +1,8 @@
-"""A store of records that grows while it is measured: a folder that a crash at any moment leaves whole.
+"""A store of records that grows during measurements: a folder that stays intact after a crash at any moment.
 
-`records.jsonl` has a record a line, each on the disk before the next trial begins. `specs/` has each model and cluster
-once, under the hash that records call it by. One process at a time writes; whoever reads sees what is there.
+`records.jsonl` has one record on each line, and each is on the disk before the next trial begins. `specs/` has each
+model and cluster once, under the hash by which records name it. One process at a time writes; others may read
+meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from autosync.specs.model import ModelSpec
 
 
 class RecordStore:
-    """Every file of a store."""
+    """The files of a store."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -45,9 +46,9 @@ class RecordStore:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from writing; refused while one does."""
+        """Keep other processes from writing; raise if another process is writing."""
         self.path.mkdir(parents=True, exist_ok=True)
-        # Others than the owner and the group may not open it: whoever can read a file can lock it.
+        # Only the owner and the group may open the file, because any process that can read it could lock it.
         with os.fdopen(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660), "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,29 +57,29 @@ class RecordStore:
             yield
 
     def add_spec(self, spec: Spec) -> None:
-        """Keep a spec, unless it is here already."""
+        """Keep a spec, unless the store has it already."""
         path = self.specs_folder / f"{spec.kind}-{spec.spec_id}.json"
         if not path.is_file():
             with naming_file(path):
                 jsonio.write_json(path, spec.fields)
 
     def append(self, record: Record) -> None:
-        """Add a record; when this returns it is on the disk."""
+        """Add a record. It is on the disk when this returns."""
         self.extend([record])
 
     def extend(self, records: Iterable[Record]) -> None:
-        """Add records; when this returns they are on the disk."""
+        """Add records. They are on the disk when this returns."""
         try:
             with naming_file(self.records_file):
                 jsonio.append_json_lines(self.records_file, map(signed, records))
         except OSError:
-            # What a full disk has torn is taken away, so that the rest can be read: to append nothing does that.
+            # Remove a line that a full disk has cut off, so that the rest can be read. Appending nothing does this.
             with suppress(OSError):
                 jsonio.append_json_lines(self.records_file, [])
             raise
 
     def records(self, *, report: Report | None = None) -> Iterator[Record]:
-        """The records in their order. Lines that hold none go to `report`; without it they are raised at the end."""
+        """Yield the records in their order. Unreadable lines go to `report`; without it they are raised at the end."""
         problems: list[Problem] = []
         tell = problems.append if report is None else report
         if self.records_file.exists():
@@ -87,13 +88,13 @@ class RecordStore:
             raise DocumentError(first_problems(problems))
 
     def specs(self) -> Iterator[Spec]:
-        """The models, then the clusters."""
+        """Yield the models, then the clusters."""
         files = sorted(self.specs_folder.glob("*.json")) if self.specs_folder.is_dir() else []
         yield from (read_spec(path) for path in sorted(files, key=lambda path: not path.name.startswith("model-")))
 
 
 def find_store(path: Path | str) -> RecordStore:
-    """The store in a folder, which must be one."""
+    """Return the store in a folder; raise if there is none."""
     store = RecordStore(path)
     if not store.records_file.is_file():
         rule = "a store is a folder with records.jsonl in it"
@@ -102,7 +103,7 @@ def find_store(path: Path | str) -> RecordStore:
 
 
 def read_spec(path: Path) -> Spec:
-    """The spec of a file in a store, which must be what its name says."""
+    """Return the spec of a file in a store; raise if it does not match the file's name."""
     document = documents.read_document(path)
     spec = parse_spec(document, kind="model" if path.name.startswith("model-") else "cluster")
     if path.stem != f"{spec.kind}-{spec.spec_id}":
@@ -112,7 +113,7 @@ def read_spec(path: Path) -> Spec:
 
 
 def parse_spec(document: documents.Document, *, kind: str) -> Spec:
-    """The spec that a document holds."""
+    """Return the spec in a document."""
     if kind == "cluster":
         return cluster_spec(parse_cluster(document))
     return model_spec(documents.parse(document, kind=MODEL_KIND, version=MODEL_VERSION, into=ModelSpec))

@@ -1,6 +1,6 @@
-"""Study folders: where they lie, and the records in them.
+"""Study folders: how they are found, and how their records are read.
 
-A study's trials live in its Optuna journal, each with its record as an attribute; everything else is rebuilt from
+A study's trials are in its Optuna journal, each with its record as an attribute, and everything else is rebuilt from
 there. So a study can be read while it runs, and after a crash.
 """
 
@@ -31,7 +31,7 @@ Report = Callable[[Problem], None]
 
 
 def find_study(name: str, *, inside: Path | str = STUDIES_FOLDER) -> Path:
-    """The study folder that a user means: a path, or the name of a folder among the studies."""
+    """Return the study folder for a path, or for the name of a folder among the studies."""
     path = Path(name)
     if path.exists() or len(path.parts) > 1:
         return path
@@ -42,14 +42,14 @@ def find_study(name: str, *, inside: Path | str = STUDIES_FOLDER) -> Path:
 
 
 def find_studies(inside: Path | str = STUDIES_FOLDER) -> list[Path]:
-    """The folders in a folder that hold a study's journal or say where else its trials are, by name."""
+    """Return the folders inside a folder that are studies with a journal or with a shared storage, sorted by name."""
     if not Path(inside).is_dir():
         return []
     return sorted(folder for folder in Path(inside).iterdir() if (folder / JOURNAL_FILE).is_file() or _shared(folder))
 
 
 def _shared(folder: Path) -> tuple[str, str] | None:
-    """The storage (a URL without its password) that a study's trials live in and its name there; None for its own."""
+    """Return the URL (without a password) and the study's name of a shared storage; None for a study with its own."""
     try:
         with open_input(folder / STUDY_FILE) as file:
             settings = jsonio.parse(file.read(MAX_BYTES))
@@ -62,19 +62,19 @@ def _shared(folder: Path) -> tuple[str, str] | None:
 
 
 def storage_named(folder: Path | str) -> list[FileAction]:
-    """What reading a folder's records would contact, if it is a study's and says that they are elsewhere."""
+    """Return the action of contacting the shared storage that reading this study needs; none without one."""
     path = Path(folder)
     shared = None if (path / JOURNAL_FILE).is_file() else _shared(path)
     return [] if shared is None else storage_actions(shared[0], file=str(path / STUDY_FILE), is_written=False)
 
 
 def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[Record]:
-    """The records of a study folder, in the order of its trials.
+    """Yield the records of a study folder, in the order of its trials.
 
-    A finished trial without a record, a record that cannot be understood and a journal that breaks off go to `report`;
-    without it they are raised, all of them, behind the last record that could be read.
+    Problems go to `report`: a finished trial without a record, an unreadable record, and a journal whose end is cut
+    off. Without `report`, all of them are raised after the last readable record.
     """
-    # Optuna takes a second to load.
+    # Loading Optuna takes a second.
     from autosync.datasets.journal import read_journal, read_shared
     from autosync.datasets.storage import journal_of
 

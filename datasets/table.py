@@ -1,8 +1,8 @@
-"""Records as rows: one flat row a record, the same columns in every table that autosync writes.
+"""Records as rows: one flat row for each record, with the same columns in every table that autosync writes.
 
-Columns are the fields of a record; those of measurement, plan and failure stand among them. A record with a failure
-has nothing in the columns of a measurement, and the other way round. What is no single value is a list or, for the
-strategy and the environment, JSON.
+Columns are the fields of a record, including those of its measurement, plan and failure. A record with a failure has no
+values in the columns of a measurement, and vice versa. A field with several values is a list or, for the strategy and
+the environment, JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAN: Mapping[str, ColumnKind] = {
 }
 _FAILURE: Mapping[str, str] = {"failure_kind": "kind", "failure_message": "message"}
 
-# What is short comes first: a spreadsheet shows it, and the strategy runs off to the right.
+# Short columns come first, so that a spreadsheet shows them; the long strategy is on the far right.
 COLUMNS: Mapping[str, ColumnKind] = {
     "schema": "text",
     "study": "text",
@@ -69,16 +69,16 @@ NEEDED_COLUMNS = tuple(
     for name in COLUMNS
     if name == "schema" or ((field := Record.__dataclass_fields__.get(name)) and field.default is MISSING)
 )
-"""Those that have a value in every row."""
+"""The columns that have a value in every row."""
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """The values of a record by column, None where it has none."""
+    """Return the values of a record by column; None where it has none."""
     return row_of_fields(signed(record))
 
 
 def row_of_fields(record_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by column of a record that is given as plain fields."""
+    """Return the values by column of a record in plain fields."""
     fields = dict(record_fields)
     measurement = fields.pop("measurement", None) or {}
     failure = fields.pop("failure", None) or {}
@@ -88,7 +88,7 @@ def row_of_fields(record_fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_of(row: Mapping[str, Any], *, file: str = "", line: int = 0) -> Record:
-    """The record of a row. Columns that nobody knows are refused with all other mistakes."""
+    """Return the record of a row. Unknown columns are reported with all other mistakes."""
     fields = {name: value for name, value in row.items() if value is not None}
     measurement = {name: fields.pop(name) for name in _MEASUREMENT if name in fields}
     plan = {name.removeprefix("plan_"): fields.pop(name) for name in _PLAN if name in fields}
@@ -98,6 +98,6 @@ def record_of(row: Mapping[str, Any], *, file: str = "", line: int = 0) -> Recor
     if plan:
         fields["plan"] = plan
     if failure:
-        # Tables cannot tell an empty text from none.
+        # Tables cannot distinguish an empty text from a missing one.
         fields["failure"] = {"message": "", **failure}
     return record_from_signed(fields, file=file, line=line)

@@ -2,8 +2,8 @@
 
 A simulator has a few figures that no probe finds exactly. A fit multiplies each by a factor, so that predictions come
 as near to the measurements as possible. It compares logarithms of step times. It is robust: a trial that no factor
-explains has little weight. A prior holds each figure near the probe's, the nearer the better the figure is known. The
-fit is kept only if it predicts held-out trials better than the probe alone does.
+explains has little weight. A prior keeps each figure near the probe's value, more tightly if the probe knows it well.
+The fit is kept only if it predicts held-out trials better than the probe alone does.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Strategy
 
 Predict = Callable[[Costs, Sequence[Strategy]], Floats]
-"""The seconds of a step by each strategy, if these are the costs."""
+"""Returns the predicted seconds of a step for each strategy with these costs."""
 
 MIN_TRIALS = 8
 """Fewer trials are too few to hold some out."""
 
 MAX_TRIALS = 64
-"""Of more, only the newest count: each is predicted again for every parameter."""
+"""Only the newest of more trials count, because each is predicted again for every parameter."""
 
 _NUM_FOLDS = 4
 _STEP = 0.1
 _MAX_MOVE = 1.5
 _NUM_ROUNDS = 6
-# What a simulator cannot know is at least this share of a step, however well that was measured.
+# The unknown part of a step is at least this share, however well it was measured.
 _FLOOR = 0.03
-# From so many standard deviations on a trial pulls less the further off it is: something else is the matter with it.
+# Beyond this many standard deviations, a trial pulls less the further off it is: it has another cause.
 _ROBUST = 1.5
-# Held-out errors must fall to this share, those beyond the limit counting as much as that.
+# Held-out errors must fall to this share to keep a fit. Each error counts at most as much as `_LIMIT`.
 _GAIN = 0.95
-# A simulator that knows the model's times and the links' rates is seldom further off in all.
+# A simulator that knows the model's times and the links' rates rarely has a larger common error.
 _SCALE_SPREAD = 0.05
 _LIMIT = 0.15
 _DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early", "not_steady"})
@@ -55,8 +55,9 @@ _NORMAL = 1.4826
 
 
 class Parameter(NamedTuple):
-    """A figure of `Costs` (or within one: `processor.step`), and how far off it may be: by its logarithm, a standard
-    deviation.
+    """A figure of `Costs` and its uncertainty: a standard deviation of its logarithm.
+
+    A dotted name is a figure within another, such as `processor.step`.
     """
 
     name: str
@@ -72,12 +73,12 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("processor.step", 0.5),
     Parameter("processor.taken", 0.7),
 )
-"""Those of the analytical simulator."""
+"""The parameters of the analytical simulator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A strategy, how long its steps took, and how unsure that is (a standard deviation of the logarithm)."""
+    """A strategy, its measured seconds, and their uncertainty (a standard deviation of the logarithm)."""
 
     strategy: Strategy
     strategy_id: str
@@ -89,8 +90,8 @@ class Trial:
 class Calibrated:
     """The costs, and the error of predictions with them.
 
-    `spread` is a standard deviation of the logarithm of held-out step times, 0 where there were too few trials to tell.
-    `num_trials` says how many the costs were fitted to: 0 where they are still the probe's.
+    `spread` is a standard deviation of the logarithm of held-out step times, 0 if there were too few trials to tell.
+    `num_trials` is the number of trials that the costs were fitted to, 0 if they are still the probe's.
     """
 
     costs: Costs
@@ -99,7 +100,7 @@ class Calibrated:
 
 
 def trials_of(records: Sequence[Record], model: ModelSpec, cluster: ClusterSpec) -> list[Trial]:
-    """What can be learned from: strategies that are legal here, measured when nothing was in doubt."""
+    """Return the trials to learn from: strategies that are legal here, with measurements that are not doubtful."""
     found: list[Trial] = []
     for record in records:
         measurement = record.measurement
@@ -126,7 +127,7 @@ def trials_of(records: Sequence[Record], model: ModelSpec, cluster: ClusterSpec)
 def calibrate(
     predict: Predict, costs: Costs, trials: Sequence[Trial], *, parameters: Sequence[Parameter] = PARAMETERS
 ) -> Calibrated:
-    """The costs that explain the trials best, or `costs` as they are where these explain unseen ones as well."""
+    """Return the costs that explain the trials best, or `costs` if the fit does not help on held-out trials."""
     if len(trials) < MIN_TRIALS:
         return Calibrated(costs=costs)
     trials = trials[-MAX_TRIALS:]
@@ -144,7 +145,7 @@ def calibrate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeScale:
-    """By which factor measured steps are longer than predicted ones, and the error of predictions that know it.
+    """The factor by which measured steps are longer than predicted ones, and the error of predictions with it.
 
     `spread` and `num_trials` are as in `Calibrated`.
     """
@@ -155,9 +156,9 @@ class TimeScale:
 
 
 def scale(predicted: Floats, trials: Sequence[Trial]) -> TimeScale:
-    """The factor for simulators that are too slow for a fit: it corrects the common part of all errors.
+    """Return the factor for a simulator that is too slow for a fit: it corrects the common part of all errors.
 
-    As with costs, it is kept only if it helps where it was not fitted.
+    As with costs, it is kept only if it helps on held-out trials.
     """
     if len(trials) < MIN_TRIALS:
         return TimeScale()
@@ -174,13 +175,13 @@ def scale(predicted: Floats, trials: Sequence[Trial]) -> TimeScale:
 
 
 def _folds(trials: Sequence[Trial]) -> npt.NDArray[np.intp]:
-    """By strategy: of one that is held out no other trial is known."""
+    """Return the fold of each trial. All trials of a strategy are in the same fold."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(trial.strategy_id, len(numbers)) for trial in trials], np.intp) % _NUM_FOLDS
 
 
 def _middle(errors: Floats, weight: Floats) -> float:
-    """By how much errors are off in the same way; none of them counts for much that is far from the others."""
+    """Return the common part of errors. An error that is far from the others counts little."""
     middle = 0.0
     for _ in range(_NUM_ROUNDS):
         pull = weight**2 / (1.0 + (weight * (errors - middle) / _ROBUST) ** 2)
@@ -189,9 +190,10 @@ def _middle(errors: Floats, weight: Floats) -> float:
 
 
 class _Fit:
-    """Trials, how far predictions of them are off, and how these errors change with each parameter.
+    """Trials, the errors of their predictions, and how these errors change with each parameter.
 
-    A point is the logarithms of factors on parameters. Errors are logarithms of predicted over measured seconds.
+    A point is a vector of logarithms of the parameters' factors. Errors are logarithms of predicted over measured
+    seconds.
     """
 
     def __init__(
@@ -214,22 +216,22 @@ class _Fit:
         self._slopes = np.array(slopes).T
 
     def costs_at(self, point: Floats) -> Costs:
-        """The costs at a point."""
+        """Return the costs at a point."""
         costs = self._costs
         for parameter, factor in zip(self._parameters, np.exp(point).tolist(), strict=True):
             costs = _moved(costs, parameter.name.split("."), factor)
         return costs
 
     def errors_at(self, point: Floats, chosen: npt.NDArray[np.bool_]) -> Floats:
-        """The errors of the chosen trials."""
+        """Return the errors of the chosen trials."""
         strategies = [self._strategies[index] for index in np.flatnonzero(chosen).tolist()]
         seconds = self._predict(self.costs_at(point), strategies)
         return np.asarray(np.log(seconds) - self._measured[chosen], dtype=np.float64)
 
     def solve(self, chosen: npt.NDArray[np.bool_]) -> Floats:
-        """The most likely point if only the chosen trials are known, errors changing evenly with the parameters.
+        """Return the most likely point given the chosen trials, if errors change linearly with the parameters.
 
-        Least squares again and again, in which a trial far off weighs less.
+        It repeats least squares; each time, trials with large errors get less weight.
         """
         slopes, errors, weight = self._slopes[chosen], self.errors[chosen], self._weight[chosen]
         prior = np.diag([1.0 / parameter.spread**2 for parameter in self._parameters])
@@ -242,7 +244,10 @@ class _Fit:
 
 
 def _moved(value: Any, path: Sequence[str], factor: float) -> Any:
-    """A figure by a factor, within what holds it; of several (a tuple) each. No share of a link is more than all."""
+    """Return `value` with the figure at `path` multiplied; every figure of a tuple.
+
+    A share of a link stays at most 1.
+    """
     if path:
         name, *rest = path
         found = _moved(getattr(value, name), rest, factor)
@@ -255,15 +260,15 @@ def _moved(value: Any, path: Sequence[str], factor: float) -> Any:
 
 
 def _spread(measurement: Measurement) -> float:
-    """Of a median with its 95 % interval."""
+    """Return the standard deviation of the logarithm of a median, from its 95 % interval."""
     return math.log(measurement.high_seconds / measurement.low_seconds) / 3.92
 
 
 def _off(errors: Floats) -> float:
-    """How far off predictions are on the whole."""
+    """Return the mean error of predictions, each error limited."""
     return float(np.minimum(np.abs(errors), _LIMIT).mean())
 
 
 def _deviation(errors: Floats) -> float:
-    """A standard deviation that a few bad ones do not move."""
+    """Return a standard deviation that a few outliers do not change."""
     return float(_NORMAL * np.median(np.abs(errors)))

@@ -28,11 +28,14 @@ SIMULATORS = Registry(
 
 
 def simulator_names() -> tuple[str, ...]:
-    """All known simulators, sorted."""
+    """Return the names of all known simulators, sorted."""
     return SIMULATORS.names()
 
 
 def open_simulator(name: str, model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> Simulator:
-    """The simulator of that name for a model on a cluster; an unknown name lists the known ones."""
+    """Return the simulator of that name for a model on a cluster.
+
+    The error for an unknown name lists the known ones.
+    """
     simulator: Simulator = SIMULATORS.get(name)(model, cluster, prior=prior)
     return simulator

@@ -17,7 +17,7 @@ COMPILING_AGAIN = (
 
 
 class _First(event.Listener):
-    """Notices the first compilation. Loading from numba's cache is none."""
+    """Notices the first compilation. Loading from numba's cache does not count."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
@@ -34,7 +34,7 @@ class _First(event.Listener):
 
 @contextmanager
 def compiling_is_told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Within it, `tell` is called once, before the first compilation; never if all functions are in the cache."""
+    """Within this context, call `tell` once, before the first compilation; never if all functions are in the cache."""
     words = COMPILING if KEPT.is_enabled else COMPILING_AGAIN
     with event.install_listener("numba:compile", _First(lambda: tell(words))):
         yield

@@ -1,12 +1,12 @@
-"""How good predictions are, held against what was measured: order first, then seconds, then what trusting them costs.
+"""The accuracy of predictions against measurements: their order, their seconds, and the cost of trusting them.
 
-Only pairs count of which the measurements themselves say which is the faster: each figure has its interval, and two
-whose intervals overlap are a tie. An interval is of one trial; the same strategy measured in another trial may come out
-differently by more. Where strategies were measured again and again, that is known (`noise_of`), and no interval is
-taken to be narrower. Records that something disturbed are no evidence.
+Only pairs count whose measurements show which one is faster: each figure has an interval, and two overlapping intervals
+are a tie. An interval covers only one trial; another trial of the same strategy may differ by more. Where strategies
+were measured repeatedly, this difference is known (`noise_of`), and no interval is taken to be narrower. Disturbed
+records are ignored.
 
-Of equal predictions the worse one counts as the pick, and a pair of them as half right: a simulator that says the same
-of all gains nothing by the order in which they are listed.
+Among equal predictions the slowest strategy counts as the pick, and a pair of them counts as half right. So a simulator
+that predicts the same for all gains nothing from the order of the list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autosync.simulators.shared.arrays import Floats
 
 
 class Measured(NamedTuple):
-    """What was measured, a row a strategy: step times and the ends of their intervals."""
+    """The measurements, a row for each strategy: step times and the ends of their intervals."""
 
     seconds: Floats
     low: Floats
@@ -37,13 +37,13 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Of so many strategies, `num_pairs` of whose pairs are no ties. None: there is nothing to tell it from.
+    """The accuracy over `num_strategies` strategies, of whose pairs `num_pairs` are not ties. Unknown figures are None.
 
     - `pair_ranking`: the share of these pairs that are predicted in the right order;
-    - `kendall_tau`: of all pairs, with its correction for equal values (tau-b);
+    - `kendall_tau`: over all pairs, with its correction for equal values (tau-b);
     - `median_error`, `p90_error`: of the predicted seconds, as a share of the measured;
-    - `top_regret`: how much slower than the fastest the one is that is predicted to be the fastest, as a share;
-      `top5_regret`: the same of the fastest of the five that are predicted to be.
+    - `top_regret`: by which share the predicted fastest is slower than the true fastest;
+      `top5_regret`: the same for the best of the five predicted fastest.
     """
 
     num_strategies: int
@@ -57,19 +57,19 @@ class Accuracy:
 
 
 def measured_of(measurements: Sequence[Measurement], *, noise: float = 0.0) -> Measured:
-    """Measurements as columns, each interval at least `noise` to either side, as a share."""
+    """Return measurements as columns; each interval extends by at least the share `noise` to either side."""
     return measured_of_trials([(one,) for one in measurements], noise=noise)
 
 
 def measured_of_trials(strategies: Sequence[Sequence[Measurement]], *, noise: float = 0.0) -> Measured:
-    """A row for each strategy, of one or more trials of it: their geometric mean, as sure as so many together are."""
+    """Return a row for each strategy: the geometric mean of its trials, and an interval for all of them together."""
     seconds, low, high = np.array([_together(trials) for trials in strategies], dtype=np.float64).reshape(-1, 3).T
     least = (1 + noise) ** np.array([len(trials) ** -0.5 for trials in strategies], dtype=np.float64)
     return Measured(seconds, np.minimum(low, seconds / least), np.maximum(high, seconds * least))
 
 
 def _together(trials: Sequence[Measurement]) -> tuple[float, float, float]:
-    """The geometric mean of some trials and the ends of its interval, the trials being independent of one another."""
+    """Return the geometric mean of some trials and the ends of its interval. The trials are taken as independent."""
     seconds = geometric_mean(one.median_seconds for one in trials) if len(trials) > 1 else trials[0].median_seconds
     below = math.hypot(*(math.log(one.median_seconds / one.low_seconds) for one in trials)) / len(trials)
     above = math.hypot(*(math.log(one.high_seconds / one.median_seconds) for one in trials)) / len(trials)
@@ -77,10 +77,11 @@ def _together(trials: Sequence[Measurement]) -> tuple[float, float, float]:
 
 
 def noise_of(records: Iterable[Record]) -> float:
-    """How far off one trial of a strategy is from another, as a share: 0 where none was measured twice.
+    """Return how much trials of the same strategy differ, as a share; 0 if none was measured twice.
 
-    Half the width of a 95 % interval, from the deviations of trials from the median of those of the same strategy on
-    the same model and cluster. Of deviations the median is taken, so that few wild trials do not make all others ties.
+    It is half the width of a 95 % interval, from the deviations of trials from the median of those of the same strategy
+    on the same model and cluster. It uses the median of the deviations, so that a few outliers do not turn all other
+    pairs into ties.
     """
     trials: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for record in records:
@@ -90,21 +91,21 @@ def noise_of(records: Iterable[Record]) -> float:
     deviations: list[float] = []
     for found in trials.values():
         centre = median(found)
-        # The median of n numbers is nearer to them than what they scatter around.
+        # The median of n numbers is nearer to them than their true centre is.
         factor = math.sqrt(len(found) / max(1, len(found) - 1))
         deviations += [abs(one - centre) * factor for one in found] if len(found) > 1 else []
-    # 1.4826: from the median of absolute deviations to a standard deviation.
+    # 1.4826 converts the median of absolute deviations to a standard deviation.
     return math.expm1(1.96 * 1.4826 * median(deviations)) if deviations else 0.0
 
 
 def clear_pairs(measured: Measured) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The pairs that are no ties, the faster one first."""
+    """Return the pairs that are not ties, the faster one first."""
     faster, slower = np.nonzero(measured.high[:, None] < measured.low[None, :])
     return faster, slower
 
 
 def accuracy_of(measured: Measured, predicted: Floats) -> Accuracy:
-    """How good these predictions, in seconds, are."""
+    """Return the accuracy of predicted seconds."""
     count = len(measured.seconds)
     assert len(predicted) == count, "one prediction a measurement"
     faster, slower = clear_pairs(measured)
@@ -123,7 +124,7 @@ def accuracy_of(measured: Measured, predicted: Floats) -> Accuracy:
 
 
 def mean_accuracy(parts: Sequence[Accuracy]) -> Accuracy:
-    """The mean of several, each of which counts the same; the numbers of strategies and pairs add up."""
+    """Return the mean of several accuracies with equal weight; the numbers of strategies and pairs are summed."""
 
     def mean(name: str) -> float | None:
         values = [value for part in parts if (value := getattr(part, name)) is not None]

@@ -34,17 +34,17 @@ class Simulator(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in lists of simulators."""
+        """The name in lists of simulators."""
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
-        """One prediction a strategy, in their order; each strategy is legal for the model on the cluster.
+        """Return one prediction for each strategy, in their order. Each strategy is legal for the model on the cluster.
 
         A prediction depends only on its strategy and on what was learned, not on other strategies or earlier calls.
         Lists may be long (tens of thousands), so strategies should share work.
         """
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Learn from all trials of this model on this cluster so far, in their order, failures included.
+        """Learn from all trials of this model on this cluster so far, in their order, including failures.
 
         Every call gets all records again. The same records lead to the same simulator, whatever it learned before. A
         simulator that cannot learn does nothing.

@@ -1,4 +1,4 @@
-"""How simulators' functions are compiled."""
+"""The decorators that compile the functions of simulators."""
 
 from __future__ import annotations
 
@@ -18,25 +18,28 @@ KEPT = find_cache(Path(__file__).parent)
 
 
 def called(function: FunctionT) -> FunctionT:
-    """For functions that Python calls."""
+    """Compile a function that Python calls."""
     return KEPT.compiled(function, _CALLED)
 
 
 def borrows(function: FunctionT) -> FunctionT:
-    """For functions that Python calls and that make no arrays: no reference counts, which take most of the time."""
+    """Compile a function that Python calls and that makes no arrays.
+
+    It has no reference counts, which would take most of the time.
+    """
     return KEPT.compiled(function, _BORROWS)
 
 
 def borrows_inner(function: FunctionT) -> FunctionT:
-    """The same for functions that only compiled functions call."""
+    """Compile as `borrows` does, for a function that only compiled functions call."""
     return KEPT.compiled(function, {**_INNER, **_BORROWS})
 
 
 def inlined(function: FunctionT) -> FunctionT:
-    """The same for functions with few callers: each becomes a part of its callers, so its arguments cost nothing."""
+    """Compile as `borrows_inner` does, and inline the function into its few callers, so arguments cost nothing."""
     return KEPT.compiled(function, {**_INNER, **_BORROWS, "forceinline": True})
 
 
 def inner(function: FunctionT) -> FunctionT:
-    """For functions that only compiled functions call. Without an entry for Python they compile in half the time."""
+    """Compile a function that only compiled functions call. Without an entry for Python this takes half the time."""
     return KEPT.compiled(function, _INNER)

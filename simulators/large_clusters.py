@@ -1,4 +1,4 @@
-"""The timeline where it can play every message, and the analytical simulator in its place on larger clusters."""
+"""The timeline where it can simulate every message, and the analytical simulator in its place on larger clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autosync.specs.model import ModelSpec
 
 
 def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> Simulator:  # noqa: ARG001 - neither learns from other models
-    """The simulator that the catalogue opens as `timeline`; its own name says which of the two it is."""
+    """Return the simulator that the catalogue calls `timeline`. Its own name tells which of the two it is."""
     return most_detailed(model, cluster)
 
 

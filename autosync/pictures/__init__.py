@@ -1,1 +1,1 @@
-"""Pictures: plans and timelines as SVG, for people."""
+"""Pictures: plans and timelines as SVG."""

@@ -1,4 +1,4 @@
-"""What pictures of plans say: a heading for each way that messages go, and a few plain words for each stage."""
+"""The words in pictures of plans: a heading for each block of messages, and a short caption for each stage."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _BY_WORK = {
     "merge_rows": ("touched rows to everybody", "only rows that a batch touched travel; all merge them and update"),
     "rebuild": ("factors to everybody", "two thin factors travel instead of their product; all multiply them out"),
 }
-"""What tells a way by itself, where no server has part in it."""
+"""The heading and words for stages that identify a synchroniser, if no server takes part."""
 
 
 def heading(group: Group) -> tuple[str, str]:
-    """The name of a way and what happens on it."""
+    """Return the heading of a group and a sentence about its messages."""
     stages = group.stages[1:]
     kinds = {stage.what for stage in stages}
     name, told = _way(stages, kinds)
@@ -83,12 +83,12 @@ def _serving(stages: Sequence[Stage], kinds: set[str]) -> tuple[str, str]:
 
 
 def start_words(group: Group) -> str:
-    """What ranks begin with."""
+    """Return the words for the data that ranks begin with."""
     return _STARTS.get(group.stages[0].what, "gradients")
 
 
 def stage_words(group: Group, row: Sequence[int], ranks: Sequence[Rank]) -> tuple[str, str]:
-    """A row's name in the plan's words, and a line in plain ones."""
+    """Return the name of a row in the words of the plan, and a caption in plain words."""
     chosen = [group.stages[place] for place in row]
     first = chosen[0]
     if not first.is_transfer:
@@ -127,17 +127,17 @@ def _when(stages: Sequence[Stage]) -> str:
 
 
 def overlap_words(plan: Plan) -> str:
-    """How long transfers may last."""
+    """Return the words for the time during which transfers may run."""
     if plan.overlap == "backward":
         return "transfers overlap the backward pass"
     return "transfers overlap the backward pass and the next forward pass, up to each parameter's use"
 
 
 def parts_words(parts: Sequence[str], num_messages: int) -> str:
-    """What a strand carries."""
+    """Return the words for the parts that a strand carries."""
     return abbreviated(parts, most=2) if num_messages == 1 else count(num_messages, "message")
 
 
 def numbers_words(numbers: Sequence[int]) -> str:
-    """Lanes or priorities."""
+    """Return the words for lane numbers or priorities."""
     return spread(numbers).replace(" to ", "–") if numbers else ""

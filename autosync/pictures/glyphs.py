@@ -1,7 +1,7 @@
-"""The shapes of transfers and of what ranks hold: rings, stars, arcs, and bars of coloured pieces.
+"""The shapes in pictures of plans: rings, stars and arcs for transfers, and coloured bars for the ranks' data.
 
-A transfer is drawn between the bars of what ranks had before and those of what they have after it. The line of each
-strand has its own place in the bundle, so lines never lie on each other.
+A transfer is drawn between two rows of bars: the data that ranks had before it and the data they have after it. Each
+strand has its own position in the bundle of lines, so lines never cover each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autosync.plan.types import Algorithm, Collective, Groups
 BAR_HEIGHT = 12.0
 MAX_LAYERS = 6
 MAX_SIDE_BY_SIDE = 4
-"""How many groups of one transfer are drawn above each other; of more, the picture shows these."""
+"""The number of groups of one transfer that are drawn above each other. The picture does not show more groups."""
 
 _PITCH = 4.0
 _STAR_HEIGHT = 54.0
@@ -29,7 +29,7 @@ _MIN_PIECE = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where ranks stand: the middle of each column that is shown, and how wide columns are."""
+    """The columns of the ranks: the centre of each column that is shown, and the width of all columns."""
 
     centres: Mapping[int, float]
     width: float
@@ -39,7 +39,7 @@ class Columns:
         return self.width - 14
 
     def shown(self, ranks: Sequence[int]) -> list[int]:
-        """Those of some ranks that have a column."""
+        """Return those of the ranks that have a column."""
         return [rank for rank in ranks if rank in self.centres]
 
 
@@ -54,14 +54,14 @@ class Transfers:
         self._line_width = max(0.8, (0.6 if group.num_slots < 4 else 0.45) * self._pitch)
 
     def height(self, place: int) -> float:
-        """How much room a transfer needs."""
+        """Return the height that a transfer needs."""
         if self._shape(place) == "star":
             return _STAR_HEIGHT + 4 * self._group.num_slots
         num_tracks = min(MAX_SIDE_BY_SIDE, 1 + max(self._tracks(place).values(), default=0))
         return max(_MIN_HEIGHT, num_tracks * self._track_height(place) + 6)
 
     def num_hidden(self, place: int) -> int:
-        """How many groups of a transfer there is no room for."""
+        """Return how many groups of a transfer are not shown for lack of room."""
         if self._shape(place) == "star":
             return 0
         return sum(track >= MAX_SIDE_BY_SIDE for track in self._tracks(place).values())
@@ -87,12 +87,15 @@ class Transfers:
         return "arcs" if is_rooted or stage.manner in ("tree", "halving_doubling") else "ring"
 
     def _groups(self, place: int) -> Groups:
-        """The groups of a transfer of all strands, those of one rank left out."""
+        """Return the rank groups of a transfer over all strands, without groups that show only one rank."""
         found = {group: None for strand in self._group.strands for group in strand.stages[place].groups}
         return tuple(group for group in found if len(self._columns.shown(group)) > 1)
 
     def _tracks(self, place: int) -> Mapping[tuple[int, ...], int]:
-        """Groups that lie beside each other share a track; those that overlap lie above each other."""
+        """Assign each rank group a track.
+
+        Groups beside each other share a track; overlapping groups lie above each other.
+        """
         ends: list[float] = []
         found: dict[tuple[int, ...], int] = {}
         spans = [(self._span(group), group) for group in self._groups(place)]
@@ -118,7 +121,7 @@ class Transfers:
         return (strand for strand in self._group.strands if group in strand.stages[place].groups)
 
     def _ring(self, place: int, group: tuple[int, ...], top: float, height: float) -> None:
-        """A loop for each strand, through a station in each member's column."""
+        """Draw a loop for each strand, through a station in each member's column."""
         ranks = self._columns.shown(group)
         centres = sorted(self._columns.centres[rank] for rank in ranks)
         middle = top + height / 2
@@ -135,7 +138,10 @@ class Transfers:
         self._stations(centres, middle - max(radii), middle - min(radii))
 
     def _directions(self, place: int, group: tuple[int, ...], middle: float, radii: Sequence[float]) -> None:
-        """Arrowheads on a ring: to the right on its upper side, back on its lower one; cut into a thick bundle."""
+        """Draw the arrowheads of a ring: to the right on its upper side, to the left on its lower one.
+
+        Arrowheads on a thick bundle of lines are cut into it.
+        """
         centres = sorted(self._columns.centres[rank] for rank in self._columns.shown(group))
         reach, centre = (max(radii) - min(radii)) / 2 + 3.5, (max(radii) + min(radii)) / 2
         pen = Pen()
@@ -146,7 +152,7 @@ class Transfers:
         self._drawing.path(pen, "cut" if len(radii) > 2 else f"line-{outermost.colour}", width=1.6)
 
     def _arcs(self, place: int, group: tuple[int, ...], top: float, height: float) -> None:
-        """An arc for each pair that exchanges something; an arrow where it goes one way only."""
+        """Draw an arc for each pair of ranks that exchange data, with an arrowhead if only one of them sends."""
         stage = self._group.stages[place]
         edges = _edges(stage.what, stage.manner, len(group))  # type: ignore[arg-type]
         base = top + height - 6
@@ -169,7 +175,7 @@ class Transfers:
         self._stations([centre for centre in centres if centre is not None], base - max(slots), base - min(slots))
 
     def _star(self, place: int, top: float, bottom: float) -> None:
-        """A line from each member to the root, or back; at the root's own column straight down."""
+        """Draw a line between each member and the root, straight down in the root's own column."""
         inward = self._group.stages[place].what in ("reduce", "gather_v")
         workers = self._workers()
         for strand in self._group.strands:
@@ -191,7 +197,10 @@ class Transfers:
             self._line(pen, strand)
 
     def _workers(self) -> frozenset[int]:
-        """Who has a gradient of its own and uses the parameter: of a root that is one, nothing travels for that."""
+        """Return the ranks with a gradient of their own.
+
+        If the root is one of them, it sends that gradient to nobody.
+        """
         return frozenset(rank for group in self._group.stages[0].groups for rank in group)
 
     def _stations(self, centres: Sequence[float], top: float, bottom: float) -> None:
@@ -204,9 +213,9 @@ class Transfers:
 
 
 def draw_bars(drawing: Drawing, columns: Columns, group: Group, place: int, top: float) -> None:
-    """What each rank has after a stage: a frame as wide as the group's bytes, and in it a piece for each strand.
+    """Draw the data of each rank after a stage: a frame as wide as the group's bytes, with a piece for each strand.
 
-    A piece is where its strand lies in the frame, as wide as its bytes, and cut to the rank's share.
+    A piece lies at its strand's place in the frame, is as wide as the strand's bytes, and is cut to the rank's share.
     """
     intervals = _intervals(group, columns.bar_width)
     framed: dict[int, bool] = {}
@@ -231,9 +240,10 @@ def draw_bars(drawing: Drawing, columns: Columns, group: Group, place: int, top:
 
 
 def _holdings(strand: Strand, place: int) -> Mapping[int, tuple[Holding, float]]:
-    """What ranks have after a stage, and its share of the dense bytes.
+    """Return what each rank holds after a stage, and its share of the dense bytes.
 
-    After the last one that is the whole parameter where it was updated, too, though others were the last to get it.
+    After the last stage this includes the whole parameter on ranks that updated it, even if other ranks received it
+    later.
     """
     found = {rank: (holding, strand.stages[place].share) for rank, holding in holdings(strand.stages[place]).items()}
     if place == len(strand.stages) - 1:
@@ -244,7 +254,7 @@ def _holdings(strand: Strand, place: int) -> Mapping[int, tuple[Holding, float]]
 
 
 def _intervals(group: Group, width: float) -> Mapping[tuple[int, int], tuple[float, float]]:
-    """Where each strand lies in a bar: by its bytes, and never too narrow to be seen."""
+    """Return the start and width of each strand in a bar, by its bytes and wide enough to see."""
     total = max(1, group.num_bytes)
     widths = [max(_MIN_PIECE, width * strand.num_bytes / total) for strand in group.strands]
     scale = width / sum(widths)
@@ -257,7 +267,10 @@ def _intervals(group: Group, width: float) -> Mapping[tuple[int, int], tuple[flo
 
 
 def _edges(collective: Collective, algorithm: Algorithm, num_members: int) -> Mapping[tuple[int, int], bool]:
-    """Pairs that exchange something, and whether both send; of such a pair only one direction is listed."""
+    """Return the pairs of members that exchange data, and whether both of a pair send.
+
+    Each such pair is listed once.
+    """
     terms = flow(collective, algorithm, num_members)
     pairs = {
         (int(source), int(destination)) for source, destination in zip(terms.source, terms.destination, strict=True)

@@ -1,8 +1,8 @@
-"""Which messages of a plan are drawn together: groups that go the same way, and the strands that a group has.
+"""The messages of a plan that are drawn together: groups with the same stages, and the strands of each group.
 
-Messages whose stages are alike are a group, which is drawn once. A message is a strand of its group as long as there
-are few; of many, those that meet the same ranks in the same way are one strand, and the small ones beyond that share
-a colour.
+Messages with the same stages form a group, which is drawn once. While a group has few messages, each is a strand. With
+many, messages that pass the same ranks in the same way become one strand, and the smallest of the remaining strands
+share a colour.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from autosync.plan.types import Operation, Plan, Transfer
 class Strand:
     """Messages that are drawn as one line.
 
-    The first of its stages is what ranks begin with. `order` is the position of their first operation in the plan,
-    `slot` that of the line among those of its group.
+    The first of its stages is the data that ranks begin with. `order` is the position of the first operation in the
+    plan, and `slot` the position of the line among those of its group.
     """
 
     parts: tuple[str, ...]
@@ -38,10 +38,10 @@ class Strand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Messages that go the same way.
+    """Messages with the same stages.
 
-    `rows` are places of stages that are drawn as one: a transfer, or work that is done one after the other in one
-    place.
+    `rows` are the positions of stages that are drawn as one: a transfer, or local operations in succession on the same
+    ranks.
     """
 
     strands: tuple[Strand, ...]
@@ -57,17 +57,17 @@ class Group:
 
     @property
     def num_slots(self) -> int:
-        """How many lines lie side by side."""
+        """The number of lines side by side."""
         return 1 + max(strand.slot for strand in self.strands)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Those of one strand, for what all have in common."""
+        """The stages of one strand, for the fields that all strands have in common."""
         return self.strands[0].stages
 
 
 def groups_of(plan: Plan) -> tuple[Group, ...]:
-    """The groups of a plan, the one with the most bytes first; colours go by the order of the plan's operations."""
+    """Return the groups of a plan, the one with the most bytes first. Colours follow the plan's operations."""
     by_way: dict[object, list[Strand]] = {}
     for strand in _strands(plan):
         by_way.setdefault(_way(strand.stages), []).append(strand)
@@ -78,7 +78,7 @@ def groups_of(plan: Plan) -> tuple[Group, ...]:
 
 
 def _strands(plan: Plan) -> list[Strand]:
-    """A strand for each message, in the order of their first operations."""
+    """Return a strand for each message, in the order of their first operations."""
     operations: dict[int, list[Operation]] = {}
     order: dict[int, int] = {}
     for position, operation in enumerate(plan.operations):
@@ -106,7 +106,7 @@ def _strand(plan: Plan, message: int, operations: Sequence[Operation], sizes: Ma
 
 
 def _way(stages: Sequence[Stage]) -> object:
-    """What messages that are drawn together have in common: all but their ranks and sizes."""
+    """Return the key of messages that are drawn together: the fields of their stages without ranks and sizes."""
     return tuple(
         (stage.what, stage.manner, stage.sharded, stage.state, stage.every, stage.lag, bool(stage.within), before)
         for stage, before in zip(stages, _stays(stages), strict=True)
@@ -114,7 +114,7 @@ def _way(stages: Sequence[Stage]) -> object:
 
 
 def _stays(stages: Sequence[Stage]) -> list[bool]:
-    """Of each stage, whether it is work that goes on where the one before it was."""
+    """Return for each stage whether it is local work on the same ranks as the local stage before it."""
     found = [False]
     for before, stage in itertools.pairwise(stages):
         is_work = not (before.is_transfer or stage.is_transfer)
@@ -136,7 +136,7 @@ def _rows(stages: Sequence[Stage]) -> list[tuple[int, ...]]:
 
 
 def _bundled(strands: Sequence[Strand]) -> list[Strand]:
-    """Few enough strands to be told apart."""
+    """Return strands that are few enough to distinguish by colour."""
     if len(strands) <= NUM_COLOURS:
         return [replace(strand, slot=slot) for slot, strand in enumerate(strands)]
     by_route: dict[object, list[Strand]] = {}
@@ -160,7 +160,7 @@ def _bundled(strands: Sequence[Strand]) -> list[Strand]:
 
 
 def merged(strands: Sequence[Strand]) -> Strand:
-    """Messages on one route as one strand."""
+    """Return messages with the same ranks as one strand."""
     num_bytes = sum(strand.num_bytes for strand in strands)
 
     def together(stages: Sequence[Stage]) -> Stage:
@@ -182,7 +182,7 @@ def merged(strands: Sequence[Strand]) -> Strand:
 
 
 def _coloured(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """A colour for each strand, in the order of their first operations; colours come round again."""
+    """Give each strand a colour, in the order of their first operations; after the last colour the first follows."""
     order = sorted(strand.order for group in groups for strand in group.strands if strand.colour != OTHERS)
     colour_of = {first: place % NUM_COLOURS for place, first in enumerate(order)}
     return tuple(

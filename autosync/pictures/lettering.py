@@ -1,4 +1,4 @@
-"""How wide a text is, roughly, and what of it fits: a picture is laid out without knowing the reader's fonts."""
+"""Estimates the width of text and clips it to fit: a picture's layout cannot know the reader's fonts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ _LONGEST = 200
 
 
 def text_width(text: str, size: float = 12.0) -> float:
-    """Pixels that a text takes in an ordinary sans-serif font, rather more than less."""
+    """Return the width of a text in pixels in an ordinary sans-serif font, rather too large than too small."""
     return size * sum(map(_em, text))
 
 
 def clipped(text: str, width: float, size: float = 12.0) -> str:
-    """As much of a text as fits, from both ends: names of variables differ at their ends. Empty where nothing does."""
+    """Return the text, shortened in the middle if it does not fit; empty if nothing fits.
+
+    Both ends are kept, because names of variables differ at their ends.
+    """
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}…{text[-(_LONGEST // 2) :]}"
     if text_width(text, size) <= width:

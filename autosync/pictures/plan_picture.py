@@ -1,9 +1,9 @@
-"""The picture of a plan: what each rank has, and what travels between ranks to make it so.
+"""The picture of a plan: the data of each rank, and the transfers between ranks.
 
-Columns are ranks, nodes with their rates above them, servers set apart. Messages that go the same way are one block,
-read from top to bottom: bars say what a rank has (one coloured piece a message), lines between two rows of bars are a
-transfer. Beside each block stand its messages with their bytes, lanes and priorities; at the foot what a step moves
-over each node's interface.
+Columns are ranks. Above them stand the nodes with their rates; servers are set apart. Messages with the same stages
+form a block, read from top to bottom: a bar shows the data of a rank (one coloured piece for each message), and the
+lines between two rows of bars are a transfer. Beside each block its messages are listed with their bytes, lanes and
+priorities. The foot shows the bytes that a step moves over each node's interface.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autosync.strategy.wording import count
 from autosync.units import format_rate, format_size, format_time
 
 MAX_RANKS = 24
-"""How many ranks are shown; a picture of more says that there are more."""
+"""The number of ranks that are shown. The picture says how many others exist."""
 MAX_LISTED = 10
 
 _MARGIN = 18.0
@@ -35,12 +35,12 @@ _GAP = 22.0
 _NODE_GAP = 8.0
 _SERVER_GAP = 26.0
 _ROW = 34.0
-# How wide a column is, by how many there are at most.
+# The width of columns, by the largest number of ranks with this width.
 _WIDTHS = ((6, 84.0), (8, 66.0), (12, 52.0), (MAX_RANKS, 42.0))
 
 
 def plan_picture(plan: Plan, cluster: ClusterSpec, *, title: str, subtitle: str = "") -> str:
-    """The plan as SVG. `title` names the strategy, `subtitle` what it is for."""
+    """Return the picture of the plan as SVG. `title` names the strategy, and `subtitle` its model and cluster."""
     return _Picture(plan, cluster).svg(title, subtitle)
 
 
@@ -80,7 +80,7 @@ class _Picture:
     # The ranks.
 
     def _nodes(self, top: float) -> float:
-        """The boxes of the nodes over their ranks' columns."""
+        """Draw the boxes of the nodes over the columns of their ranks."""
         height, half = 40.0, self._columns.width / 2
         for role, words in (("worker", "workers"), ("server", "only serve")):
             first = next((rank.index for rank in self._shown if rank.role == role), None)
@@ -109,7 +109,7 @@ class _Picture:
     # The messages.
 
     def _block(self, group: Group, top: float) -> float:
-        """One way that messages go: heading, bars and transfers, and its messages beside them."""
+        """Draw one group: heading, bars and transfers, and its messages beside them."""
         name, told = captions.heading(group)
         self._drawing.underlay((_MARGIN, top - 16), (self._width - _MARGIN, top - 16), "thin")
         self._drawing.text(_MARGIN, top + 4, name, "bold ink")
@@ -141,12 +141,12 @@ class _Picture:
         return y
 
     def _label(self, name: str, plain: str, middle: float) -> None:
-        """What happens, left of the columns; the plan's word over plain ones."""
+        """Write what happens, left of the columns: the plan's word and below it plain words."""
         self._drawing.text(_MARGIN, middle + (0 if plain else 4), clipped(name, _LABELS - 8, 12), "ink")
         self._drawing.text(_MARGIN, middle + 13, clipped(plain, _LABELS - 4, 10), "tiny soft")
 
     def _messages(self, group: Group, top: float) -> float:
-        """The messages of a block as a table."""
+        """Draw the messages of a block as a table."""
         has_priorities = len({number for strand in group.strands for number in strand.priorities}) > 1
         has_slices = any(strand.num_slices > 1 for strand in group.strands)
         servers = {strand.order: self._server(strand) for strand in group.strands}
@@ -180,7 +180,7 @@ class _Picture:
         return y + 4
 
     def _server(self, strand: Strand) -> str:
-        """The node that a strand meets at, if it is one."""
+        """Return the name of the server that a strand uses; empty if there is not exactly one."""
         roots = {
             group[0]
             for stage in strand.stages
@@ -192,7 +192,7 @@ class _Picture:
     # The foot.
 
     def _foot(self, top: float) -> float:
-        """What a step moves over each node's interface, and how long that takes at its rate."""
+        """Draw the bytes that a step moves over each node's interface, and the time that they take at its rate."""
         traffic = amortised_traffic(self._plan, self._cluster)
         nodes = self._cluster.nodes
         lines = [
@@ -221,7 +221,7 @@ class _Picture:
         return y
 
     def _legend(self, top: float) -> float:
-        """What the bars mean."""
+        """Draw the legend of the bars."""
         samples = [
             ("fill-0 own", "frame", "a rank's own"),
             ("fill-0", "frame", "sum or average of all"),
@@ -243,14 +243,14 @@ class _Picture:
 
 
 def _listed(group: Group) -> Sequence[Strand]:
-    """A line for each strand, but one for all that have no colour of their own."""
+    """Return the strands to list: those with a colour of their own, and all others as one."""
     own = [strand for strand in group.strands if strand.colour != OTHERS]
     others = [strand for strand in group.strands if strand.colour == OTHERS]
     return [*own, *([replace(merged(others), colour=OTHERS)] if others else [])]
 
 
 def _shown_ranks(plan: Plan) -> Sequence[Rank]:
-    """All ranks, or as many as there is room for: of servers at most a third."""
+    """Return all ranks, or as many as there is room for; servers take at most a third if there are many workers."""
     workers = [rank for rank in plan.ranks if rank.role == "worker"]
     servers = [rank for rank in plan.ranks if rank.role == "server"]
     num_servers = min(len(servers), max(MAX_RANKS // 3, MAX_RANKS - len(workers)))
@@ -265,7 +265,7 @@ def _by_node(ranks: Sequence[Rank]) -> dict[int, list[Rank]]:
 
 
 def _columns(ranks: Sequence[Rank]) -> tuple[Columns, float]:
-    """Where ranks stand, and where the last one ends; servers a little apart."""
+    """Return the columns of the ranks and where the last one ends; servers are set apart."""
     width = next(wide for most, wide in _WIDTHS if len(ranks) <= most)
     centres: dict[int, float] = {}
     x = _MARGIN + _LABELS

@@ -1,7 +1,7 @@
-"""The spread of step times as a picture: a row for each model on each cluster, every measured strategy a stroke.
+"""The picture of the spread of step times: a row for each model on each cluster, with a stroke for each strategy.
 
-Rows are drawn to one scale, each relative to its own default (stock DDP), for only so do fast and slow combinations
-stand under each other: left of the line at 1 is what beats the default.
+All rows have one scale, relative to their own stock DDP, so that fast and slow combinations can be compared. Strokes
+left of the line at 1 beat stock DDP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROW, _STROKE, _HEAD = 16.0, 9.0, 24.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The step times of one model on one cluster, and what stock DDP takes; rows without that are left out."""
+    """The step times of one model on one cluster, with the time of stock DDP; without this time the row is left out."""
 
     model: str
     cluster: str
@@ -28,7 +28,7 @@ class Spread:
 
 
 def spread_picture(spreads: Sequence[Spread], *, title: str) -> str:
-    """The picture as SVG."""
+    """Return the picture as SVG."""
     shown = [spread for spread in spreads if spread.default_seconds is not None and spread.seconds]
     scale = _Scale([seconds / (spread.default_seconds or 1.0) for spread in shown for seconds in spread.seconds])
     drawing = Drawing()
@@ -50,7 +50,7 @@ def spread_picture(spreads: Sequence[Spread], *, title: str) -> str:
 
 
 def _rows(drawing: Drawing, spreads: Sequence[Spread], scale: _Scale) -> float:
-    """Draw all rows under the names of their models; where they end."""
+    """Draw all rows under the names of their models; return where they end."""
     y, model = _TOP, ""
     for spread in spreads:
         if spread.model != model:
@@ -85,7 +85,7 @@ def _gain(spread: Spread) -> float:
 
 
 class _Scale:
-    """Ratios on a logarithmic axis."""
+    """A logarithmic axis of ratios."""
 
     def __init__(self, ratios: Sequence[float]) -> None:
         self._low = math.log2(min([*ratios, 0.9])) - 0.1
@@ -96,5 +96,5 @@ class _Scale:
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def ticks(self) -> Iterator[float]:
-        """Powers of two."""
+        """Yield the powers of two on the axis."""
         yield from (2.0**power for power in range(math.ceil(self._low), math.floor(self._high) + 1))

@@ -1,6 +1,6 @@
-"""What happens to a message, stage by stage, as far as it is drawn: who takes part, and what each rank has after it.
+"""The stages of a message, as far as they are drawn: the ranks that take part, and the data of each rank afterwards.
 
-A stage is what `describe` tells in a line: the operations of a message that differ in nothing but their slice.
+A stage is what `describe` tells on one line: the operations of a message that differ only in their slices.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autosync.plan.types import Groups, Local, Operation, Plan, RegionKind, Tran
 from autosync.strategy.wording import settings
 
 State: TypeAlias = Literal["own", "shared", "own parameter", "parameter"]
-"""A rank's own gradient (or what stands for it), what was made of those of several, and what either has updated."""
+"""The states of a rank's data: its own gradient, a result from several ranks, or the same two as updated parameters."""
 
 _PARAMETERS = ("param", "new_rows", "master", "incoming", "anchor")
 _PACKED = ("rows", "new_rows", "factors", "encoded", "left", "right")
@@ -21,10 +21,11 @@ _LATE = ("take", "write_rows")
 
 
 class Stage(NamedTuple):
-    """One stage of a message, or of several that go together.
+    """One stage of a message, or of several messages that are drawn together.
 
-    `what` is the collective or the kind of work, `manner` its algorithm, or the codec or optimizer. `share` is the part
-    of the dense bytes that a whole buffer has after it. `num_bytes` are those of a transfer's buffer.
+    `what` is the collective or the kind of local operation, and `manner` its algorithm, codec or optimizer. `share` is
+    the size of the whole buffer after the stage, as a share of the dense bytes. `num_bytes` is the size of a transfer's
+    buffer.
     """
 
     what: str
@@ -42,7 +43,7 @@ class Stage(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """What a rank has after a stage: share `share` of `num_shares` of the buffer, a layer for each contributor."""
+    """The data of a rank after a stage: piece `share` of `num_shares` of the buffer, a layer for each contributor."""
 
     share: int
     num_shares: int
@@ -50,7 +51,7 @@ class Holding(NamedTuple):
 
 
 def holdings(stage: Stage) -> Mapping[int, Holding]:
-    """What each rank that takes part has after a stage."""
+    """Return the data of each rank that takes part, after a stage."""
     found: dict[int, Holding] = {}
     outer = {rank: (index, len(group)) for group in stage.within for index, rank in enumerate(group)}
     for group in stage.groups:
@@ -64,13 +65,13 @@ def holdings(stage: Stage) -> Mapping[int, Holding]:
 
 
 def is_about_norm(plan: Plan, operation: Operation) -> bool:
-    """Whether an operation works on the norm of gradients, which belongs to no message."""
+    """Return whether an operation works on the norm of all gradients, which belongs to no message."""
     regions = operation.regions if isinstance(operation, Transfer) else operation.outputs
     return all(plan.regions[region].kind == "norm" for region in regions)
 
 
 def stages_of(plan: Plan, operations: Sequence[Operation], num_bytes: int) -> tuple[Stage, ...]:
-    """The stages of a message of so many dense bytes: what ranks begin with, then those of its operations."""
+    """Return the stages of a message with these dense bytes: first the data that ranks begin with, then the rest."""
     found: dict[object, list[Operation]] = {}
     for operation in operations:
         found.setdefault(_manner(operation), []).append(operation)
@@ -82,7 +83,7 @@ def stages_of(plan: Plan, operations: Sequence[Operation], num_bytes: int) -> tu
 
 
 def num_slices(operations: Sequence[Operation]) -> int:
-    """How many slices a message has."""
+    """Return the number of a message's slices."""
     counts: dict[object, int] = {}
     for operation in operations:
         counts[_manner(operation)] = counts.get(_manner(operation), 0) + 1
@@ -90,14 +91,14 @@ def num_slices(operations: Sequence[Operation]) -> int:
 
 
 def _manner(operation: Operation) -> object:
-    """What the operations of one stage have in common."""
+    """Return the fields that all operations of one stage have in common."""
     if isinstance(operation, Transfer):
         return (operation.collective, operation.algorithm, operation.groups, operation.lane, operation.every)
     return (operation.kind, operation.cost, operation.groups, operation.sharded, operation.every)
 
 
 def _kind(plan: Plan, operation: Operation, *, before: bool = False) -> RegionKind:
-    """What an operation has made, or was made from."""
+    """Return the kind of data that an operation makes or, with `before`, is made from."""
     if isinstance(operation, Transfer):
         return plan.regions[operation.regions[0]].kind
     return plan.regions[(operation.inputs if before else operation.outputs)[0]].kind
@@ -141,7 +142,7 @@ def _state(kind: RegionKind, *, is_sum: bool) -> State:
 
 
 def _told_apart(stages: Sequence[Stage]) -> list[Stage]:
-    """What a worker updates with its own gradients, before any transfer, is its own: unless it is the only one."""
+    """Mark parameters that workers update before any transfer as their own."""
     sends = [place for place, stage in enumerate(stages) if stage.is_transfer]
     first = sends[0] if sends else 0
     return [
@@ -151,14 +152,14 @@ def _told_apart(stages: Sequence[Stage]) -> list[Stage]:
 
 
 def _manner_of(local: Local) -> str:
-    """The codec, or the optimizer."""
+    """Return the codec or the optimizer of a local operation."""
     if local.kind == "encode" and local.settings is not None:
         return settings(local.settings)
     return local.cost.partition(":")[2] if local.kind == "update" else ""
 
 
 def _with_shares(stages: Sequence[Stage], num_bytes: int) -> list[Stage]:
-    """Fill in how large buffers are: work that packs something makes it as large as what travels next."""
+    """Fill in the sizes of buffers: an operation that packs data makes it as large as the next transfer."""
     shares = [stage.share for stage in stages]
     travels = 0.0
     for place in reversed(range(len(stages))):

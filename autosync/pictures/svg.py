@@ -1,8 +1,8 @@
-"""A small writer of SVG: rectangles, lines, paths and texts, each in a style of the sheet.
+"""A small writer of SVG: rectangles, lines, paths and texts, each with a style of the style sheet.
 
-What it writes is one text for one drawing: numbers have at most one digit behind the point, so a picture in a
-repository changes only where it has changed. Names come from users: all text is escaped, and a character that XML
-cannot hold is replaced. There are no scripts, no links and no fonts to load.
+The same drawing always gives the same text, and numbers have at most one decimal, so a picture in a repository changes
+only where its drawing does. Names come from users, so all text is escaped, and characters that XML cannot hold are
+replaced. The output has no scripts, no links and no fonts to load.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from autosync.pictures.theme import stylesheet
 
 Anchor = Literal["start", "middle", "end"]
 
-# What XML 1.0 has no way to say, not even escaped.
+# Characters that XML 1.0 cannot hold, not even escaped.
 _UNSPEAKABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def number(value: float) -> str:
-    """A coordinate, to a tenth."""
+    """Return a coordinate with at most one decimal."""
     assert math.isfinite(value), "coordinates are finite"
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
 
 def escaped(text: str) -> str:
-    """Text as it may stand in an element or an attribute, on one line."""
+    """Return a text for an element or an attribute, on one line."""
     return html.escape(_UNSPEAKABLE.sub("\ufffd", " ".join(text.split())), quote=True)
 
 
@@ -45,20 +45,20 @@ class Pen:
         return self._add("L", x, y)
 
     def curve(self, start: tuple[float, float], end: tuple[float, float], x: float, y: float) -> Pen:
-        """A cubic curve to a point, towards `start` first and coming from `end`."""
+        """Add a cubic curve to a point; `start` and `end` are its control points."""
         return self._add("C", *start, *end, x, y)
 
     def bend(self, control: tuple[float, float], x: float, y: float) -> Pen:
-        """A quadratic curve to a point."""
+        """Add a quadratic curve to a point."""
         return self._add("Q", *control, x, y)
 
     def arc(self, radius_x: float, radius_y: float, x: float, y: float) -> Pen:
-        """An elliptic arc to a point, clockwise, at most half of the ellipse."""
+        """Add an elliptic arc to a point, clockwise, at most half of the ellipse."""
         self._commands.append(f"A{number(radius_x)} {number(radius_y)} 0 0 1 {number(x)} {number(y)}")
         return self
 
     def chevron(self, x: float, y: float, toward: tuple[float, float], size: float = 3.0) -> Pen:
-        """An arrowhead whose tip is at the point."""
+        """Add an arrowhead whose tip is at the point."""
         length = math.hypot(*toward) or 1.0
         dx, dy = toward[0] / length * size, toward[1] / length * size
         self.move(x - dx - dy, y - dy + dx)
@@ -77,12 +77,12 @@ class Pen:
         return not self._commands
 
     def __str__(self) -> str:
-        """The path's data."""
+        """Return the path's data."""
         return "".join(self._commands)
 
 
 class Drawing:
-    """Elements in the order in which they are drawn. `style` names classes of the sheet."""
+    """Elements in the order in which they are drawn. `style` names classes of the style sheet."""
 
     def __init__(self) -> None:
         self._ground: list[str] = []
@@ -97,7 +97,7 @@ class Drawing:
         radius: float = 0.0,
         tip: str = "",
     ) -> None:
-        """A rectangle by its upper left corner; `tip` is shown where somebody points at it."""
+        """Draw a rectangle by its upper left corner; `tip` appears when the mouse points at it."""
         (x, y), (width, height) = corner, size
         round_corners = f' rx="{number(radius)}"' if radius else ""
         place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
@@ -106,22 +106,22 @@ class Drawing:
         )
 
     def line(self, start: tuple[float, float], end: tuple[float, float], style: str) -> None:
-        """A straight line."""
+        """Draw a straight line."""
         self.path(Pen().move(*start).line(*end), style)
 
     def underlay(self, start: tuple[float, float], end: tuple[float, float], style: str) -> None:
-        """A straight line under everything else."""
+        """Draw a straight line under everything else."""
         pen = Pen().move(*start).line(*end)
         self._ground.append(f'<path class="{escaped(style)}" d="{pen}"/>')
 
     def path(self, pen: Pen, style: str, *, width: float | None = None) -> None:
-        """What a pen has drawn; nothing where that is nothing."""
+        """Draw the path of a pen; an empty path draws nothing."""
         if not pen.is_empty:
             stroke = "" if width is None else f' stroke-width="{number(width)}"'
             self._add("path", f'class="{escaped(style)}" d="{pen}"{stroke}')
 
     def text(self, x: float, y: float, words: str, style: str, *, anchor: Anchor = "start") -> None:
-        """A line of text on its base line."""
+        """Draw a line of text on its base line."""
         if words:
             place = f'x="{number(x)}" y="{number(y)}"'
             aligned = "" if anchor == "start" else f' text-anchor="{anchor}"'
@@ -131,7 +131,7 @@ class Drawing:
         self._elements.append(f"<{tag} {attributes}>{content}</{tag}>" if content else f"<{tag} {attributes}/>")
 
     def svg(self, width: float, height: float, *, title: str, description: str) -> str:
-        """The whole document. Title and description are for those who cannot see it."""
+        """Return the whole document. Screen readers read the title and the description."""
         size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
         lines = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',

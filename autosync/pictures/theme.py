@@ -1,7 +1,7 @@
-"""What pictures look like: one style sheet, for light and for dark pages.
+"""The look of pictures: one style sheet for light and dark pages.
 
-A message has a colour of its own as long as there are few of them; classes `line-0` and `fill-0` are those of the
-first. A picture brings its own background, so it can be read on any page, and follows the reader's preference.
+Each message has its own colour if there are few of them; the classes `line-0` and `fill-0` have the first colour. A
+picture has its own background, so it is readable on any page, and it follows the reader's colour preference.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NUM_COLOURS = 8
-"""How many messages can be told apart."""
+"""The number of messages that can have their own colours."""
 OTHERS = NUM_COLOURS
-"""The colour of all that has none of its own."""
+"""The colour of all messages without their own."""
 
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 
@@ -25,7 +25,7 @@ _COMMON = (
     ".own{fill-opacity:.38}.bare{fill:none}"
 )
 
-# By class: declarations with the colour left open, then the colour on light pages and on dark ones.
+# For each class: declarations with a placeholder for the colour, the colour on light pages, and that on dark ones.
 _COLOURED: Mapping[str, tuple[str, str, str]] = {
     "page": ("fill:{};stroke:#8b949e;stroke-opacity:.35", "ffffff", "0d1117"),
     "ink": ("fill:{}", "1f2328", "e6edf3"),
@@ -49,7 +49,7 @@ _COLOURED: Mapping[str, tuple[str, str, str]] = {
 
 
 def stylesheet() -> str:
-    """The sheet that stands in every picture."""
+    """Return the style sheet that every picture contains."""
     return f"{_COMMON}{_rules(dark=False)}@media(prefers-color-scheme:dark){{{_rules(dark=True)}}}"
 
 

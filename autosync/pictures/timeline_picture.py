@@ -1,7 +1,7 @@
-"""The picture of a timeline: what a rank computed, what it waited for and what was under way, over a step or two.
+"""The picture of a timeline: the compute, waits and transfers of a rank over a step or two.
 
-One track is training itself (forward, backward, optimizer, and where it stood still), one the local work beside it, and
-one for each queue of a lane. What belongs to one message has one colour, that of the picture of its plan.
+One track shows training itself (forward, backward, optimizer, and where training stood still), one the local operations
+beside it, and one each queue of a lane. Each message has one colour, the same as in the picture of its plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autosync.strategy.wording import count
 from autosync.units import format_time
 
 MAX_LANES = 24
-"""How many queues of lanes a rank shows; of more, the picture says how many there are."""
+"""The number of lane queues that are shown for a rank. The picture says how many others exist."""
 
 _MARGIN = 18.0
 _LABELS = 134.0
@@ -29,14 +29,14 @@ _WIDTH = _MARGIN + _LABELS + _PLOT + _MARGIN
 _COMPUTE_HEIGHT = 26.0
 _TRACK_HEIGHT = 19.0
 _SHORTEST = 9
-"""A name that would have to be cut to less than so many characters is left out."""
+"""A name that would be cut to fewer characters than this is left out."""
 _PHASES = ("forward", "backward", "optimizer")
-# `all_reduce of fc.weight and 3 more (operation 12)`, as the engine names it.
+# The engine names operations such as `all_reduce of fc.weight and 3 more (operation 12)`.
 _NAMED = re.compile(r"(?P<what>\S+) of (?P<subject>.+) \(operation (?P<number>[0-9]{1,9})\)", re.DOTALL)
 
 
 class _Named:
-    """A span's name taken apart."""
+    """The components of a span's name."""
 
     def __init__(self, name: str) -> None:
         match = _NAMED.fullmatch(name) if len(name) < 5000 else None
@@ -47,7 +47,7 @@ class _Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a rank's timeline says in numbers, over the steps that are shown."""
+    """The numbers of a rank's timeline, over the steps that are shown."""
 
     rank: str
     first_step: int
@@ -58,7 +58,7 @@ class Figures:
 
 
 def figures(rank: RankTrace, steps: Sequence[Step]) -> Figures:
-    """How long the steps took, how long training stood still, and how long anything was on the wire."""
+    """Return how long the steps took, how long training stood still, and how long at least one transfer was running."""
     start, end = steps[0].start, steps[-1].end
     return Figures(
         rank=rank.name,
@@ -71,14 +71,14 @@ def figures(rank: RankTrace, steps: Sequence[Step]) -> Figures:
 
 
 def timeline_picture(ranks: Sequence[RankTrace], steps: Sequence[Step], *, title: str, subtitle: str = "") -> str:
-    """The steps of some ranks as SVG, on the clock of the ranks' machine; the first rank's steps are marked."""
+    """Draw the steps of some ranks as SVG, on the clock of the ranks' machine; the first rank's steps are marked."""
     if not ranks or not steps:
         raise InputError("there is nothing to draw", rule="one rank and one step at least")
     return _Picture(ranks, steps).svg(title, subtitle)
 
 
 def _covered(rank: RankTrace, kind: str, start: float, end: float) -> float:
-    """How long at least one span of a kind was under way."""
+    """Return how long at least one span of a kind was running."""
     total, reached = 0.0, start
     for span in rank.spans:
         if span.kind == kind:
@@ -125,7 +125,7 @@ class _Picture:
         return self._left + _PLOT * (inside - self._start) / self._seconds
 
     def _rank(self, rank: RankTrace, top: float) -> float:
-        """The tracks of one rank, one below the other."""
+        """Draw the tracks of one rank, one below the other."""
         tracks: dict[int, list[Span]] = {}
         for span in self._visible(rank):
             tracks.setdefault(span.track, []).append(span)
@@ -144,15 +144,15 @@ class _Picture:
         return y + 6
 
     def _track(self, name: str, spans: Sequence[Span], top: float) -> float:
-        """One track: its name, a line for its ground, and its spans; returns its height."""
+        """Draw one track: its name, a base line, and its spans; return its height."""
         is_training = any(span.kind in ("compute", "wait") for span in spans)
         height = _COMPUTE_HEIGHT if is_training else _TRACK_HEIGHT
         kinds = {_Named(span.name).what for span in spans if span.kind == "transfer"}
-        # What the queues of a lane do tells them apart better than the number of their stage.
+        # The operation of a lane's queue says more than the number of its stage.
         words = f"{name.partition(', stage')[0]}: {min(kinds)}" if len(kinds) == 1 else name
         self._drawing.text(_MARGIN, top + height / 2 + 4, clipped(words, _LABELS - 6, 11), "small soft")
         self._drawing.underlay((self._left, top + height), (self._left + _PLOT, top + height), "thin")
-        # Waiting happens within passes, and lies on them.
+        # Waits happen within passes and are drawn on top of them.
         for span in sorted(spans, key=lambda span: span.kind == "wait"):
             if span.kind in ("compute", "wait"):
                 self._training(span, top, height)
@@ -170,7 +170,7 @@ class _Picture:
             self._words(span, top, height, "tiny soft", span.name)
 
     def _phases(self, spans: Sequence[Span], top: float, height: float) -> None:
-        """The names of passes, each where no wait lies on it."""
+        """Write the names of passes, each at a place without a wait."""
         waits = [span for span in spans if span.kind == "wait"]
         for span in spans:
             if span.kind == "compute":
@@ -197,14 +197,14 @@ class _Picture:
         self._drawing.rectangle((left, top), (width, height), style, radius=min(2.0, width / 3), tip=tip)
 
     def _words(self, span: Span, top: float, height: float, style: str, words: str) -> None:
-        """What is written on a span, as far as there is room for it."""
+        """Write the words on a span, as far as they fit."""
         left, right = self._x(span.start), self._x(span.end)
         shown = clipped(words, right - left - 7, 10)
         if shown == words or len(shown) >= _SHORTEST:
             self._drawing.text(left + 3, top + height / 2 + 3.6, shown, style)
 
     def _axis(self, top: float, bottom: float) -> None:
-        """Time from the first step's start, and where steps begin."""
+        """Draw the time axis from the first step's start, and where steps begin."""
         every = _tick(self._seconds)
         for number in range(int(self._seconds / every) + 1):
             x = self._x(self._start + number * every)
@@ -218,7 +218,7 @@ class _Picture:
             self._drawing.text(x + 4, top - 3, f"step {step.iteration}", "tiny soft")
 
     def _legend(self, top: float) -> float:
-        """What colours mean."""
+        """Draw the legend of the colours."""
         entries = [
             *((name, name) for name in (*_PHASES, "wait")),
             *((f"fill-{c}", n) for n, c in self._colours.items()),
@@ -236,7 +236,7 @@ class _Picture:
 
 
 def _colours(spans: Sequence[Span]) -> Mapping[str, int]:
-    """A colour for each message, in the order of the plan; of too many messages, for each thing that is done."""
+    """Return a colour for each message, in the order of the plan; with too many, for each kind of operation."""
     first: dict[str, int] = {}
     whats: dict[str, int] = {}
     for span in spans:
@@ -255,7 +255,7 @@ def _key(named: _Named, colours: Mapping[str, int]) -> str:
 
 
 def _tick(seconds: float) -> float:
-    """The distance of marks: 1, 2 or 5 of some unit, so that there are five to twelve."""
+    """Return the distance between marks: 1, 2 or 5 of some unit, so that there are five to twelve marks."""
     rough = seconds / 8
     unit = 10.0 ** math.floor(math.log10(rough))
     return next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)

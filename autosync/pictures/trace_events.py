@@ -1,4 +1,4 @@
-"""The events of a Chrome trace, one after another: a trace of hours is never in memory as a whole."""
+"""Reads the events of a Chrome trace one by one, so that a trace of hours is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 MAX_CHARACTERS = 256 * 2**20
 MAX_EVENTS = 1_000_000
-"""Ten ranks that send a thousand messages a step for a hundred steps have as many."""
+"""Ten ranks that send a thousand messages a step have this many events in a hundred steps."""
 
 _MAX_EVENT = 2**20
 _PIECE = 2**20
@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder()
 
 
 class NoTraceError(ValueError):
-    """What is no trace, in words for the user; `rule` is empty where it is that of traces."""
+    """A file is not a trace. `what` is for the user; an empty `rule` stands for the general rule of traces."""
 
     def __init__(self, what: str, rule: str = "") -> None:
         super().__init__(what)
@@ -28,7 +28,7 @@ class NoTraceError(ValueError):
 
 
 def read_events(stream: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    """The events of an array, or of the one that an object has as `traceEvents`; as far as a crash has left them."""
+    """Yield the events of an array, or of the array `traceEvents` of an object, as far as a crash has left them."""
     text = _Text(stream)
     if text.next() == "{":
         _find_events(text)
@@ -41,7 +41,7 @@ def read_events(stream: BinaryIO) -> Iterator[Mapping[str, Any]]:
         try:
             event = text.value()
         except ValueError as error:
-            # An array that was cut off: the line that it ends in holds no whole event.
+            # The array was cut off, and its last line holds no complete event.
             if number and text.is_last_line():
                 return
             raise NoTraceError("it is no JSON") from error
@@ -55,7 +55,7 @@ def read_events(stream: BinaryIO) -> Iterator[Mapping[str, Any]]:
 
 
 def _find_events(text: _Text) -> None:
-    """Go on to the value of `traceEvents`, past whatever an object has before it."""
+    """Move to the value of `traceEvents`, past the keys before it."""
     text.skip()
     for _ in range(MAX_EVENTS):
         if text.next() != '"':
@@ -78,7 +78,7 @@ def _find_events(text: _Text) -> None:
 
 
 class _Text:
-    """A text of which a piece is in memory, and the place up to which it was read."""
+    """A text that is read in pieces: it keeps one piece in memory, and the position in it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -89,7 +89,7 @@ class _Text:
         self._is_whole = False
 
     def next(self) -> str:
-        """The next character that is no space, which stays the next; empty at the end."""
+        """Skip spaces and return the next character without consuming it; empty at the end."""
         while True:
             match = _SPACE.match(self._text, self._at)
             assert match is not None, "no space at all matches too"
@@ -101,27 +101,27 @@ class _Text:
             self._read()
 
     def skip(self) -> None:
-        """Go past the next character."""
+        """Consume the next character."""
         self._at += 1
 
     def value(self) -> Any:
-        """The JSON value that begins here; ValueError where there is none, or none so short."""
+        """Read the JSON value that begins here; raise ValueError if there is none or it is too long."""
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except (ValueError, RecursionError) as error:
-                # It may go on in the next piece.
+                # The value may continue in the next piece.
                 if self._is_whole or len(self._text) - self._at > _MAX_EVENT:
                     raise ValueError("no value") from error
             else:
-                # A number at the end of a piece may too.
+                # A number at the end of a piece may also continue.
                 if end < len(self._text) or self._is_whole:
                     self._at = end
                     return value
             self._read()
 
     def has_value(self) -> bool:
-        """Whether a JSON value begins here."""
+        """Consume a JSON value if one begins here, and return whether one did."""
         try:
             self.value()
         except ValueError:
@@ -129,7 +129,7 @@ class _Text:
         return True
 
     def is_last_line(self) -> bool:
-        """Whether nothing but what is left of one line follows."""
+        """Return whether only the rest of one line follows."""
         return self._is_whole and "\n" not in self._text[self._at :].rstrip()
 
     def _read(self) -> None:

@@ -1,7 +1,7 @@
-"""Reading timelines: Chrome traces as the runtime and simulators write them, and the steps that they show.
+"""Reads timelines: Chrome traces as the runtime and the simulators write them, and the steps in them.
 
-A trace is an array of events, or an object that has one as `traceEvents`. What a crash has left, an array without its
-end, is read as far as it goes. Times are seconds from here on.
+A trace is an array of events, or an object with an array `traceEvents`. If a crash cut the array off, it is read as far
+as it goes. All times in this package are seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autosync.pictures.trace_events import NoTraceError, read_events
 
 MAX_RANKS = 10_000
 NUM_WARMUP = 3
-"""How many first steps are not chosen where there are others: connections and buffers are made in them."""
+"""The number of first steps that are not chosen if there are others. Connections and buffers are made in them."""
 
 _COMPUTE, _WAIT = "compute", "wait"
 KINDS = (_COMPUTE, _WAIT, "transfer", "local")
@@ -27,7 +27,7 @@ _RULE = "a timeline is a Chrome trace as `parallelize(trace=...)` writes it"
 
 
 class Span(NamedTuple):
-    """Something that took time on one track of one rank."""
+    """A span of time on one track of one rank."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTrace:
-    """What one rank did: its name, its tracks by number, and all spans in the order in which they began."""
+    """The trace of one rank: its name, its tracks by number, and all spans in the order of their starts."""
 
     name: str
     tracks: Mapping[int, str]
@@ -47,7 +47,7 @@ class RankTrace:
 
 
 class Step(NamedTuple):
-    """One step of training, from the start of its compute to that of the next."""
+    """One step of training, from the start of its compute to that of the next step."""
 
     iteration: int
     start: float
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 def read_trace(path: Path | str) -> tuple[RankTrace, ...]:
-    """The ranks of a trace file, in the order of their numbers."""
+    """Return the ranks of a trace file, in the order of their numbers."""
     file = str(path)
     ranks: dict[int, _Rank] = {}
     try:
@@ -84,7 +84,7 @@ def _refuse_more(num_ranks: int) -> None:
 
 
 def steps_of(rank: RankTrace) -> tuple[Step, ...]:
-    """The steps that a trace shows whole; the last one, whose end nobody knows, only if it is alone."""
+    """Return the complete steps of a trace. The end of the last step is unknown, so it counts only if it is alone."""
     starts: dict[int, float] = {}
     for span in rank.spans:
         if span.kind == _COMPUTE:
@@ -97,9 +97,10 @@ def steps_of(rank: RankTrace) -> tuple[Step, ...]:
 
 
 def choose_steps(rank: RankTrace, num_steps: int, *, first: int | None = None) -> tuple[Step, ...]:
-    """Some steps that follow one another: from iteration `first`, else ordinary ones.
+    """Return consecutive steps: from iteration `first`, or typical ones.
 
-    Those are as long as most, among those in which most is sent: where ranks meet every few steps, a meeting is shown.
+    Typical steps are about as long as most, chosen among those with the most transfers. So if workers synchronise only
+    every few steps, a step that does is shown.
     """
     steps = steps_of(rank)
     if not steps:
@@ -123,7 +124,7 @@ def choose_steps(rank: RankTrace, num_steps: int, *, first: int | None = None) -
 
 
 class _Rank:
-    """Takes a rank's events and keeps what is shown of them."""
+    """Collects a rank's events and keeps those that are shown."""
 
     def __init__(self, number: int) -> None:
         self._name = f"rank {number}"
@@ -141,7 +142,7 @@ class _Rank:
             self._spans.append(_span(event, arguments, file))
 
     def trace(self) -> RankTrace:
-        """All of it."""
+        """Return everything collected."""
         spans = sorted(self._spans, key=lambda span: (span.start, span.track))
         return RankTrace(name=self._name, tracks=self._tracks, spans=tuple(spans))
 
@@ -156,7 +157,7 @@ def _span(event: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> 
 
 
 def _is_time(value: object) -> bool:
-    # Of NaN every comparison is false.
+    # NaN fails every comparison.
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 

@@ -1,5 +1,4 @@
-"""The baselines that a winner must beat besides stock DDP as it ships: DDP with its best single bucket, and the best
-preset.
+"""The baselines that a winner must beat: besides stock DDP, DDP with its best single bucket, and the best preset.
 
 Both are found without trying every strategy. A simulator ranks each family, the most promising members that were not
 tried are measured once, and the fastest goes into the proof. The study keeps these measurements, so a proof that starts
@@ -32,8 +31,7 @@ Measure = Callable[[Candidate], float | None]
 """Measures a candidate: returns the seconds of a step, or None if the candidate failed."""
 
 CAPS_MIB = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 200, 400)
-"""Values of `bucket_cap_mb` that a user would try by hand. Larger ones add little: once all gradients fit into one
-bucket, the strategies are equal."""
+"""Values of `bucket_cap_mb` that a user would try by hand. Values that give the same buckets count once."""
 
 NUM_CONFIRMED = 2
 """The number of members of each family that are measured, the most promising first, before the fastest is taken.

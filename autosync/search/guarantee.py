@@ -76,8 +76,7 @@ class ProofResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The results, the default's first, and the winner, which is the default unless another contestant is certainly
-    faster.
+    """The results, the default's first, and the winner: the default, unless another contestant is certainly faster.
 
     `against` compares the winner with the other baselines, and the fastest contestant with the winner. `left_out` has
     the contestants that could not be measured again, by name. `fidelities` tells how inexact strategies train, by the

@@ -31,8 +31,9 @@ class LinkTime(NamedTuple):
 def busiest_link(
     measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
 ) -> LinkTime | None:
-    """Return the link that takes longest; None where bytes are not counted. Without a strategy, for stock DDP as it
-    ships.
+    """Return the link that takes longest; None where bytes are not counted.
+
+    Without a strategy, the link of stock DDP as it ships.
     """
     if measurement.bytes_sent is None or measurement.bytes_received is None or len(cluster.nodes) < 2:
         return None

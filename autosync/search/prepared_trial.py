@@ -30,8 +30,9 @@ ends, and little enough memory for models with thousands of variables."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTrial:
-    """A candidate with everything that running and recording it needs. Stock DDP as it ships has no bundle, plan or
-    facts.
+    """A candidate with everything that running and recording it needs.
+
+    Stock DDP as it ships has no bundle, plan or facts.
     """
 
     candidate: Candidate
@@ -70,8 +71,9 @@ class TrialPreparer:
 
 
 def _key(strategy: Strategy) -> Hashable:
-    """Return all fields of a strategy as a key. A strategy itself is not hashable, because its partitions are a
-    mapping.
+    """Return all fields of a strategy as a key.
+
+    A strategy itself is not hashable, because its partitions are a mapping.
     """
     values = (getattr(strategy, field.name) for field in fields(strategy))
     return tuple(tuple(value.items()) if isinstance(value, Mapping) else value for value in values)

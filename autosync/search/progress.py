@@ -101,8 +101,7 @@ class SearchStatus:
         return max(self._num_trials - len(self.tried), 0)
 
     def is_over(self, num_elsewhere: int = 0) -> bool:
-        """Return whether no more trials may begin: the time is up, or the trials under way elsewhere are the last ones.
-        """
+        """Return whether no more trials may begin: the time is up, or trials under way elsewhere use up the rest."""
         is_late = self._budget_seconds is not None and self.spent_seconds >= self._budget_seconds
         return is_late or self.num_left <= num_elsewhere
 

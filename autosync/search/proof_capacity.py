@@ -27,9 +27,7 @@ def most_at_once(model: ModelSpec, cluster: ClusterSpec, *, meminfo: Path = _MEM
 
 
 def _free_bytes(meminfo: Path) -> int | None:
-    """Return the bytes that the kernel says are available to new programs; None where it does not say (other than
-    Linux).
-    """
+    """Return the bytes that the kernel says are available to new programs; None on systems other than Linux."""
     if not meminfo.exists():
         return None
     for line in meminfo.read_text(encoding="utf-8").splitlines():

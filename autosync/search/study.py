@@ -151,10 +151,10 @@ class Study:
         return [self._record(trial) for trial in self._finished() if self._is_outage(trial)]
 
     def is_repeated(self, candidate: Candidate) -> bool:
-        """Return whether enough trials of a candidate ended with an infrastructure failure to blame the candidate next
-        time.
+        """Return whether the candidate, not the machines, would be to blame for one more infrastructure failure.
 
-        One is enough, unless trials of other candidates ended in the same way, which suggests that the machines fail.
+        One earlier failure of the candidate is enough, unless trials of other candidates ended in the same way, which
+        suggests that the machines fail.
         """
         whose = [
             _strategy_id(trial)
@@ -224,8 +224,7 @@ class Study:
         self._storage.set_trial_user_attr(trial_id, attribute, value)
 
     def _is_duplicate(self, number: int, strategy_id: str) -> bool:
-        """Return whether another trial has the same strategy and a smaller number, so that one of several always
-        remains.
+        """Return whether another trial has the same strategy and a smaller number, so one of several always remains.
 
         Trials for the proof count whatever their number, because they do not wait in the queue and may overtake others.
         """

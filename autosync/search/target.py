@@ -84,8 +84,9 @@ class DdpDomain:
         return self._strategy(caps, self._codec(rng))
 
     def mutate(self, strategy: Strategy, rng: random.Random) -> Strategy:
-        """Return the strategy after one change: a cap's size, two buckets merged, one split, a boundary moved, or a new
-        codec.
+        """Return the strategy after one change.
+
+        A cap grows or shrinks, two buckets merge, one splits, a boundary moves, or the codec changes.
         """
         caps, codec = self._caps(strategy), _codec_of(strategy)
         position = rng.randrange(len(caps))

@@ -120,9 +120,7 @@ class TrialRunner:
         return self._record(self.preparer.prepare(candidate), number, started, outcome)
 
     def other_cpu_share(self) -> float | None:
-        """Return the share of this machine's processors that others used since the last call; None where it is not
-        known.
-        """
+        """Return the share of this machine's processors that others used since the last call; None if unknown."""
         return None if self.others_share is None else round(self.others_share(), 4)
 
     def _beside_others(self, measurement: Measurement) -> Measurement:

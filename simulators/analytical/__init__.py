@@ -1,1 +1,1 @@
-"""Prices of messages in closed form, scheduled in one pass: fast enough to look at tens of thousands of strategies."""
+"""The analytical simulator: closed-form prices of messages, scheduled in one pass, for very many strategies."""

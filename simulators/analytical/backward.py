@@ -1,10 +1,10 @@
-"""Backward and all that follows it in one step, until the next forward pass may begin. Compiled.
+"""The compiled simulation of a step from the start of backward until the next forward pass may begin.
 
-Units that may go on are in `todo`. Each does local work up to its next transfer, or until it is collected and may not
-be settled yet, or until it is through. When none is left to go on, that transfer is scheduled which can begin first.
+Units that can continue are in `todo`. Each does its local work up to its next transfer, or until it is collected and
+may not be settled yet, or to its end. When `todo` is empty, the transfer that can begin first is scheduled.
 
-Every function here has one caller and becomes part of it: as calls, with all their arrays, they would take most of the
-time. What they share and change is one record, `progress`.
+Every function here has one caller and is inlined into it: calls with all these arrays would take most of the time. They
+share one record, `progress`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autosync.simulators.shared.arrays import Record
 
 @inner
 def play_backward(given: KernelInputs, books: Books, number: int, begins: float, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
-    """When the next forward pass may begin, of a step whose backward pass begins then."""
+    """Return when the next forward pass may begin, for a step whose backward pass begins at `begins`."""
     progress = books.progress[0]
     _begin(given, books, progress, number, begins)
     while True:
@@ -39,7 +39,7 @@ def play_backward(given: KernelInputs, books: Books, number: int, begins: float,
 
 @inlined
 def _begin(given: KernelInputs, books: Books, progress: Record, number: int, begins: float) -> None:
-    """All units may go on, the first one first; all lanes are at their first job."""
+    """Put all units into `todo`, the first one on top, and set all lanes to their first job."""
     strategy, units, templates = given.units.strategies[number], given.units.units, given.prices.templates
     num_units = strategy.last_unit - strategy.first_unit
     progress.num_active = progress.num_awaited = progress.is_open = 0
@@ -61,16 +61,16 @@ def _begin(given: KernelInputs, books: Books, progress: Record, number: int, beg
         entry.collected = entry.settles = 0
         entry.first = begins + entry.ready_first
         entry.last = begins + entry.ready_last
-        # With overlap into the forward pass nothing is awaited before backward returns.
+        # With overlap into the forward pass, backward returns without waiting for any unit.
         if not strategy.forward:
             progress.num_awaited += template.everywhere
-        # Taken from the end: the first unit comes last.
+        # Units are taken from the end, so the first unit is stored last.
         books.todo[here] = num_units - 1 - here
 
 
 @inlined
 def _go_on(given: KernelInputs, books: Books, progress: Record, number: int, rare: bool) -> None:  # noqa: FBT001 - numba has no keywords
-    """The last of `todo` goes on as far as it can without a transfer."""
+    """Take a unit from `todo` and advance it as far as possible without a transfer."""
     first_unit, forward = given.units.strategies[number].first_unit, given.units.strategies[number].forward
     here = books.todo[progress.num_todo]
     entry, unit = books.entries[here], given.units.units[first_unit + here]
@@ -88,7 +88,7 @@ def _go_on(given: KernelInputs, books: Books, progress: Record, number: int, rar
                 break
             amount = given.units.amount[first_unit + here, step.measure]
             if step.is_users and not forward:
-                # The user's optimizer updates all that is left to it when all else is done.
+                # The user's optimizer updates all remaining parameters when everything else is done.
                 progress.users_elements += amount
             else:
                 slices = unit.num_slices
@@ -106,7 +106,7 @@ def _go_on(given: KernelInputs, books: Books, progress: Record, number: int, rar
 
 @inlined
 def _collect(given: KernelInputs, books: Books, progress: Record, number: int, here: int) -> None:
-    """A unit's gradients are collected; it settles if its message may, and so do the others of the message then."""
+    """Mark a unit as collected. If its message may settle now, let the unit and the others of the message settle."""
     strategy, unit = given.units.strategies[number], given.units.units[given.units.strategies[number].first_unit + here]
     entry, message = books.entries[here], books.messages[unit.message]
     was_collected = entry.collected
@@ -124,7 +124,7 @@ def _collect(given: KernelInputs, books: Books, progress: Record, number: int, h
     since = progress.opened if entry.by_slice else max(progress.opened, message.collected)
     entry.first, entry.last = max(entry.first, since), max(entry.last, since)
     entry.settles = 1
-    # This was the last that its message waited for: the others were held up here and go on.
+    # The message waited only for this unit. Its other units, which stopped here, continue.
     if not was_collected and not entry.by_slice:
         fellow = message.newest
         while fellow >= 0:
@@ -136,7 +136,7 @@ def _collect(given: KernelInputs, books: Books, progress: Record, number: int, h
 
 @inlined
 def _settle(given: KernelInputs, books: Books, progress: Record, first_unit: int, here: int) -> None:
-    """A unit is through: the next forward pass may use its variables, each when its share of the unit is through."""
+    """Finish a unit: the next forward pass may use each variable when the variable's share of the unit is done."""
     entry, unit = books.entries[here], given.units.units[first_unit + here]
     if not given.prices.templates[unit.template].awaited:
         return
@@ -149,9 +149,9 @@ def _settle(given: KernelInputs, books: Books, progress: Record, first_unit: int
 
 @inlined
 def _opens(given: KernelInputs, books: Books, progress: Record) -> bool:
-    """Whether backward returns now, so that collected units may be settled, in the order of their use.
+    """Return whether backward returns now; if so, put the collected units into `todo`, in the order of use.
 
-    A global norm is known when all gradients are collected; nothing is updated before.
+    A global norm is known when all gradients are collected, and nothing is updated before.
     """
     norm = given.training.pace.norm
     if progress.is_open or progress.num_awaited > 0 or (norm != 0.0 and progress.num_left > 0):
@@ -167,7 +167,10 @@ def _opens(given: KernelInputs, books: Books, progress: Record) -> bool:
 
 @inlined
 def _first_to_begin(given: KernelInputs, books: Books, progress: Record, number: int) -> tuple[int, float]:
-    """The lane whose next transfer can begin first, and when; of equals the more urgent one; lane -1: there is none."""
+    """Return the lane whose next transfer can begin first, and its start; lane -1 if there is none.
+
+    Among equals the most urgent wins.
+    """
     first_unit = given.units.strategies[number].first_unit
     best, best_start, best_priority = -1, np.inf, 0
     for position in range(progress.num_active):
@@ -176,7 +179,7 @@ def _first_to_begin(given: KernelInputs, books: Books, progress: Record, number:
         here = job // books.num_steps
         entry, unit = books.entries[here], given.units.units[first_unit + here]
         step = given.prices.templates[unit.template].first_step + job - here * books.num_steps
-        # The unit has not come to this step yet, or may not be settled yet.
+        # The unit has not reached this step yet, or may not be settled yet.
         if entry.step != step or (entry.step >= entry.middle_step and not entry.settles):
             continue
         start = max(books.lanes[lane].free, entry.first)
@@ -187,7 +190,7 @@ def _first_to_begin(given: KernelInputs, books: Books, progress: Record, number:
 
 @inlined
 def _transfer(given: KernelInputs, books: Books, progress: Record, number: int, lane: int, start: float) -> None:  # noqa: PLR0917 - numba has no keywords
-    """A lane's next transfer is scheduled: it ends when all that it takes has been free for long enough."""
+    """Schedule a lane's next transfer. It ends when all resources that it uses have been free for long enough."""
     first_unit, ours = given.units.strategies[number].first_unit, books.lanes[lane]
     here = ours.next // books.num_steps
     ours.next = books.after[ours.next]
@@ -206,7 +209,7 @@ def _transfer(given: KernelInputs, books: Books, progress: Record, number: int, 
         until = max(books.free[use.resource], start + step.fixed) + amount * use.unit
         books.free[use.resource] = until
         end = max(end, until)
-    # A member that only sends goes on as soon as the rest is in its socket (`ahead`).
+    # A member that only sends continues as soon as the rest is in its socket (`ahead`).
     ours.free = end - min(wire / slices, step.ahead)
     entry.first = start + (end - start) / slices
     entry.last = end
@@ -217,7 +220,7 @@ def _transfer(given: KernelInputs, books: Books, progress: Record, number: int, 
 
 @inlined
 def _drop(books: Books, progress: Record, lane: int) -> None:
-    """A lane has nothing left in this step."""
+    """Remove a lane that has no more transfers in this step."""
     num_kept = 0
     for position in range(progress.num_active):
         if books.active[position] != lane:

@@ -1,6 +1,6 @@
-"""The books of the analytical kernel: what it knows of one strategy's units, messages and lanes. Compiled.
+"""The books of the analytical kernel: its arrays about one strategy's units, messages and lanes. Compiled.
 
-They are made once for a batch of strategies, with room for the largest, and filled anew for each strategy.
+They are allocated once for a batch of strategies, large enough for the largest, and filled again for each strategy.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ _ENTRY = np.dtype(
 )
 """A unit in the books.
 
-When the gradients of its first and last slice are ready, from the beginning of backward on, and when these slices are
-through what was done so far; its `use`; the step that it comes to next; whether it was `collected` and may go on to be
-settled (`settles`); the unit before it in its message.
+`ready_first` and `ready_last` are the times, from the start of backward, when the gradients of its first and last
+slices are ready; `first` and `last` are the times when these slices have finished their steps so far. `step` is the
+unit's next step; `collected` and `settles` say whether it was collected and may settle. `older` is the previous unit of
+its message.
 """
 _MESSAGE = np.dtype(
     [("newest", np.int64), ("use", np.int64), ("num_units", np.int64), ("left", np.int64), ("collected", np.float64)]
 )
-"""Its last unit and the first use of all; how many there are, how many are not collected yet, since when all are."""
+"""A message: its last unit, its first use, its number of units, how many are not collected yet, and when all are."""
 _LANE = np.dtype([("free", np.float64), ("head", np.int64), ("tail", np.int64), ("next", np.int64)])
-"""Until when it is taken; its first, its last and its next job. A job is `unit * num_steps + step`."""
+"""A lane: when it is free, and its first, last and next job. A job is `unit * num_steps + step`."""
 
 _PROGRESS = np.dtype(
     [
@@ -59,20 +60,21 @@ _PROGRESS = np.dtype(
         ("users_elements", np.float64),
     ]
 )
-"""How far a step is.
+"""The progress of a step.
 
-How many units it has, how many of them are to go on, and how many are not collected yet; the lanes with something left;
-how many units backward waits for, and whether it has returned (`is_open`). When the step was called, the last unit was
-collected, settling began, the last unit was settled; and the elements that the user's optimizer updates itself.
+The counts: its units, the units in `todo`, the lanes with jobs left (`num_active`), the units not collected yet
+(`num_left`), and the units that backward waits for (`num_awaited`). `is_open` says whether backward has returned. The
+times: when the optimizer's step was called, when the last unit was collected, when settling began, and when the last
+unit was settled. `users_elements` counts the elements that the user's optimizer updates itself.
 """
 
 
 class Books(NamedTuple):
-    """The books of one strategy, its units and messages counted within it.
+    """The books of one strategy; units and messages are numbered within it.
 
-    Beside these: the `order` of units by use, the job `after` each in its lane, until when resources are taken
-    (`free`), when the next forward pass may use each variable (`gate`), lanes that have something left (`active`), and
-    room to sort and to remember.
+    Other fields: `order` has the units by use, `after` the job after each job in its lane, `free` the time when each
+    resource is free, and `gate` the time when the next forward pass may use each variable. `active` has the lanes with
+    jobs left. `bucket` and `todo` are scratch space.
     """
 
     num_steps: int
@@ -91,7 +93,7 @@ class Books(NamedTuple):
 
 @inner
 def empty_books(given: KernelInputs) -> Books:
-    """Books that have room for the largest of the strategies."""
+    """Return books that are large enough for the largest of the strategies."""
     num_units, num_lanes, num_steps, num_variables = 1, 1, 1, len(given.training.variables)
     for strategy in given.units.strategies:
         num_units = max(num_units, strategy.last_unit - strategy.first_unit)
@@ -116,7 +118,7 @@ def empty_books(given: KernelInputs) -> Books:
 
 @inner
 def enter_units(given: KernelInputs, books: Books, number: int) -> None:
-    """When units are ready, and their order by use: their message's, or their own where slices are settled alone."""
+    """Enter when units are ready, and sort them by use: the message's use, or their own if slices settle separately."""
     strategy, units, pieces = given.units.strategies[number], given.units.units, given.units.pieces
     variables, entries, messages, bucket = given.training.variables, books.entries, books.messages, books.bucket
     num_units, num_variables = strategy.last_unit - strategy.first_unit, len(variables)
@@ -152,7 +154,7 @@ def enter_units(given: KernelInputs, books: Books, number: int) -> None:
 
 @inner
 def queue_jobs(given: KernelInputs, books: Books, number: int, rare: bool) -> None:  # noqa: FBT001 - numba has no keywords
-    """The jobs of each lane: what collects in the order of readiness, then what settles in the order of use."""
+    """Queue the jobs of each lane: those that collect, in the order of readiness, then those that settle, by use."""
     strategy, units, steps = given.units.strategies[number], given.units.units, given.prices.steps
     lanes, after = books.lanes, books.after
     for lane in lanes:

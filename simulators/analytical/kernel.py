@@ -1,13 +1,13 @@
-"""The analytical kernel: units of many strategies through their templates' steps, each scheduled once. Compiled.
+"""The analytical kernel: it schedules each step of each unit once, for many strategies. Compiled.
 
-The timeline plays rates at every moment. This kernel only keeps books: the time until which each lane, each link, the
-processors and the threads of ranks are taken. A transfer begins when its lane is free and its input is there. Of the
-next transfers of all lanes, the one that can begin first is scheduled first. It takes as long as with everything to
-itself, or, if a link has been promised to earlier transfers, until these and it have passed. A unit of several slices
-is a pipeline: its next step begins when the first slice is through.
+The timeline simulates transfer rates at every moment. This kernel only keeps books: the time until which each lane,
+each link, the processors and the ranks' threads are busy. A transfer begins when its lane is free and its input is
+ready. Among the next transfers of all lanes, the one that can begin first is scheduled first. It takes as long as it
+would alone or, if a link is reserved for earlier transfers, until these and it have passed. A unit of several slices is
+a pipeline: its next step begins when the first slice is done.
 
-With overlap into the next forward pass, steps follow one another until they are alike; otherwise one step from rest is
-enough.
+With overlap into the next forward pass, steps are simulated in succession until they are alike; otherwise one step from
+rest is enough.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _STEADY = 5e-3
 
 @called
 def step_seconds(given: KernelInputs) -> Floats:
-    """The seconds of a step by each strategy."""
+    """Return the seconds of a step for each strategy."""
     found = np.empty(len(given.units.strategies))
     books = empty_books(given)
     for number in range(len(found)):
         period = _period(given, number)
-        # In a loop: for each value that stands in a call all that is called would be compiled once more.
+        # A loop rather than two calls: numba would compile the callee once for each constant argument.
         for rare in (True, False):
             if rare:
                 found[number] = _seconds(given, books, number, rare)
@@ -43,7 +43,7 @@ def step_seconds(given: KernelInputs) -> Floats:
 
 @inner
 def _period(given: KernelInputs, number: int) -> int:
-    """In how many steps everything that is done now and then is done once."""
+    """Return the number of steps in which everything that is not done in every step is done once."""
     strategy, units, templates, period = given.units.strategies[number], given.units.units, given.prices.templates, 1
     for unit in range(strategy.first_unit, strategy.last_unit):
         period = max(period, templates[units[unit].template].period)
@@ -52,7 +52,7 @@ def _period(given: KernelInputs, number: int) -> int:
 
 @inner
 def _is_stale(given: KernelInputs, number: int) -> bool:
-    """Whether a step may end before all that it began."""
+    """Return whether a step may end before all of its units do."""
     strategy, units, templates = given.units.strategies[number], given.units.units, given.prices.templates
     num_awaited = 0
     for unit in range(strategy.first_unit, strategy.last_unit):
@@ -62,7 +62,7 @@ def _is_stale(given: KernelInputs, number: int) -> bool:
 
 @inner
 def _busiest(books: Books) -> int:
-    """The lane that is taken the longest."""
+    """Return the lane that is busy the longest."""
     busiest = 0
     for lane in range(len(books.lanes)):
         if books.lanes[lane].free > books.lanes[busiest].free:
@@ -72,7 +72,7 @@ def _busiest(books: Books) -> int:
 
 @inner
 def _seconds(given: KernelInputs, books: Books, number: int, rare: bool) -> float:  # noqa: FBT001 - numba has no keywords
-    """A step among others like it; `rare`: one in which everything is done that is done now and then."""
+    """Return the seconds of a step in steady state. With `rare`, the step also does what is not done in every step."""
     for lane in books.lanes:
         lane.free = 0.0
     books.free[:] = 0.0
@@ -87,19 +87,19 @@ def _seconds(given: KernelInputs, books: Books, number: int, rare: bool) -> floa
         ended = play_backward(given, books, number, begins, rare)
         latest, before = ended - before, ended
         if is_stale:
-            # No step waits for stale transfers, but they cannot fall further behind with every step.
+            # No step waits for stale transfers, but they cannot fall further behind in every step.
             until = max(books.free.max(), books.lanes[_busiest(books)].free)
             latest, busy = max(latest, until - busy), until
         if not lasts or (count > 1 and abs(latest - taken) <= _STEADY * taken):
             return latest
-        # Where steps go up and down, two of them tell more than one.
+        # If steps alternate between long and short, the mean of two is closer.
         taken = latest if count < _MAX_STEPS - 1 else 0.5 * (taken + latest)
     return taken
 
 
 @inner
 def _pass_forward(given: KernelInputs, books: Books, now: float) -> float:
-    """Uses wait for their gates; when backward begins."""
+    """Run the forward pass, in which uses wait for their gates; return when backward begins."""
     gate = books.gate
     for segment in given.training.forward:
         if segment.waits_for >= 0:

@@ -1,4 +1,4 @@
-"""What the steps of templates cost on a cluster: each in closed form, priced once for all messages that take them."""
+"""The costs of templates' steps on a cluster: closed formulas, computed once for all messages with the same steps."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ from autosync.simulators.shared.size_exchange import CONTENT_BYTES, moves_of_siz
 from autosync.specs.cluster import ClusterSpec
 
 MAX_RANKS_APART = 64
-"""On larger clusters ranks that do the same are one. Here each is one, so that all templates have the same links."""
+"""On larger clusters, ranks that do the same are treated as one. Up to this size each is separate, so that all
+templates have the same links."""
 
 
 class _Row(NamedTuple):
-    """The price of a step, as `Prices` has it; uses by resource: seconds for a slice and for each of the measure."""
+    """The price of a step, as in `Prices`.
+
+    `uses` has for each resource the seconds for a slice and for each unit of the measure.
+    """
 
     fixed: float
     unit: float
@@ -47,7 +51,7 @@ class _Row(NamedTuple):
 
 
 class PriceList:
-    """Prices on a cluster. `update_seconds` is what the optimizer takes for an element."""
+    """Computes prices on a cluster. `update_seconds` is the optimizer's time for an element."""
 
     def __init__(self, cluster: ClusterSpec, costs: Costs, *, update_seconds: float) -> None:
         self._cluster = cluster
@@ -56,7 +60,7 @@ class PriceList:
         self._workers = (tuple(range(cluster.num_workers)),)
 
     def prices(self, templates: Sequence[Template]) -> Prices:
-        """The prices of these templates, in their order."""
+        """Return the prices of these templates, in their order."""
         flat = [step for template in templates for step in _steps_of(template)]
         shapes = list(dict.fromkeys(map(_shape_of, flat)))
         classes = self._classes(shapes)
@@ -101,7 +105,10 @@ class PriceList:
         return self._of_transfer(step, shape_costs, classes, position)
 
     def _of_transfer(self, step: TransferStep, shape_costs: ShapeCosts, classes: Classes, position: int) -> _Row:
-        """Groups of ranks transfer at the same time: the longest counts, and links carry what all put on them."""
+        """Return the price of a transfer.
+
+        Groups transfer at the same time: the longest counts, and links carry all groups.
+        """
         size = step.amount.factor * (step.item_bytes or 1)
         instances = range(shape_costs.first_instance[position], shape_costs.first_instance[position + 1])
         uses: dict[int, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
@@ -129,7 +136,7 @@ class PriceList:
     def _add_processors(
         self, uses: dict[int, tuple[float, float]], step: TransferStep, processors: int, num_bytes: tuple[float, float]
     ) -> None:
-        """What a slice takes of processors that all nodes share, and each of the measure."""
+        """Add the use of the shared processors: the seconds for a slice, and for each unit of the measure."""
         if self._costs.num_processors is None:
             return
         costs = self._costs.processor
@@ -142,13 +149,16 @@ class PriceList:
         uses[processors] = (share * fixed, share * (between * costs.per_byte[0] + within * costs.per_byte[1]))
 
     def _ahead(self, step: TransferStep, seconds_per_byte: float, sent: float) -> float:
-        """A member that only sends goes on when the rest is in its socket. A root that trains has to receive first."""
+        """Return how long before its end a transfer frees a member that only sends: when the rest is in its socket.
+
+        A root that trains has to receive first, so there it is 0.
+        """
         root = self._cluster.ranks[step.groups[0][0]]
         only_send = step.algorithm == "star" and step.collective in {"reduce", "gather_v"} and root.role == "server"
         return self._costs.bytes_ahead / sent * seconds_per_byte if only_send and sent > 0.0 else 0.0
 
     def _of_local_work(self, step: LocalStep, shape_costs: ShapeCosts, position: int) -> _Row:
-        """Each rank works for itself, on its shard where work is sharded."""
+        """Return the price of local work. Each rank does its own, on its shard if the work is sharded."""
         begin, end = shape_costs.first_instance[position], shape_costs.first_instance[position + 1]
         cost = step.cost or step.kind
         per_element = self._update_seconds if step.kind == "update" else 1.0 / self._costs.local_rate(cost)
@@ -172,7 +182,7 @@ class PriceList:
 
 
 def _sizes_of(step: TransferStep) -> list[list[Move]]:
-    """By group, how the sizes of its contents are told; none where numbers are moved."""
+    """Return for each group the moves that announce the sizes of contents; none where numbers are moved."""
     if step.item_bytes != CONTENT_BYTES:
         return []
     return [moves_of_sizes(step.collective, step.algorithm, len(group)) for group in step.groups if len(group) > 1]
@@ -206,6 +216,6 @@ def _shape_of(step: Step) -> Shape:
 
 
 def _is_stale(template: Template) -> bool:
-    """Whether what the next forward pass waits for is of an earlier iteration."""
+    """Return whether the next forward pass waits only for data of an earlier iteration."""
     steps = (*template.settle.once, *template.settle.each)
     return bool(steps) and any(wait.lag > 0 for wait in steps[-1].waits)

@@ -31,18 +31,18 @@ from autosync.strategy.parts import Part, PartName
 from autosync.strategy.representation import Strategy
 
 _BATCH = 128
-"""As many strategies at once as have their tables near the processor."""
+"""The number of strategies whose tables fit into the processor's cache together."""
 
 _MAX_ROWS = 100_000
 
 
 def open_analytical(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> AnalyticalSimulator:  # noqa: ARG001 - it knows nothing of other models
-    """The analytical simulator as the catalogue opens it."""
+    """Return the analytical simulator, for the catalogue."""
     return AnalyticalSimulator(model, cluster)
 
 
 class AnalyticalSimulator:
-    """Predicts by prices of messages. `numbering` is that of the columns it is asked about."""
+    """Predicts from the prices of messages. `numbering` gives the numbers in the columns of strategies."""
 
     name = "analytical"
 
@@ -69,23 +69,23 @@ class AnalyticalSimulator:
         self._training = training_of(model, cluster, self._probed)
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
-        """One prediction a strategy, in their order."""
+        """Return one prediction for each strategy, in their order."""
         seconds = self.predict_columns(self.encode(strategies))
         return [Prediction(seconds=one, spread=self._calibrated.spread) for one in seconds.tolist()]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Costs move from where the probe put them to where trials are explained best."""
+        """Fit the costs to trials, starting from those of the probe."""
         trials = trials_of(records, self._model, self._cluster)
         self._calibrated = calibrate(self._seconds_if, self._probed, trials)
         self._prices, self._training = {}, training_of(self._model, self._cluster, self._calibrated.costs)
 
     def _seconds_if(self, costs: Costs, strategies: Sequence[Strategy]) -> Floats:
-        """What it would predict if these were the costs."""
+        """Return the predictions with these costs."""
         other = AnalyticalSimulator(self._model, self._cluster, costs=costs, numbering=self._numbering)
         return other.predict_columns(self.encode(strategies))
 
     def encode(self, strategies: Sequence[Strategy]) -> Columns:
-        """Strategies as columns; those of another model are refused."""
+        """Encode strategies as columns; raise for strategies of another model."""
         try:
             return self._numbering.encode(strategies)
         except KeyError:
@@ -94,16 +94,16 @@ class AnalyticalSimulator:
             raise
 
     def predict_columns(self, columns: Columns) -> Floats:
-        """The seconds of each strategy; the columns' numbers are those of the simulator's numbering."""
+        """Return the seconds of each strategy. The columns use this simulator's numbering."""
         return np.concatenate([np.empty(0), *[step_seconds(given) for given in self._given(columns)]])
 
     def totals(self, strategies: Sequence[Strategy]) -> Floats:
-        """What each strategy comes to: a row each, with the columns of `totals.TOTALS`."""
+        """Return the totals of strategies: a row for each, with the columns of `totals.TOTALS`."""
         columns = self.encode(strategies)
         return np.concatenate([np.empty((0, len(TOTALS))), *[totals_of(given) for given in self._given(columns)]])
 
     def _given(self, columns: Columns) -> Iterator[KernelInputs]:
-        """What the kernel is given: some at a time, or one after the other where ranks are classed by strategy."""
+        """Yield the kernel's inputs in batches; one strategy at a time if the classes of ranks depend on it."""
         is_large = len(self._cluster.ranks) > MAX_RANKS_APART
         count = 1 if is_large else _BATCH
         for begin in range(0, len(columns.overlap), count):
@@ -117,7 +117,7 @@ class AnalyticalSimulator:
             yield KernelInputs(prices, self._units(some, template, place.astype(np.int64)), self._training)
 
     def _priced(self, templates: tuple[int, ...]) -> Prices:
-        """The prices of these templates, at the costs as they are."""
+        """Return the prices of these templates at the current costs."""
         prices = self._prices.get(templates)
         if prices is None:
             price_list = PriceList(self._cluster, self._calibrated.costs, update_seconds=update_seconds(self._model))
@@ -126,7 +126,7 @@ class AnalyticalSimulator:
         return prices
 
     def _template_numbers(self, columns: Columns) -> Integers:
-        """The template of each message."""
+        """Return the template of each message."""
         num_codecs = len(self._numbering.codecs)
         pairs = columns.synchroniser * num_codecs + columns.codec
         counts = np.bincount(pairs)
@@ -137,12 +137,12 @@ class AnalyticalSimulator:
         return found
 
     def _units(self, columns: Columns, template: Integers, place: Integers) -> Units:
-        """The units of strategies whose messages' templates have these places among those that are priced."""
+        """Return the units of strategies. `place` has each message's template by its position among the priced ones."""
         rows, table = self._measured(columns, template)
         return units_of(columns, self._variables, PartFacts(place, rows, table))
 
     def _number(self, synchroniser: int, codec: int) -> int:
-        """The number of a template, which is priced with the others when it is new."""
+        """Return the number of a template. A new one is added, to be priced with the others."""
         number = self._template_of.get((synchroniser, codec))
         if number is None:
             number = self._template_of[synchroniser, codec] = len(self._templates)
@@ -153,7 +153,7 @@ class AnalyticalSimulator:
         return number
 
     def _measured(self, columns: Columns, template: Integers) -> tuple[Integers, Floats]:
-        """What parts are in all measures, where their message's template asks for more than their elements."""
+        """Return all measures of those parts whose template needs more than the number of elements."""
         asks = np.array([bool(one) for one in self._measures], dtype=np.bool_)
         rows = np.full(len(columns.variable), -1, dtype=np.int64)
         templates = np.repeat(template, np.diff(columns.first_part))
@@ -183,18 +183,18 @@ class AnalyticalSimulator:
 
 
 def _kinds(described: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Of things that columns describe, the first of each kind; and the kind of each."""
+    """Return the first position of each distinct row of these columns, and each row's kind."""
     found = np.zeros(len(described[0]), dtype=np.int64)
     first = found
     for column in described:
         _, place = np.unique(column, return_inverse=True)
-        # Numbered anew with each column, so that numbers stay small.
+        # Renumbered after each column, so that numbers stay small.
         _, first, found = np.unique(found * (place.max() + 1) + place, return_index=True, return_inverse=True)
     return first, found
 
 
 def _measures(template: Template) -> tuple[int, ...]:
-    """The measures that a template asks for, beside elements."""
+    """Return the measures besides elements that a template needs."""
     steps = (*template.collect.steps, *template.settle.once, *template.settle.each)
     found = {MEASURES.index(step.amount.measure) for step in steps}
     return tuple(sorted(found - {ELEMENTS}))
@@ -214,7 +214,7 @@ def _variables(model: ModelSpec) -> VariableSizes:
 
 
 def _some(columns: Columns, start: int, stop: int) -> Columns:
-    """Some of many strategies."""
+    """Return some of many strategies."""
     first, last = columns.first_message[start], columns.first_message[stop]
     begin, end = columns.first_part[first], columns.first_part[last]
     return Columns(

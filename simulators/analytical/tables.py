@@ -1,8 +1,8 @@
-"""What the analytical kernel is given: prices of templates, the units of strategies, and training.
+"""The inputs of the analytical kernel: prices of templates, the units of strategies, and the model's step.
 
-A *unit* is a run of slices of one message: where a message is not sliced, all of it. It goes through the steps of its
-message's template one after the other. Tables are arrays of records, few of them: compiled functions pay for each array
-that they hand to one another. A record that has several of another table names the first and the one after the last.
+A *unit* is a run of slices of one message, or the whole message if it is not sliced. It passes through the steps of its
+message's template in order. Tables are few arrays of records, because compiled functions pay for each array argument. A
+record that refers to several rows of another table has the first of them and the one after the last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEASURES: tuple[Measure, ...] = get_args(Measure)
 ELEMENTS = MEASURES.index("elements")
 
 LINK, PROCESSORS, THREAD = range(3)
-"""What can be taken: a direction of a link, the processors where all nodes share them, the thread of a rank."""
+"""The kinds of resource: one direction of a link, the processors if all nodes share them, the thread of a rank."""
 
 TEMPLATE = np.dtype(
     [
@@ -31,10 +31,10 @@ TEMPLATE = np.dtype(
         ("awaited", np.int64),
     ]
 )
-"""Steps before the middle collect gradients, the others settle them.
+"""A template. The steps before `middle_step` collect gradients, the others settle them.
 
-In `period` iterations all of it is done once; whether what is collected is `everywhere`, whether slices are settled
-`by_slice`, and whether the next forward pass waits for that (`awaited`: not for what is stale).
+Everything is done at least once in `period` iterations. `everywhere`: the collected result is on all workers.
+`by_slice`: slices settle separately. `awaited`: the next forward pass waits for the settled result, so it is not stale.
 """
 
 STEP = np.dtype(
@@ -56,17 +56,18 @@ STEP = np.dtype(
 )
 """A step of a template.
 
-`is_users`: an update that the user's optimizer makes unless steps overlap · `stage` of its lane · `every`: in which
-iterations · `measure` of a unit that it works on, of as many bytes as the unit's elements have (`own_items`) or as it
-is · seconds for a slice (`fixed`) and for each of the measure (`unit`) with everything to itself · how many seconds
-before its end its lane goes on (`ahead`) · `rounds`, and bytes that leave ranks for each of the measure (`sent`).
+`is_users`: an update that the user's optimizer makes unless steps overlap. `stage`: the stage of its lane. `every`: the
+number of iterations from one to the next. `measure`: the measure of a unit that it works on, times the bytes of an
+element if `own_items`. `fixed` and `unit`: the seconds for a slice and for each unit of the measure, if it runs alone.
+`ahead`: how many seconds before its end the lane continues. `rounds`: its number of rounds. `sent`: the bytes that
+leave ranks for each unit of the measure.
 """
 
 USE = np.dtype([("resource", np.int64), ("fixed", np.float64), ("unit", np.float64)])
-"""What a step takes of a resource, for a slice and for each of the measure."""
+"""The seconds that a step uses a resource, for a slice and for each unit of the measure."""
 
 RESOURCE = np.dtype([("kind", np.int64), ("speed", np.float64)])
-"""`speed` makes bytes of a link's seconds."""
+"""A resource. `speed` converts a link's seconds to bytes."""
 
 STRATEGY = np.dtype(
     [
@@ -78,7 +79,7 @@ STRATEGY = np.dtype(
         ("num_parts", np.int64),
     ]
 )
-"""Its units are in the order in which the last of their gradients become ready."""
+"""A strategy. Its units are in the order in which the last of their gradients become ready."""
 
 UNIT = np.dtype(
     [
@@ -92,21 +93,24 @@ UNIT = np.dtype(
         ("last_piece", np.int64),
     ]
 )
-"""`message` is counted within the strategy, `item_bytes` are those of an element."""
+"""A unit. `message` is numbered within the strategy, and `item_bytes` is the size of an element."""
 
 PIECE = np.dtype([("variable", np.int64), ("until", np.float64)])
-"""In the order of their gradients: the variable, and the share of the unit up to the piece's end."""
+"""A piece, in the order of gradients: the variable, and the share of the unit up to the piece's end."""
 
 VARIABLE = np.dtype([("ready", np.float64), ("use", np.int64)])
-"""When its gradient is ready, from the beginning of backward on, and its place among the uses of the forward pass."""
+"""A variable: when its gradient is ready, from the start of backward, and its position among the forward pass's uses.
+"""
 
 SEGMENT = np.dtype([("waits_for", np.int64), ("seconds", np.float64)])
-"""What the forward pass does next: it waits for a variable (-1: for none), then it computes."""
+"""The next thing that the forward pass does: it waits for a variable (-1: for none), then it computes."""
 
 
 class ComputePace(NamedTuple):
-    """How long training takes where nothing waits: backward, earlier microsteps `between` it and the forward pass, what
-    the user's optimizer takes for an element, and a step's norm, 0 if the task needs none.
+    """The seconds of training if nothing waits.
+
+    `backward` is the last backward pass, and `between` the earlier microsteps before the forward pass. `update` is the
+    user's optimizer's time for an element. `norm` is the time of a step's norm, 0 if the task needs none.
     """
 
     backward: float
@@ -116,7 +120,7 @@ class ComputePace(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What templates cost on a cluster."""
+    """The prices of templates on a cluster."""
 
     num_stages: int
     templates: Records
@@ -126,7 +130,7 @@ class Prices(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Strategies as units; `amount` is what each unit is in each measure."""
+    """Strategies as units; `amount` has each unit's size in each measure."""
 
     strategies: Records
     units: Records
@@ -143,7 +147,7 @@ class ModelStep(NamedTuple):
 
 
 class KernelInputs(NamedTuple):
-    """All that the kernel is given."""
+    """All inputs of the kernel."""
 
     prices: Prices
     units: Units

@@ -1,6 +1,6 @@
-"""What strategies come to in total, whatever overlaps what: columns that say why a step takes long. Compiled.
+"""The totals of strategies, regardless of overlap: columns that explain why a step takes long. Compiled.
 
-Learned simulators read them, so a column's name is a promise: it keeps its meaning.
+Learned simulators read them, so a column keeps its name and its meaning.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ TOTALS = (
     "num_lanes",
     "users_elements",
 )
-"""The columns, of one step.
+"""The columns, for one step.
 
-`seconds` is the prediction, `compute_seconds` forward and backward alone. Of resources, what is taken of the busiest:
-`link_seconds` and `link_bytes` of a link (`mean_link_seconds` of all that carry anything: far below means that one
-server or one slow node has more to carry than others), `processor_seconds`, `thread_seconds` of local work. Of
-transfers, each with everything to itself: `lane_seconds` those of the busiest lane, `wire_seconds` and `fixed_seconds`
-those of all, with and without bytes. `tail_seconds` and `tail_elements` are those units that cannot begin before the
-last gradient is ready. The others count: bytes that leave ranks, rounds, transfers, slices,
-messages, parts, lanes, and the elements that the user's optimizer updates by itself.
+`seconds` is the prediction, and `compute_seconds` forward and backward alone. Of each kind of resource, the busiest
+counts: `link_seconds` and `link_bytes` of a link, `processor_seconds`, and `thread_seconds` of local work.
+`mean_link_seconds` is the mean of all links with traffic; if it is far below `link_seconds`, one server or one slow
+node carries more than the others. Transfers count as if each ran alone: `lane_seconds` for the busiest lane,
+`wire_seconds` and `fixed_seconds` for all of them, with and without bytes. `tail_seconds` and `tail_elements` are of
+units that cannot begin before the last gradient is ready. The others are counts: bytes that leave ranks, rounds,
+transfers, slices, messages, parts, lanes, and the elements that the user's optimizer updates itself.
 """
 
 _LINK_SECONDS, _WIRE, _TAIL = TOTALS.index("link_seconds"), TOTALS.index("wire_seconds"), TOTALS.index("tail_seconds")
@@ -51,7 +51,7 @@ _SENT, _USERS = TOTALS.index("sent_bytes"), TOTALS.index("users_elements")
 
 
 def totals_of(given: KernelInputs) -> Floats:
-    """A row a strategy, with the columns of `TOTALS`."""
+    """Return a row for each strategy, with the columns of `TOTALS`."""
     found = _totals(given)
     found[:, 0] = step_seconds(given)
     return found
@@ -90,7 +90,7 @@ def _totals(given: KernelInputs) -> Floats:
 
 @inner
 def _add_unit(given: KernelInputs, number: int, row: Floats, taken: Floats, lanes: Floats) -> None:
-    # Column 2 says whether steps overlap: then the user's optimizer updates nothing by itself.
+    # Column 2 says whether steps overlap; if so, the user's optimizer updates nothing itself.
     unit, variables = given.units.units[number], given.training.variables
     template, steps, uses = given.prices.templates[unit.template], given.prices.steps, given.prices.uses
     last_piece = given.units.pieces[unit.last_piece - 1]
@@ -121,7 +121,7 @@ def _add_unit(given: KernelInputs, number: int, row: Floats, taken: Floats, lane
 
 @inner
 def _add_resources(given: KernelInputs, taken: Floats, row: Floats) -> None:
-    """The busiest of each kind."""
+    """Enter the busiest resource of each kind."""
     total, count = 0.0, 0
     for resource in range(len(taken)):
         kind = given.prices.resources[resource].kind

@@ -1,4 +1,4 @@
-"""A model's step where nothing waits, as the analytical kernel reads it."""
+"""A model's step without waits, as the analytical kernel reads it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from autosync.specs.model import ModelSpec
 
 
 def training_of(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> ModelStep:
-    """What a step of the model is made of: its compute, and what the engine does in a step beside it."""
-    # Ranks that share processors wait for one another. Where each node has its own, the model's timeline has it all.
+    """Return the model's step: its compute, and the engine's own work in a step."""
+    # Ranks that share processors wait for one another. If each node has its own, the model's timeline includes
+    # everything.
     crowd = 0.0 if costs.num_processors is None else max(1.0, cluster.num_workers / costs.num_processors)
     timeline = model.timeline
     microstep = sum(segment.seconds for segment in (*timeline.forward, *timeline.backward))
@@ -33,13 +34,16 @@ def training_of(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> ModelSt
 
 
 def update_seconds(model: ModelSpec) -> float:
-    """What the optimizer takes for an element."""
+    """Return the optimizer's time for an element."""
     num_elements = sum(variable.num_elements for variable in model.variables)
     return float(sum(segment.seconds for segment in model.timeline.optimizer)) / num_elements
 
 
 def _forward(model: ModelSpec) -> list[tuple[int, float]]:
-    """Each segment waits for what it uses; what the timeline does not know is used at the end."""
+    """Return the forward pass: each segment waits for its variables.
+
+    Variables outside the timeline are used at the end.
+    """
     position = {variable.name: index for index, variable in enumerate(model.variables)}
     found: list[tuple[int, float]] = []
     for segment in model.timeline.forward:
@@ -49,7 +53,7 @@ def _forward(model: ModelSpec) -> list[tuple[int, float]]:
 
 
 def _ready(model: ModelSpec) -> list[float]:
-    """A segment's gradients are there at its end; those that the timeline does not know, at the end of all."""
+    """Return when gradients are ready: at the end of their segment, or of the pass for those outside the timeline."""
     found: dict[str, float] = {}
     now = 0.0
     for segment in model.timeline.backward:

@@ -1,7 +1,7 @@
-"""From columns of strategies to their units. Compiled.
+"""Turns columns of strategies into units. Compiled.
 
-Parts are gone through in the order in which their gradients become ready, as the lowering does; a message's slices fill
-up one after the other. A message of more slices than `MAX_UNITS` has that many units, of several slices each.
+Parts are visited in the order in which their gradients become ready, as in the lowering. A message's slices fill up one
+after the other. A message of more than `MAX_UNITS` slices has at most `MAX_UNITS` units of several slices each.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ _DRAFT = np.dtype(
         ("tail", np.int64),
     ]
 )
-"""What a message of a strategy is filling.
+"""A message whose units are being filled.
 
-Its elements that are not in a unit yet, those of a slice (`limit`) and of a unit when it is `full`; how many are in
-this one, and its first and last piece.
+`elements` are not in a unit yet. A slice has `limit` elements and a unit `full`. The current unit has `filled` so far,
+in the pieces from `head` to `tail`.
 """
 _PIECE = np.dtype([("part", np.int64), ("until", np.int64), ("next", np.int64)])
-"""Its part, the unit's elements up to the piece's end, the piece after it."""
+"""A piece: its part, the unit's elements up to the piece's end, and the next piece."""
 
 
 class VariableSizes(NamedTuple):
-    """Of each variable of a model: the elements of one row along each axis, the bytes of an element, and its place in
-    the order in which gradients become ready.
+    """The sizes of a model's variables.
+
+    For each: the elements of a row along each axis, the bytes of an element, and its position in the order in which
+    gradients become ready.
     """
 
     row_elements: Integers
@@ -49,8 +51,10 @@ class VariableSizes(NamedTuple):
 
 
 class PartFacts(NamedTuple):
-    """What else is known of strategies: the template of each message; and of parts whose elements are not all that
-    counts, a row of `measured` (`row`; -1: of no other).
+    """Further facts about strategies.
+
+    `template` has the template of each message. `row` has, for each part that needs more measures than its elements,
+    its row of `measured`; -1 for the others.
     """
 
     template: Integers
@@ -60,7 +64,7 @@ class PartFacts(NamedTuple):
 
 @called
 def units_of(columns: Columns, variables: VariableSizes, wanted: PartFacts) -> Units:
-    """The units of strategies."""
+    """Return the units of strategies."""
     elements = _elements(columns, variables)
     drafts = _drafts(columns, variables, elements)
     num_units, most_parts = 0, 0
@@ -81,7 +85,7 @@ def units_of(columns: Columns, variables: VariableSizes, wanted: PartFacts) -> U
         strategies=strategies,
         units=np.empty(num_units, UNIT),
         amount=np.zeros((num_units, _NUM_MEASURES)),
-        # As many at most: each part once, and once more wherever a unit ends within it.
+        # The largest possible number: one for each part, and one more wherever a unit ends within a part.
         pieces=np.empty(num_units + len(elements), PIECE),
     )
     order = np.empty(most_parts, np.int64)
@@ -101,7 +105,7 @@ def units_of(columns: Columns, variables: VariableSizes, wanted: PartFacts) -> U
 
 @inner
 def _elements(columns: Columns, variables: VariableSizes) -> Integers:
-    """The elements of parts."""
+    """Return the elements of parts."""
     found = np.empty(len(columns.variable), np.int64)
     for part in range(len(found)):
         rows = columns.end[part] - columns.begin[part]
@@ -111,7 +115,7 @@ def _elements(columns: Columns, variables: VariableSizes) -> Integers:
 
 @inner
 def _drafts(columns: Columns, variables: VariableSizes, elements: Integers) -> Records:
-    """Every message before its first unit."""
+    """Return every message before its first unit."""
     drafts = np.empty(len(columns.lane), _DRAFT)
     for message in range(len(drafts)):
         draft = drafts[message]
@@ -130,7 +134,7 @@ def _drafts(columns: Columns, variables: VariableSizes, elements: Integers) -> R
 
 @inner
 def _sort(columns: Columns, variables: VariableSizes, number: int, order: Integers, bucket: Integers) -> None:
-    """A strategy's parts in the order in which their gradients become ready, those of one variable by their index."""
+    """Sort a strategy's parts by when their gradients become ready, and those of one variable by index."""
     begin = columns.first_part[columns.first_message[number]]
     num_parts = columns.first_part[columns.first_message[number + 1]] - begin
     variable_of, index_of, place_of = columns.variable, columns.number, variables.place
@@ -165,7 +169,7 @@ def _fill(  # noqa: PLR0917 - one loop: calls with arrays would take most of the
     pieces: Records,
     message_of: Integers,
 ) -> int:
-    """Parts go into their messages' units, and these are done when they are full; how many there are then."""
+    """Fill the units of messages with parts and write each unit when it is full; return the number of units."""
     units, amounts = made.units, made.amount
     num_done = int(made.strategies[number].first_unit)
     first_message = columns.first_message[number]
@@ -217,7 +221,7 @@ def _write_pieces(  # noqa: PLR0917 - numba has no keywords
     number: int,
     place: int,
 ) -> int:
-    """The pieces of a full unit, from this place on, and what they add to its measures; the place after the last."""
+    """Write the pieces of a full unit from `place` on, and add their measures; return the place after the last."""
     at, before = draft.head, 0
     while at >= 0:
         piece = pieces[at]

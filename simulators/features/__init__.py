@@ -1,1 +1,1 @@
-"""What learned simulators see of a strategy for a model on a cluster: named numbers that mean the same everywhere."""
+"""The features that learned simulators read: named numbers with the same meaning for every model and cluster."""

@@ -1,4 +1,4 @@
-"""Features of a strategy: what it chooses, weighted with the bytes that it chooses it for."""
+"""Features of a strategy: its choices, weighted with the bytes that each applies to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autosync.strategy.parts import Part
 from autosync.strategy.representation import Message, Strategy, all_parts
 from autosync.strategy.synchronisers import shipped_classes
 
-# Learned simulators that ship read these columns, so kinds of other packages have none.
+# Shipped learned simulators read these columns, so synchronisers of other packages have none.
 _SHARES = (*(name for kind in shipped_classes() for name in kind.share_names()), "codec", "sliced")
 
 CHOICES = (
@@ -28,11 +28,14 @@ CHOICES = (
     "strategy.in_order_of_use",
     "strategy.busiest_server",
 )
-"""What the features are called, in their order."""
+"""The names of the features, in their order."""
 
 
 def choice_features(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Mapping[str, float]:
-    """The features by name, in the order of `CHOICES`; that in which messages and parts are written has no meaning."""
+    """Return the features by name, in the order of `CHOICES`.
+
+    The order of messages and parts in the file does not matter.
+    """
     parts = all_parts(strategy, model)
     sizes = [float(sum(parts[name].num_bytes for name in message.parts)) for message in strategy.messages]
     total = sum(sizes)
@@ -58,13 +61,13 @@ def choice_features(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) 
 
 
 def complexity(strategy: Strategy) -> float:
-    """How complicated a strategy is: its messages, the cuts that it makes, and the lanes that it takes."""
+    """Return the complexity of a strategy: the sum of its messages, its cuts and its lanes."""
     num_cuts = sum(len(partition.sizes) - 1 for partition in strategy.partitions.values())
     return float(len(strategy.messages) + num_cuts + strategy.num_lanes)
 
 
 def _shares_of(message: Message) -> list[str]:
-    """The shares that a message counts for."""
+    """Return the names of the shares to which a message's bytes count."""
     found = [name for name in message.synchroniser.shares if name in _SHARES]
     found += ["codec"] if message.codec is not None else []
     found += ["sliced"] if message.slice_bytes is not None else []
@@ -72,7 +75,7 @@ def _shares_of(message: Message) -> list[str]:
 
 
 def _in_order_of_use(messages: Sequence[Message], parts: Mapping[str, Part]) -> float:
-    """How far urgent messages are those used first: the correlation of priorities and first uses, 0 without any."""
+    """Return whether urgent messages are used first: the correlation of priorities and first uses, 0 if undefined."""
     priorities = np.array([message.priority for message in messages], dtype=np.float64)
     uses = np.array([min(parts[name].variable.use for name in one.parts) for one in messages], dtype=np.float64)
     if priorities.std() == 0 or uses.std() == 0:
@@ -81,7 +84,7 @@ def _in_order_of_use(messages: Sequence[Message], parts: Mapping[str, Part]) -> 
 
 
 def _busiest_server(messages: Sequence[Message], sizes: Sequence[float], cluster: ClusterSpec) -> float:
-    """How many times as long the busiest server is busy as if servers' bytes were shared out by their nodes' rates."""
+    """Return the busiest server's time relative to servers that share the bytes by their rates; 0 without servers."""
     rates = {node.name: min(node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes}
     served: dict[str, float] = {}
     for message, size in zip(messages, sizes, strict=True):

@@ -1,6 +1,6 @@
-"""Features of a model and a cluster: the same for all strategies of a study.
+"""Features of a model and a cluster, which are the same for all strategies of a study.
 
-They are ratios, so that a model twice as large on links twice as fast looks the same. Seconds are told as shares of the
+They are ratios, so that a model twice as large on links twice as fast has the same features. Seconds are shares of the
 bound, the time that no exact strategy can beat.
 """
 
@@ -34,24 +34,24 @@ CONTEXT = (
     "cluster.native_round",
     "cluster.ranks_on_processor",
 )
-"""What the features are called, in their order."""
+"""The names of the features, in their order."""
 
 
 class Scales(NamedTuple):
-    """Seconds that other seconds are held against."""
+    """The seconds by which other seconds are divided."""
 
     bound: float
     compute: float
 
 
 def scales_of(model: ModelSpec, cluster: ClusterSpec) -> Scales:
-    """The scales of a study; a model without times has those of its bytes alone."""
+    """Return the scales of a study. For a model without times they come from its bytes alone."""
     found = max(bound(model, cluster, rates=rates_of(cluster)).seconds, 1e-9)
     return Scales(bound=found, compute=max(model.step_seconds, 1e-6 * found))
 
 
 def context_features(model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Mapping[str, float]:
-    """The features by name, in the order of `CONTEXT`."""
+    """Return the features by name, in the order of `CONTEXT`."""
     scales = scales_of(model, cluster)
     found = {**_of_model(model, scales), **_of_cluster(model, cluster, costs, scales)}
     assert tuple(found) == CONTEXT, "every feature has its name"

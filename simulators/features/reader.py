@@ -1,8 +1,8 @@
-"""Strategies into rows of features, many at once.
+"""Turns strategies into rows of features, many at once.
 
-Reading a strategy (lowering it, asking the other simulators) is what takes time; `features_of` then makes columns of
-what was read, of all groups or without some. All seconds of a strategy are told as shares of the time that the best of
-the other simulators predicts for it, so they mean the same for every model and cluster.
+Reading a strategy (lowering it, calling the other simulators) takes the time. `features` then makes columns from the
+readings, for all groups of features or for some. All seconds of a strategy are shares of the time that the best of the
+other simulators predicts for it, so they have the same meaning for every model and cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autosync.strategy.representation import Strategy
 
 FeatureGroup = Literal["analytical", "timeline"]
 GROUPS: frozenset[FeatureGroup] = frozenset(get_args(FeatureGroup))
-"""Features that other simulators bring; those of model, cluster and strategy are always there."""
+"""The optional groups of features, from other simulators. Those of model, cluster and strategy are always included."""
 
 _SECONDS = (
     "link_seconds",
@@ -44,7 +44,7 @@ _DIGITS = 7
 
 
 class Read(NamedTuple):
-    """What was read of strategies, a row each."""
+    """The readings of strategies, a row for each."""
 
     choices: Floats
     totals: Floats
@@ -54,7 +54,10 @@ class Read(NamedTuple):
 
 
 class Features(NamedTuple):
-    """A row a strategy. `seconds` is what learned simulators begin with: what the best of the others predicts."""
+    """The features, a row for each strategy.
+
+    `seconds` is the best prediction of the others, which a learned simulator corrects.
+    """
 
     values: Floats
     seconds: Floats
@@ -76,7 +79,7 @@ class StrategyReader:
         self._timeline: Simulator = most_detailed(model, cluster, costs=costs)
 
     def read(self, strategies: Sequence[Strategy]) -> Read:
-        """What there is to know of each, in their order."""
+        """Return the readings of strategies, in their order."""
         count = len(strategies)
         totals = self._analytical.totals(strategies)
         choices = [list(choice_features(one, self._model, self._cluster).values()) for one in strategies]
@@ -89,7 +92,7 @@ class StrategyReader:
         )
 
     def features(self, read: Read, groups: frozenset[FeatureGroup] = GROUPS) -> Features:
-        """The columns of what was read, in the order of `feature_names`."""
+        """Return the features of readings, with columns in the order of `feature_names`."""
         count = len(read.complexity)
         scales = self._scales
         if "timeline" in groups:
@@ -105,11 +108,11 @@ class StrategyReader:
             columns += self._of_totals(read.totals, seconds)
         if groups == GROUPS:
             columns.append(np.log(read.analytical_seconds / seconds)[:, None])
-        # Sums that differ by the order of their terms alone are the same number.
+        # Rounded, because sums that differ only in the order of their terms must give the same number.
         return Features(np.round(np.concatenate(columns, axis=1), _DIGITS), seconds, read.complexity)
 
     def _of_totals(self, totals: Floats, seconds: Floats) -> list[Floats]:
-        """Times as shares of the predicted step, counts by their order of magnitude, sizes as shares of the model."""
+        """Return times as shares of the predicted step, counts as logarithms, and sizes as shares of the model."""
         return [
             totals[:, _places(_SECONDS)] / seconds[:, None],
             np.log2(1 + totals[:, _places(_COUNTS)]),
@@ -119,7 +122,7 @@ class StrategyReader:
 
 
 def feature_names(groups: frozenset[FeatureGroup] = GROUPS) -> tuple[str, ...]:
-    """What each column of features is called."""
+    """Return the names of the columns of features."""
     of_totals = "analytical" in groups
     names = [*CONTEXT, *CHOICES]
     names += ["predicted.over_bound", "predicted.compute"] if groups else []

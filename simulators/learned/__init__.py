@@ -1,1 +1,1 @@
-"""Simulators that learn from measured trials how far off the others are."""
+"""Simulators that learn from measured trials how to correct the others."""

@@ -1,9 +1,9 @@
-"""An ensemble of boosted trees that says how far off the other simulators are: a correction of the log of seconds.
+"""An ensemble of boosted trees that corrects the other simulators' predictions of the log of seconds.
 
-Members differ in their loss, in the rows and features that they see, and by chance. Their mean is the correction, what
-they disagree by says how unsure it is. Each member is kept from seeing some *blocks* of rows (a trial, or all trials of
-a model); how well the others' corrections fit there tells, without any trial set aside, how far to trust them: a
-correction is made in part only where all of it would have been too much.
+The members differ in their loss, in the rows and features that they see, and by chance. Their mean is the correction,
+and their disagreement its uncertainty. Some *blocks* of rows (a trial, or all trials of a model) are hidden from each
+member. The others' corrections on hidden blocks show, without separate test trials, how far to trust them: only a part
+of the correction is applied if all of it would have been too much.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from autosync.simulators.learned.losses import LOSSES, Loss, LossName, Positions
 from autosync.simulators.shared.arrays import Floats
 
 MIN_BLOCKS = 4
-"""With fewer nothing can be held back, and nothing is learned but what all are off by."""
+"""With fewer blocks none can be hidden, and only the common error is learned."""
 
 
 MIN_NOISE = 0.01
-"""Nothing is surer than that: another trial of the same strategy may come out differently by as much."""
+"""No prediction is more certain, because another trial of the same strategy may differ by this much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boosting:
-    """How an ensemble is trained. `seeds`: so many members of each loss; `seen`: the share of blocks a member sees."""
+    """The settings for training an ensemble.
+
+    `seeds` is the number of members for each loss, and `seen` the share of blocks that a member sees.
+    """
 
     losses: tuple[LossName, ...] = LOSSES
     seeds: int = 3
@@ -44,9 +47,9 @@ class Boosting:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Boosted:
-    """A trained ensemble: XGBoost's boosters, how much of their correction is made, and how far off it leaves things.
+    """A trained ensemble: XGBoost's boosters, the share of their correction to apply, and the remaining error.
 
-    `offset` is what all predictions are off by together; `noise` the standard deviation of what is left, on blocks
+    `offset` is the common error of all predictions. `noise` is the standard deviation of the remaining error on blocks
     that members did not see.
     """
 
@@ -56,7 +59,7 @@ class Boosted:
     noise: float
 
     def correct(self, values: Floats) -> tuple[Floats, Floats]:
-        """What is added to the log of seconds of each row, and how unsure that is: a standard deviation."""
+        """Return the correction of the log of seconds for each row, and its standard deviation."""
         if not self.members or not len(values):
             return np.full(len(values), self.offset), np.full(len(values), self.noise)
         each = _outputs(self.members, values)
@@ -65,7 +68,7 @@ class Boosted:
 
 
 UNTAUGHT = Boosted(members=(), share=0.0, offset=0.0, noise=0.0)
-"""Corrects nothing, and does not know how far off it is."""
+"""An ensemble that corrects nothing and does not know its error."""
 
 
 def boost(values: Floats, begin: Floats, targets: Targets, blocks: Positions, how: Boosting) -> Boosted:
@@ -113,7 +116,7 @@ def _objective(loss: Loss, begin: Floats) -> Callable[[npt.NDArray[np.float32], 
 
 
 def _outputs(members: Sequence[Any], values: Floats) -> Floats:
-    """What each member adds to the log of seconds: a row a member."""
+    """Return each member's correction of the log of seconds: a row for each member."""
     import xgboost
 
     matrix = xgboost.DMatrix(values.astype(np.float32), nthread=1)
@@ -121,7 +124,7 @@ def _outputs(members: Sequence[Any], values: Floats) -> Floats:
 
 
 def _seen(num_blocks: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which blocks a member sees: at least one less than all."""
+    """Return which blocks a member sees: all except at least one."""
     found = np.zeros(num_blocks, dtype=np.bool_)
     count = min(num_blocks - 1, max(1, round(share * num_blocks)))
     found[np.random.default_rng(seed).permutation(num_blocks)[:count]] = True
@@ -129,10 +132,10 @@ def _seen(num_blocks: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
 
 
 def _trusted(unseen: Floats, errors: Floats, targets: Targets) -> tuple[float, float]:
-    """How much of the correction is to be made, and the standard deviation of what is left then.
+    """Return the share of the correction to apply, and the standard deviation of the remaining error.
 
-    A row a member; a member has no say (NaN) on rows that it saw. What a whole group is off by is no matter of order:
-    it is taken out, and the next study finds it out by itself.
+    `unseen` has a row for each member, with NaN on the rows that it saw. The common error of a whole group does not
+    affect the order, so it is removed; the next study learns its own.
     """
     told = ~np.isnan(unseen)
     rows = np.flatnonzero(told.any(axis=0))
@@ -154,7 +157,7 @@ def _centred(values: Floats, group: Positions, weight: Floats) -> Floats:
 
 
 def _spread(errors: Floats) -> float:
-    """A standard deviation that a few wild rows do not decide."""
+    """Return a standard deviation that a few outliers do not change."""
     return max(MIN_NOISE, float(1.4826 * np.median(np.abs(errors)))) if len(errors) else 0.0
 
 

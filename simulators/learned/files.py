@@ -1,8 +1,8 @@
-"""What was learned as a folder: a manifest, and beside it the files that it names.
+"""Saved learned simulators: a folder with a manifest and the files that the manifest names.
 
-The manifest says what was learned, from which records, with which features, how good it was where it had not seen the
-measurements, and how each of its files must read. Nothing in such a folder can run code: manifests and trees are JSON,
-tensors are safetensors, and all of it is checked before anything is made of it.
+The manifest tells what was learned, from which records, with which features, and how accurate it was on held-out
+measurements. It has the hash of each file. Nothing in such a folder can run code: manifests and trees are JSON, tensors
+are safetensors, and everything is checked before it is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ What = Literal["learned", "linear", "sequence"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedOn:
-    """The records that were learned from; `fingerprint` is of their strategies and what was measured."""
+    """The records that were learned from. `fingerprint` is the hash of their strategies and measurements."""
 
     __pydantic_config__ = STRICT
 
@@ -43,11 +43,11 @@ class TrainedOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All that is said of what was learned, in the file that names its other files.
+    """The manifest of a saved learned simulator, which names its other files.
 
-    `numbers` are the figures that belong to the method, by name. `accuracy` is that on measurements that were not
-    learned from. `rehearsal` are features of a small made-up case: a version that reads the case otherwise than in
-    training would be corrected for faults that it does not have.
+    `numbers` are the method's own figures, by name. `accuracy` is the accuracy on held-out measurements. `rehearsal`
+    has features of small made-up cases: if a version reads the cases differently than in training, the corrections do
+    not fit it.
     """
 
     __pydantic_config__ = STRICT
@@ -72,7 +72,7 @@ class Manifest:
                 raise ValueError("a number that is none (finite numbers)")
 
     def number(self, name: str, count: int = 1) -> tuple[float, ...]:
-        """The figures of that name, of which there must be so many."""
+        """Return the figures of that name; raise unless there are `count`."""
         found = self.numbers.get(name, ())
         if len(found) != count:
             raise InputError(f"numbers.{name} has {len(found)} entries", rule=f"{self.what} has {count}")
@@ -80,7 +80,7 @@ class Manifest:
 
 
 def save(folder: Path | str, manifest: Manifest, contents: Mapping[str, bytes]) -> None:
-    """Write a folder; its manifest comes last, so that a folder with one is whole."""
+    """Write a folder. The manifest is written last, so a folder with a manifest is complete."""
     for name, content in contents.items():
         with replacing(Path(folder) / name, force=True) as file:
             file.write(content)
@@ -97,7 +97,7 @@ def manifest_of(
     rehearsal: Sequence[float],
     contents: Mapping[str, bytes],
 ) -> Manifest:
-    """The manifest of what is about to be saved."""
+    """Return the manifest of a learned simulator that will be saved."""
     return Manifest(
         what=what,
         autosync=__version__,
@@ -111,12 +111,12 @@ def manifest_of(
 
 
 def is_saved(folder: Path | str) -> bool:
-    """Whether a folder says that it holds something learned."""
+    """Return whether a folder has a manifest."""
     return (Path(folder) / MANIFEST_FILE).is_file()
 
 
 def load_manifest(folder: Path | str, what: What) -> Manifest:
-    """The manifest of a folder that holds what this method learned."""
+    """Return the manifest of a folder; raise if another method wrote it."""
     path = Path(folder) / MANIFEST_FILE
     manifest, _ = documents.load(path, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=Manifest)
     if manifest.what != what:
@@ -125,7 +125,7 @@ def load_manifest(folder: Path | str, what: What) -> Manifest:
 
 
 def read_file(folder: Path | str, manifest: Manifest, name: str) -> bytes:
-    """A file that the manifest names, whose content must be what the manifest says."""
+    """Return the content of a file that the manifest names; raise if its hash differs from the manifest's."""
     path = Path(folder) / name
     try:
         with open_input(path) as file:
@@ -140,7 +140,7 @@ def read_file(folder: Path | str, manifest: Manifest, name: str) -> bytes:
 
 
 def parse_json(path: Path, content: bytes) -> Any:
-    """The value of a JSON file, or a DocumentError."""
+    """Return the value of a JSON file; raise a DocumentError if it is invalid."""
     try:
         return json.loads(content.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -148,7 +148,7 @@ def parse_json(path: Path, content: bytes) -> Any:
 
 
 def refused(path: Path, error: InputError) -> DocumentError:
-    """The same mistakes, with the file that they are in."""
+    """Return the same mistakes with the name of their file."""
     return DocumentError(
         [Problem(what=one.what, rule=one.rule, hint=one.hint, path=one.path, file=str(path)) for one in error.problems]
     )

@@ -1,9 +1,9 @@
-"""`linear`: a linear ranker over twelve features, as the original AutoSync had it; to be compared with.
+"""`linear`: a linear ranker over twelve features, like that of the original AutoSync, for comparison.
 
-The features are the largest and the sum, over parameter servers and over groups of all-reduce, of three things: the
+The features are the largest and the sum, over parameter servers and over groups of all-reduce, of three figures: the
 time on the wire, a count of messages and a count of ranks on a node. They know nothing of compute, overlap, order or
-contention, servers answer one worker after the other, and an all-reduce puts its bytes on the wire once. What other
-synchronisers do counts as an all-reduce. It is trained on pairs whose measurements are no ties.
+contention. Servers answer one worker after the other, and an all-reduce sends its bytes once. Other synchronisers count
+as all-reduce. The ranker is trained on pairs whose measurements are not ties.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FEWEST_PAIRS = 3
 
 
 class LinearRows(NamedTuple):
-    """A row a strategy: the twelve features, in shares of the bound where they are seconds, and the bound."""
+    """The twelve features, a row for each strategy, with seconds as shares of the bound, and the bound itself."""
 
     values: Floats
     bound: Floats
@@ -49,20 +49,20 @@ class LinearRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinearModel:
-    """Coefficients of the score, and what makes the log of seconds, in bounds, of it."""
+    """The coefficients of the score, and the line that converts the score to the log of seconds, in bounds."""
 
     coefficients: Floats
     offset: float
     slope: float
 
     def predict(self, rows: LinearRows) -> tuple[Floats, Floats]:
-        """The log of the seconds of each row; it cannot tell how unsure it is."""
+        """Return the log of the seconds of each row. It does not know its uncertainty, so that is 0."""
         score = rows.values @ self.coefficients
         return np.log(rows.bound) + self.offset + self.slope * score, np.zeros(len(score))
 
 
 def _untaught() -> LinearModel:
-    """What the features say by themselves: the busiest server, then all that is all-reduced."""
+    """Return the model without training: the time of the busiest server plus that of everything all-reduced."""
     coefficients = np.zeros(len(NAMES))
     coefficients[[NAMES.index("max.server.transmission"), NAMES.index("sum.all_reduce.transmission")]] = 1.0
     return LinearModel(coefficients=coefficients, offset=0.0, slope=0.3)
@@ -83,7 +83,7 @@ class LinearStudent:
         self._bound = scales_of(model, cluster).bound
 
     def read(self, strategies: Sequence[Strategy]) -> LinearRows:
-        """Strategies as rows, in their order."""
+        """Return strategies as rows, in their order."""
         values = [self._features(strategy) for strategy in strategies]
         return LinearRows(
             values=np.array(values, dtype=np.float64).reshape(len(values), len(NAMES)),
@@ -92,11 +92,11 @@ class LinearStudent:
         )
 
     def complexity(self, rows: LinearRows) -> Floats:
-        """How complicated each strategy is."""
+        """Return the complexity of each strategy."""
         return rows.complexity
 
     def taught(self, rows: LinearRows, targets: Targets) -> LinearModel:
-        """The line through these trials, near to the prior's where they are few."""
+        """Return the model fitted to these trials; with few trials it stays near the prior."""
         return fit(rows, targets, prior=self._prior)
 
     def _features(self, strategy: Strategy) -> list[float]:
@@ -121,7 +121,7 @@ class LinearStudent:
         return [round(number, 7) for number in found]
 
     def _costs(self, message: Message, parts: Mapping[str, Part]) -> Floats:
-        """Transmission, overhead and latency of a message: what the original adds up of its variables."""
+        """Return a message's transmission, overhead and latency: the sums that the original makes over variables."""
         workers = [node for node in self._cluster.nodes if node.role == "worker"]
         replicas = max(node.devices for node in workers)
         synchroniser = message.synchroniser
@@ -143,7 +143,7 @@ class LinearStudent:
 
 
 def fit(rows: LinearRows, targets: Targets, *, prior: LinearModel = UNTAUGHT) -> LinearModel:
-    """The line that orders these rows best; the prior is one of the things that it may go by."""
+    """Return the model that orders these rows best. The prior's score is one of its inputs."""
     wanted = targets.log_seconds - np.log(rows.bound)
     coefficients = _ordering(rows.values, targets, prior.coefficients)
     if coefficients is None:
@@ -159,7 +159,7 @@ def fit(rows: LinearRows, targets: Targets, *, prior: LinearModel = UNTAUGHT) ->
 
 
 def _ordering(values: Floats, targets: Targets, prior: Floats) -> Floats | None:
-    """Coefficients by logistic regression on the differences of pairs; None where there are too few."""
+    """Return coefficients by logistic regression on the differences of pairs; None if there are too few pairs."""
     from sklearn.linear_model import LogisticRegression
 
     differences = _differences(values, targets)
@@ -168,7 +168,7 @@ def _ordering(values: Floats, targets: Targets, prior: Floats) -> Floats | None:
     table = np.concatenate((differences, (differences @ prior)[:, None]), axis=1)
     scale = np.sqrt(np.mean(table**2, axis=0))
     scale[scale < 1e-12] = np.inf
-    # Each pair both ways round, for a classifier needs two classes.
+    # Every other pair is reversed, because a classifier needs two classes.
     signs = np.where(np.arange(len(table)) % 2, 1, -1)
     model = LogisticRegression(fit_intercept=False, C=1.0, max_iter=500)
     model.fit(table / scale * signs[:, None], signs)
@@ -178,7 +178,7 @@ def _ordering(values: Floats, targets: Targets, prior: Floats) -> Floats | None:
 
 
 def _differences(values: Floats, targets: Targets) -> Floats:
-    """The slower one's features less the faster one's, of pairs of a group that are no ties."""
+    """Return the slower strategy's features minus the faster one's, for pairs of a group that are not ties."""
     apart = targets.log_high[:, None] < targets.log_low[None, :]
     faster, slower = np.nonzero(apart & (targets.group[:, None] == targets.group[None, :]))
     if len(faster) > _MAX_PAIRS:
@@ -195,7 +195,7 @@ def _server_bytes(part: Part, is_sparse: bool) -> float:  # noqa: FBT001 - a fie
 
 
 def line_of(groups: Sequence[TrialGroup[LinearRows]]) -> LinearModel:
-    """A prior from groups of other models and clusters."""
+    """Return a prior that learned from groups of other models and clusters."""
     if not groups:
         return UNTAUGHT
     targets = Targets(
@@ -211,7 +211,7 @@ def _numbered(targets: Sequence[Targets]) -> list[Targets]:
 def save_line(
     folder: Path | str, line: LinearModel, *, trained_on: files.TrainedOn, accuracy: Mapping[str, float]
 ) -> None:
-    """Write a prior: all of it stands in the manifest."""
+    """Write a prior; the manifest contains all of it."""
     numbers = {"coefficients": line.coefficients.tolist(), "offset": [line.offset], "slope": [line.slope]}
     manifest = files.manifest_of(
         "linear", features=NAMES, numbers=numbers, trained_on=trained_on, accuracy=accuracy, rehearsal=(), contents={}
@@ -220,7 +220,7 @@ def save_line(
 
 
 def load_line(folder: Path | str) -> LinearModel:
-    """A prior that was saved."""
+    """Return a saved prior."""
     manifest = files.load_manifest(folder, "linear")
     try:
         return _line_in(manifest)

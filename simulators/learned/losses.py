@@ -1,15 +1,15 @@
-"""What a ranker is trained for: gradients of losses in the logarithm of seconds, noise and all.
+"""The losses of rankers: gradients in the logarithm of seconds that respect the noise of measurements.
 
-Each row has a measured logarithm of seconds with an interval, and belongs to a group of one model on one cluster; only
-rows of one group are compared. A loss is told to XGBoost by its gradient and its second derivative. XGBoost has ranking
-losses of its own, but they know only grades: two rows have the same or they do not. Whether two measurements are a tie
-depends on both their intervals, so ties are not grades.
+Each row has a measured logarithm of seconds with an interval, and belongs to a group of one model on one cluster. Only
+rows of one group are compared. XGBoost gets a loss as its gradient and its second derivative. XGBoost's own ranking
+losses know only grades, which two rows either share or not. But whether two measurements are a tie depends on both
+intervals, so ties are not grades.
 
-- `Seconds`: squared errors; what makes a ranker's scores seconds. The other two have a little of it.
-- `Pairwise`: logistic, over pairs. Of two whose intervals are apart the faster should be predicted to be. Of two whose
-  intervals overlap the simpler strategy should, but by little.
-- `Listwise`: how probable it is of each row of a group to be the fastest, against what was measured (ListNet); so what
-  matters most is that the fast ones are in order.
+- `Seconds`: squared errors, which turn a ranker's scores into seconds. The other two include a little of it.
+- `Pairwise`: logistic, over pairs. If two intervals are apart, the faster strategy should be predicted as faster. If
+  they overlap, the simpler one should, with a small weight.
+- `Listwise`: the probability of each row to be the fastest of its group, against the measurements (ListNet). So the
+  order of the fast rows matters most.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ LossName = Literal["seconds", "pairwise", "listwise"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
 
 PAIR_SHARPNESS = 25.0
-"""A difference of 4 % (a 25th) in prediction makes the odds of a pair e : 1."""
+"""A difference of 4 % (a 25th) in prediction gives a pair the odds e : 1."""
 LIST_SHARPNESS = 10.0
 ANCHOR = 0.2
-"""How much a squared error weighs beside a comparison."""
+"""The weight of a squared error relative to a comparison."""
 TIE_WEIGHT = 0.1
 TIE_SIMPLER = 0.6
-"""Of a tie, how probable the simpler one is to be called the faster."""
+"""The target probability that the simpler strategy of a tie is predicted as faster."""
 MAX_PARTNERS = 48
-"""Each row is compared with so many others of its group at the most."""
+"""Each row is compared with at most this many others of its group."""
 
 
 class Targets(NamedTuple):
-    """What was measured, as logarithms of seconds; `group` and `weight` of each row, and how complicated it is."""
+    """The measurements as logarithms of seconds, with each row's complexity, group and weight."""
 
     log_seconds: Floats
     log_low: Floats
@@ -50,7 +50,7 @@ class Targets(NamedTuple):
     weight: Floats
 
     def rows(self, chosen: Positions) -> Targets:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Targets._make(column[chosen] for column in self)
 
 
@@ -58,11 +58,11 @@ class Loss(Protocol):
     """A loss of predicted logarithms of seconds."""
 
     def gradients(self, predicted: Floats) -> tuple[Floats, Floats]:
-        """The gradient and the second derivative of each row."""
+        """Return the gradient and the second derivative of each row."""
 
 
 def loss_of(name: LossName, targets: Targets, *, seed: int, knows_ties: bool = True) -> Loss:
-    """The loss of that name. Without `knows_ties` whatever took longer counts as slower, by however little."""
+    """Return the loss of that name. Without `knows_ties`, any longer time counts as slower."""
     if name == "seconds":
         return _Seconds(targets)
     if name == "listwise":
@@ -76,14 +76,14 @@ class _Seconds:
         self._weight = targets.weight
 
     def gradients(self, predicted: Floats) -> tuple[Floats, Floats]:
-        # Beyond 30 % an error counts in proportion only: a few wild rows are not worth all the others.
+        # Errors beyond 30 % are limited, so that a few outliers do not outweigh all other rows.
         error = np.clip(predicted - self._wanted, -0.3, 0.3)
         return self._weight * error, self._weight.copy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Pairs:
-    """Rows side by side: how probable it is that the first is called the faster, and how much the pair weighs."""
+    """Pairs of rows: the target probability that the first is predicted as faster, and the weight of the pair."""
 
     first: Positions
     second: Positions
@@ -101,7 +101,7 @@ class _Pairwise:
         pairs = self._pairs
         odds = PAIR_SHARPNESS * (predicted[pairs.second] - predicted[pairs.first])
         called_faster = 1 / (1 + np.exp(-np.clip(odds, -40, 40)))
-        # Divided by the square of the sharpness: as steep as a squared error, so that the anchor has its weight.
+        # Divided by the sharpness, so that the curvature is that of a squared error and `ANCHOR` keeps its meaning.
         push = pairs.weight * (pairs.probability - called_faster) / PAIR_SHARPNESS
         curve = pairs.weight * called_faster * (1 - called_faster)
         gradient = self._sums(pairs.first, push) - self._sums(pairs.second, push)
@@ -133,7 +133,7 @@ def _anchored(gradient: Floats, second: Floats, anchor: _Seconds, predicted: Flo
 
 
 def _fastest(log_seconds: Floats, group: Positions) -> Floats:
-    """How probable each row is to be the fastest of its group."""
+    """Return the probability of each row to be the fastest of its group."""
     least = np.full(group.max(initial=-1) + 1, np.inf)
     np.minimum.at(least, group, log_seconds)
     powers = np.exp(-LIST_SHARPNESS * (log_seconds - least[group]))
@@ -142,7 +142,7 @@ def _fastest(log_seconds: Floats, group: Positions) -> Floats:
 
 
 def _pairs_of(targets: Targets, *, seed: int, knows_ties: bool) -> _Pairs:
-    """Pairs within groups, each once; of large groups, a draw of them."""
+    """Return the pairs within groups, each once; a random sample for large groups."""
     rng = np.random.default_rng(seed)
     found: list[tuple[Positions, Positions]] = []
     for number in range(targets.group.max(initial=-1) + 1):
@@ -158,7 +158,7 @@ def _pairs_of(targets: Targets, *, seed: int, knows_ties: bool) -> _Pairs:
     second = np.concatenate([empty, *(other for _, other in found)])
     probability, weight = _ties(targets, first, second) if knows_ties else _no_ties(targets, first, second)
     weight *= np.sqrt(targets.weight[first] * targets.weight[second])
-    # Each row weighs as much as it would alone, in however many pairs it is.
+    # Normalised, so that each row has its own weight in however many pairs it occurs.
     partners = np.bincount(np.concatenate((first, second)), minlength=len(targets.group))
     weight *= 4 / np.maximum(1, partners[first] + partners[second])
     return _Pairs(first=first, second=second, probability=probability, weight=weight)

@@ -1,4 +1,4 @@
-"""The network of `sequence`, in torch: a bidirectional GRU over variables, and a score of what it remembers."""
+"""The network of `sequence`, in torch: a bidirectional GRU over variables, and a score from its states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autosync.simulators.shared.arrays import Floats
 
 Weights: TypeAlias = Mapping[str, Tensor]
 Table: TypeAlias = tuple[Floats, Floats, Floats, Floats]
-"""Numbers of variables, the wanted score of each row, and the ends of the interval of what was measured."""
+"""The values of variables, the target score of each row, and the ends of the measured interval."""
 
 WIDTH = 24
 _BATCH = 48
@@ -32,7 +32,7 @@ _MAX_WEIGHT = 1e6
 
 
 class Network(nn.Module):
-    """Scores of strategies: the log of seconds, but for what all have in common."""
+    """The network that scores strategies. A score is the log of seconds without the part common to all strategies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Network(nn.Module):
         self.scores = nn.Linear(4 * WIDTH, 1)
 
     def forward(self, values: Tensor) -> Tensor:
-        """One score a row of (row, variable, number)."""
+        """Return one score for each row; `values` is by row, variable and feature."""
         steps, _ = self.remembers(torch.tanh(self.reads(values)))
         whole = torch.cat((steps.mean(dim=1), steps.amax(dim=1)), dim=1)
         scores: Tensor = self.scores(whole).squeeze(1)
@@ -49,7 +49,10 @@ class Network(nn.Module):
 
 
 def trained(tables: Sequence[Table], *, begin: Weights | None, passes: int | None = None) -> Weights:
-    """The weights after training; the same input gives the same weights. `passes`: steps for each table."""
+    """Return the weights after training; the same input gives the same weights.
+
+    `passes` is the number of steps for each table.
+    """
     steps = (_STEPS_ANEW if begin is None else _STEPS_ON_PRIOR) if passes is None else passes * len(tables)
     with _one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -72,7 +75,7 @@ def trained(tables: Sequence[Table], *, begin: Weights | None, passes: int | Non
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """So small a network is done before a second thread has begun, and threads that wait for one another spin."""
+    """Run torch on one thread. The network is too small for several: they would mostly wait for one another."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -82,7 +85,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _loss(scores: Tensor, wanted: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Logistic, over pairs that are no ties, and a little of the squared error."""
+    """Return the logistic loss over pairs that are not ties, plus a little of the squared error."""
     faster, slower = torch.nonzero(high[:, None] < low[None, :], as_tuple=True)
     error = torch.mean((scores - wanted) ** 2)
     if len(faster) == 0:
@@ -92,7 +95,7 @@ def _loss(scores: Tensor, wanted: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def scores_of(weights: Weights, values: Floats) -> Floats:
-    """One score a row."""
+    """Return one score for each row."""
     network = Network()
     network.load_state_dict(dict(weights))
     with _one_thread(), torch.no_grad():
@@ -104,12 +107,12 @@ def scores_of(weights: Weights, values: Floats) -> Floats:
 
 
 def weights_to_bytes(weights: Weights) -> bytes:
-    """Weights as safetensors: numbers and shapes, no code."""
+    """Return weights as safetensors, which hold numbers and shapes but no code."""
     return bytes(write_tensors(dict(weights)))
 
 
 def weights_from_bytes(content: bytes) -> Weights:
-    """The weights that safetensors hold; refused where they are not those of this network."""
+    """Return the weights in safetensors; raise if they do not fit this network."""
     try:
         found: dict[str, Any] = read_tensors(content)
     except (SafetensorError, ValueError, KeyError) as error:

@@ -1,7 +1,7 @@
-"""What was learned of other models and clusters: opened from where it was saved, or learned from a dataset.
+"""Priors from other models and clusters: opened from a saved folder, or learned from a dataset.
 
-A dataset teaches anew whenever it is opened, and reading thousands of strategies takes its time; what is used often is
-better trained once and saved.
+A dataset is learned from again whenever it is opened, and reading thousands of strategies takes time. So a prior that
+is used often should be trained once and saved.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Enrol = Callable[[ModelSpec, ClusterSpec], Student[Rows]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lot:
-    """What was measured of one model on one cluster, and something can be learned from: each strategy once.
+    """The undisturbed records of one model on one cluster that can be learned from, each strategy once.
 
-    Others measured the same strategy again and again to see whether the machine drifts, or to know the fastest better.
-    These trials teach nothing more, and would make a strategy its own rival.
+    Some strategies were measured repeatedly, to detect drift of the machine or to measure the fastest better. Further
+    trials teach nothing more and would compare a strategy with itself.
     """
 
     model: ModelSpec
@@ -41,12 +41,12 @@ class Lot:
 
     @property
     def model_name(self) -> str:
-        """The name without slow motion: the model at another speed is the same model."""
+        """The name without the slowdown: the model at another speed is the same model."""
         return self.model.name.partition("@")[0]
 
 
 def lots_of(path: Path | str) -> list[Lot]:
-    """The lots of a dataset, in an order that does not depend on that of its records."""
+    """Return the lots of a dataset, in an order that does not depend on the order of its records."""
     source = Dataset(path)
     problems: list[Problem] = []
     records = flag_drift(source.records(problems.append))
@@ -60,7 +60,7 @@ def lots_of(path: Path | str) -> list[Lot]:
 
 
 def lots_of_records(records: Iterable[Record], specs: Iterable[Spec]) -> list[Lot]:
-    """The same of records and specs that are at hand; records whose specs are not are left out."""
+    """Return the lots of these records. Records whose specs are not given are left out."""
     known = {spec.spec_id: spec for spec in specs}
     found: dict[Combination, list[Record]] = defaultdict(list)
     for record in teaching(list(records)):
@@ -79,7 +79,7 @@ def lots_of_records(records: Iterable[Record], specs: Iterable[Spec]) -> list[Lo
 
 
 def _each_once(records: Iterable[Record]) -> Iterator[Record]:
-    """The first trial of each strategy."""
+    """Yield the first trial of each strategy."""
     seen: set[str | None] = set()
     for record in records:
         if record.strategy_id not in seen:
@@ -88,7 +88,7 @@ def _each_once(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def groups_of(lots: Iterable[Lot], enrol: Enrol[Rows]) -> Iterator[TrialGroup[Rows]]:
-    """Each lot as a student of it reads it, one after the other: this is what takes time."""
+    """Yield each lot as rows that its student has read. Reading takes time, so lots are read one at a time."""
     for lot in lots:
         student = enrol(lot.model, lot.cluster)
         rows = TrialReader(student.read).rows_of(lot.records)
@@ -98,7 +98,7 @@ def groups_of(lots: Iterable[Lot], enrol: Enrol[Rows]) -> Iterator[TrialGroup[Ro
 
 
 def trained_on(lots: Sequence[Lot]) -> TrainedOn:
-    """What a manifest says of the records that were learned from."""
+    """Return the manifest's entry about the records that were learned from."""
     contents = [
         (record.strategy_id, record.model_spec, record.cluster_spec, record.measurement.median_seconds)
         for lot in lots

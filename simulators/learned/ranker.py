@@ -1,9 +1,9 @@
-"""`learned`: boosted trees over the features of model, cluster, strategy and plan, on top of the other simulators.
+"""`learned`: boosted trees over the features of model, cluster, strategy and plan, which correct the other simulators.
 
-What is predicted is by how much the best of the other simulators is off. Two ensembles have their say, one on top of
-the other: a *prior* that was trained on other models and clusters, if there is one, and one that is trained on the
-trials of the study itself, again whenever there are more of them. Trees see thresholds, and are held back where trials
-are few: what they leave is taken for smooth, so each strategy is corrected by what was left of those like it.
+They predict the error of the best other simulator. Two ensembles are applied in succession: a *prior* that was trained
+on other models and clusters, if there is one, and another that is trained on the trials of the study itself, again
+whenever it has more. Trees see thresholds, and they are restrained if trials are few. Their remaining error is taken to
+be smooth, so each strategy is also corrected by the remaining errors of similar strategies.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ PRIOR = Boosting(seeds=2, rounds=120, depth=4, rate=0.08, smoothing=5.0)
 TARGET = Boosting(seeds=2, rounds=50, depth=3, rate=0.1, smoothing=2.0)
 
 _FEW = 25
-"""With fewer trials trees are flatter, and what they leave is left: after ten trials smoothing it made picks worse."""
+"""With fewer trials, trees are flatter and their remaining error is not smoothed: after ten trials, smoothing made the
+picks worse."""
 
 _BELIEF = 10.0
-"""The prior's correction is scaled to fit the target's trials as if that many trials had said that it is right."""
+"""The prior's correction is scaled to fit the target's trials, as if this many further trials had confirmed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaughtRanker:
-    """The other simulators, corrected by a prior and then by what is left for the target.
+    """The other simulators, corrected by a prior and then by the trials of the target.
 
-    How unsure it is comes from the trees, as if nothing were smoothed.
+    The uncertainty comes from the trees and ignores the smoothing.
     """
 
     reader: StrategyReader
@@ -51,12 +52,12 @@ class TaughtRanker:
     smoothed: Smoothed | None
 
     def predict(self, rows: Read) -> tuple[Floats, Floats]:
-        """The log of the seconds of each row, and how unsure it is."""
+        """Return the log of the seconds of each row, and its uncertainty."""
         features = self.reader.features(rows, self.groups)
         before, unsure_before = self.prior.correct(features.values)
         after, unsure = self.target.correct(features.values)
         if not self.target.members:
-            # Few trials, or none, do not say how unsure the rest is.
+            # With few trials or none, the target's ensemble does not know the uncertainty.
             unsure = np.maximum(unsure, unsure_before)
         if self.smoothed is not None:
             after = after + self.smoothed.correct(features.values)
@@ -64,7 +65,7 @@ class TaughtRanker:
 
 
 class RankerStudent:
-    """Learns how far off the other simulators are. `prior` is what others learned of other models and clusters."""
+    """Learns to correct the other simulators. `prior` was learned from other models and clusters."""
 
     name = "learned"
 
@@ -82,15 +83,15 @@ class RankerStudent:
         self._how = how
 
     def read(self, strategies: Sequence[Strategy]) -> Read:
-        """Strategies as rows, in their order."""
+        """Return strategies as rows, in their order."""
         return self._reader.read(strategies)
 
     def complexity(self, rows: Read) -> Floats:
-        """How complicated each strategy is."""
+        """Return the complexity of each strategy."""
         return rows.complexity
 
     def taught(self, rows: Read, targets: Targets) -> TaughtRanker:
-        """The ranker after these trials."""
+        """Return the ranker after these trials."""
         target, share, smoothed = UNTAUGHT, 1.0, None
         count = len(targets.log_seconds)
         if count:
@@ -116,14 +117,17 @@ class RankerStudent:
 
 
 def _alike(values: Floats) -> Positions:
-    """Trials with equal features, mostly of one strategy, are one block: a block is held out as a whole."""
+    """Return the block of each trial.
+
+    Trials with equal features, mostly of one strategy, share a block, which is hidden as a whole.
+    """
     _, first, number = np.unique(values, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))
     return np.asarray(order[number.ravel()], dtype=np.intp)
 
 
 def _believed(correction: Floats, errors: Floats) -> float:
-    """How much of the prior's correction these trials bear out."""
+    """Return the factor of the prior's correction that these trials support."""
     found, wanted = correction - correction.mean(), errors - errors.mean()
     variance = float(np.mean(found**2))
     if variance <= 1e-12:
@@ -143,19 +147,19 @@ class Lesson:
         self._models: list[str] = []
 
     def add(self, reader: StrategyReader, rows: Read, targets: Targets, *, model: str) -> None:
-        """One group more; `model` says which groups are of the same."""
+        """Add a group. `model` identifies the groups of the same model."""
         features = reader.features(rows, self._groups)
         self._append(features.values, np.log(features.seconds), targets, model)
 
     def prior(self, how: Boosting = PRIOR) -> Boosted:
-        """What is learned from all of them; members are held against models that they did not see."""
+        """Return the prior that learns from all groups. Whole models are hidden from its members."""
         if not self._models:
             return UNTAUGHT
         targets = Targets(*(np.concatenate(columns) for columns in zip(*self._targets, strict=True)))
         return boost(np.concatenate(self._values), np.concatenate(self._begin), targets, self._blocks(), how)
 
     def held_out(self, how: Boosting = PRIOR) -> Mapping[str, float]:
-        """How priors that were trained on all other models order the groups of each model, on average."""
+        """Return the mean accuracy on each model of priors that were trained on all other models."""
         found = []
         for model in dict.fromkeys(self._models):
             prior = self._part([number for number, one in enumerate(self._models) if one != model]).prior(how)
@@ -165,7 +169,7 @@ class Lesson:
         return {name: round(value, 4) for name in names if (value := getattr(mean, name)) is not None}
 
     def accuracies(self, prior: Boosted) -> list[Accuracy]:
-        """How good a prior is in each group."""
+        """Return the accuracy of a prior in each group."""
         found = []
         for values, begin, targets in zip(self._values, self._begin, self._targets, strict=True):
             correction, _ = prior.correct(values)
@@ -186,7 +190,7 @@ class Lesson:
         self._models.append(model)
 
     def _blocks(self) -> Positions:
-        """By model, where there are models enough to hold some back; else by group; else each row is one."""
+        """Return the blocks of rows: models if there are enough of them, else groups, else single rows."""
         numbers = {model: number for number, model in enumerate(dict.fromkeys(self._models))}
         of_group = [numbers[model] if len(numbers) >= MIN_BLOCKS else one for one, model in enumerate(self._models)]
         lengths = [len(begin) for begin in self._begin]
@@ -198,7 +202,7 @@ class Lesson:
 def save_ranker(
     folder: Path | str, ranker: Boosted, *, trained_on: files.TrainedOn, accuracy: Mapping[str, float]
 ) -> None:
-    """Write a prior, for all models and clusters to come."""
+    """Write a prior, for other models and clusters."""
     contents = {f"member-{number:02}.json": dump_booster(one).encode() for number, one in enumerate(ranker.members)}
     manifest = files.manifest_of(
         "learned",
@@ -213,7 +217,7 @@ def save_ranker(
 
 
 def load_ranker(folder: Path | str) -> Boosted:
-    """A prior that was saved; refused where it is damaged, of another version, or not of these features."""
+    """Return a saved prior; raise if it is damaged, of another version, or for other features."""
     manifest = files.load_manifest(folder, "learned")
     try:
         share, offset, noise = _numbers(manifest)

@@ -1,8 +1,9 @@
-"""Whether strategies are read today as they were when a prior was trained.
+"""Checks that strategies are read today as they were when a prior was trained.
 
-A prior corrects the other simulators. If one of them has become better since, it corrects faults that are gone. So a
-saved prior holds the readings of two small made-up cases, and opening it reads the same cases again.
-One is a cluster of hosts apart, the other an emulated one with racks and several ranks a node, as records come from.
+A prior corrects the other simulators. If one of them has improved since, the prior corrects errors that no longer
+exist. So a saved prior holds the readings of two small made-up cases, and opening it reads the same cases again. One
+case is a cluster of separate hosts. The other is emulated, with racks and several ranks a node, like the clusters of
+most records.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TOLERANCE = 1e-3
 
 @functools.cache
 def rehearsed() -> tuple[float, ...]:
-    """How the cases are read: of each strategy the predictions of other simulators, and its features in one number."""
+    """Return the readings of the cases: the other simulators' predictions for each strategy, and sums of features."""
     apart = _read(_cluster(), Costs())
     return (*apart, *_read(_emulated(), Costs(num_processors=2)))
 
@@ -35,14 +36,14 @@ def _read(cluster: ClusterSpec, costs: Costs) -> tuple[float, ...]:
     reader = StrategyReader(model, cluster, costs=costs)
     read = reader.read([build_preset(name, model, cluster) for name in _PRESETS])
     values = reader.features(read).values
-    # Later columns weigh more, so that columns that have changed places are noticed.
+    # Later columns weigh more, so that exchanged columns are noticed.
     mixed = values @ np.linspace(1.0, 2.0, values.shape[1])
     found = np.concatenate((read.timeline_seconds, read.analytical_seconds, mixed))
     return tuple([float(f"{number:.6g}") for number in found.tolist()])
 
 
 def check_rehearsal(told: Sequence[float]) -> None:
-    """Refuse what was trained when the case was read otherwise."""
+    """Refuse a prior that was trained when the cases were read differently."""
     now = rehearsed()
     if len(told) != len(now) or not np.allclose(told, now, rtol=_TOLERANCE, atol=1e-12):
         raise InputError(

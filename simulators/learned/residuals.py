@@ -1,8 +1,8 @@
-"""What a simulator gets wrong, learned from what was measured: a Gaussian process over strategies.
+"""The errors of a simulator, learned from measurements: a Gaussian process over strategies.
 
-A simulator that is off by a tenth for one strategy is off by about as much for those like it. So the logarithms of
-measured over predicted seconds are taken for a smooth function of vectors that stand for the strategies, which gives
-each new strategy a correction, and an uncertainty that grows with its distance from all that was measured.
+A simulator with an error of a tenth for one strategy has about the same error for similar ones. So the logarithm of
+measured over predicted seconds is modelled as a smooth function of the strategies' vectors. It gives each new strategy
+a correction, and an uncertainty that grows with the distance from all measured strategies.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ import numpy as np
 from autosync.simulators.shared.arrays import Floats
 
 NOISE = 0.015
-"""Standard deviation of the logarithm of a measured median."""
+"""The standard deviation of the logarithm of a measured median."""
 
 UNMEASURED_SPREAD = 0.1
-"""How far off a simulator is taken to be before anything was measured."""
+"""The assumed error of a simulator before the first measurements."""
 
 SPREADS = (0.02, 0.25)
-"""Between these lies how far off it is taken to be afterwards."""
+"""The limits of the assumed error after measurements."""
 
 LENGTHS = (0.35, 0.7, 1.4, 2.8)
-"""Distances over which strategies are alike: the likeliest is taken."""
+"""The distances over which strategies are similar; the most likely one is used."""
 
 FEW = 6
-"""With fewer measurements than this the length is not asked for."""
+"""With fewer measurements than this, a fixed length is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """Corrections by what was measured.
+    """Corrections from measured strategies.
 
-    `vectors` has a row for each measured strategy, `errors` what the logarithm of its time is above `offset`, which all
-    have in common. `spread` is how far errors are from 0, `length` the distance over which strategies are alike.
+    `vectors` has a row for each measured strategy. `errors` has the logarithms of measured over predicted time, minus
+    their common `offset`. `spread` is the typical size of errors, and `length` the distance over which strategies are
+    similar.
     """
 
     vectors: Floats
@@ -51,21 +52,24 @@ class Residuals:
         object.__setattr__(self, "_weights", np.linalg.solve(lower.T, np.linalg.solve(lower, self.errors)))
 
     def correct(self, vectors: Floats) -> tuple[Floats, Floats]:
-        """What is to be added to the logarithm of each prediction, and its standard deviation."""
+        """Return the correction of the logarithm of each prediction, and its standard deviation."""
         across = _kernel(distances(vectors, self.vectors), self.spread, self.length)
         known = np.linalg.solve(self._lower, across.T)
         variance = np.maximum(self.spread**2 - (known**2).sum(axis=0), 0.0)
         return self.offset + across @ self._weights, np.sqrt(variance)
 
     def believing(self, vector: Floats) -> Residuals:
-        """The same, as if one more strategy had been measured and come out as corrected: nothing is learned of it."""
+        """Return the residuals after a strategy that would be measured exactly as corrected.
+
+        Only the uncertainty changes.
+        """
         correction, _ = self.correct(vector[None, :])
         errors = np.append(self.errors, correction - self.offset)
         return replace(self, vectors=np.vstack([self.vectors, vector]), errors=errors)
 
 
 def residuals_of(vectors: Floats, errors: Floats) -> Residuals:
-    """The corrections where the measured strategies have these vectors and these log(measured / predicted)."""
+    """Return the residuals of measured strategies with these vectors and these log(measured / predicted)."""
     offset = float(np.median(errors)) if len(errors) else 0.0
     rest = errors - offset
     found = float(np.sqrt(np.mean(rest**2))) if len(errors) > 2 else UNMEASURED_SPREAD
@@ -78,13 +82,13 @@ def residuals_of(vectors: Floats, errors: Floats) -> Residuals:
 
 
 def distances(first: Floats, second: Floats) -> Floats:
-    """From each row of one to each row of the other."""
+    """Return the distances from each row of one to each row of the other."""
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :] - 2 * first @ second.T
     return np.asarray(np.sqrt(np.maximum(squares, 0.0)), dtype=np.float64)
 
 
 def _kernel(far: Floats, spread: float, length: float) -> Floats:
-    """Matérn 3/2: smooth, but not so much that one odd strategy bends all others."""
+    """Return the Matérn 3/2 kernel: smooth, but not so smooth that one odd strategy changes all others."""
     scaled = np.sqrt(3.0) * far / length
     return np.asarray(spread**2 * (1.0 + scaled) * np.exp(-scaled), dtype=np.float64)
 

@@ -1,7 +1,7 @@
-"""`sequence`: a recurrent network over a model's variables, as the original AutoSync had it; to be compared with.
+"""`sequence`: a recurrent network over a model's variables, like that of the original AutoSync, for comparison.
 
-It reads the variables one after the other, each with what the strategy does with it, in both directions, and is trained
-on pairs to call the faster one the faster. It is told nothing of what other simulators predict.
+It reads the variables in both directions, each with the strategy's choices for it. It is trained on pairs to predict
+which strategy is faster, without the predictions of other simulators.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _FEWEST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sequencer:
-    """A trained network; None: everything takes as long as the bound says, times `offset`."""
+    """A trained network. Without weights it predicts the bound, scaled by the exponential of `offset`."""
 
     weights: Weights | None
     offset: float
 
     def predict(self, rows: SequenceRows) -> tuple[Floats, Floats]:
-        """The log of the seconds of each row; it cannot tell how unsure it is."""
+        """Return the log of the seconds of each row. It does not know its uncertainty, so that is 0."""
         count = len(rows.bound)
         scores = np.zeros(count)
         if self.weights is not None and count:
@@ -55,7 +55,7 @@ UNTAUGHT = Sequencer(weights=None, offset=0.0)
 
 
 class SequenceStudent:
-    """Learns the weights of a network, those of the prior to begin with."""
+    """Learns the weights of a network, starting from those of the prior."""
 
     name = "sequence"
 
@@ -64,15 +64,15 @@ class SequenceStudent:
         self._prior = prior
 
     def read(self, strategies: Sequence[Strategy]) -> SequenceRows:
-        """Strategies as rows, in their order."""
+        """Return strategies as rows, in their order."""
         return self._reader.read(strategies)
 
     def complexity(self, rows: SequenceRows) -> Floats:
-        """How complicated each strategy is."""
+        """Return the complexity of each strategy."""
         return rows.complexity
 
     def taught(self, rows: SequenceRows, targets: Targets) -> Sequencer:
-        """The network after these trials."""
+        """Return the network after these trials."""
         if len(targets.log_seconds) < _FEWEST:
             return _shifted(self._prior, rows, targets)
         return train([TrialGroup(rows=rows, targets=targets, model="", cluster="")], prior=self._prior)
@@ -81,7 +81,7 @@ class SequenceStudent:
 def train(
     groups: Sequence[TrialGroup[SequenceRows]], *, prior: Sequencer = UNTAUGHT, passes: int | None = None
 ) -> Sequencer:
-    """A network that orders each group; with a prior it begins where that ended."""
+    """Return a network that orders each group. With a prior, training starts from its weights."""
     from autosync.simulators.learned.network import trained
 
     if not groups:
@@ -98,7 +98,7 @@ def train(
 
 
 def _shifted(sequencer: Sequencer, rows: SequenceRows, targets: Targets) -> Sequencer:
-    """The same, right on average over these trials."""
+    """Return the network shifted to be right on average over these trials."""
     if len(targets.log_seconds) == 0:
         return sequencer
     predicted, _ = sequencer.predict(rows)
@@ -109,7 +109,7 @@ def _shifted(sequencer: Sequencer, rows: SequenceRows, targets: Targets) -> Sequ
 def save_sequencer(
     folder: Path | str, sequencer: Sequencer, *, trained_on: files.TrainedOn, accuracy: Mapping[str, float]
 ) -> None:
-    """Write a prior: its weights as safetensors."""
+    """Write a prior, with its weights as safetensors."""
     from autosync.simulators.learned.network import weights_to_bytes
 
     contents = {WEIGHTS_FILE: weights_to_bytes(sequencer.weights)} if sequencer.weights is not None else {}
@@ -126,7 +126,7 @@ def save_sequencer(
 
 
 def load_sequencer(folder: Path | str) -> Sequencer:
-    """A prior that was saved."""
+    """Return a saved prior."""
     from autosync.simulators.learned.network import weights_from_bytes
 
     manifest = files.load_manifest(folder, "sequence")

@@ -1,7 +1,7 @@
 """The learned simulators as the catalogue opens them.
 
-`prior` is a folder that was saved by training, or a dataset to learn from now. Without one, `learned` has the ranker
-that ships, where one ships that fits this version; the others begin with nothing.
+`prior` is a folder that training has saved, or a dataset to learn from now. Without one, `learned` uses the shipped
+ranker if it fits this version; the others start untrained.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PASSES = 40
 
 
 def open_learned(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> StudentSimulator[Read]:
-    """`learned`, with what others learned before it."""
+    """Return the simulator `learned`, with a prior."""
     found = shipped_ranker() if prior is None else _ranker(Path(prior))
     return StudentSimulator(RankerStudent(StrategyReader(model, cluster), prior=found))
 
 
 def open_linear(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None) -> StudentSimulator[LinearRows]:
-    """`linear`, the baseline of twelve features."""
+    """Return the simulator `linear`, the baseline of twelve features."""
     found = linear.UNTAUGHT if prior is None else _line(Path(prior))
     return StudentSimulator(LinearStudent(model, cluster, prior=found))
 
@@ -44,19 +44,19 @@ def open_linear(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = 
 def open_sequence(
     model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None = None
 ) -> StudentSimulator[SequenceRows]:
-    """`sequence`, the baseline that reads variables one after the other."""
+    """Return the simulator `sequence`, the baseline that reads the variables in sequence."""
     found = sequence.UNTAUGHT if prior is None else _sequencer(Path(prior))
     return StudentSimulator(SequenceStudent(model, cluster, prior=found))
 
 
 def shipped_folder() -> Path:
-    """Where the ranker lies that ships with the records."""
+    """Return the folder of the shipped ranker, beside the shipped records."""
     return Path(str(resources.files("autosync.datasets"))) / "ranker"
 
 
 @functools.cache
 def shipped_ranker() -> Boosted:
-    """The ranker that ships; untaught where none does, or where it corrects simulators that have changed since."""
+    """Return the shipped ranker; an untrained one if none ships or the simulators that it corrects have changed."""
     if not is_saved(shipped_folder()):
         return UNTAUGHT
     try:
@@ -66,7 +66,7 @@ def shipped_ranker() -> Boosted:
 
 
 def ranker_of(lots: Sequence[Lot]) -> tuple[Boosted, Lesson]:
-    """A prior from lots, and the lesson that it was taught."""
+    """Return a prior that learned from lots, and the lesson that it learned from."""
     lesson = Lesson()
     readers: list[StrategyReader] = []
 

@@ -1,7 +1,7 @@
-"""What all learned simulators have in common: they read strategies, and are taught by what was measured.
+"""The shared parts of learned simulators: they read strategies and learn from measurements.
 
-A *student* knows how to read strategies of one model on one cluster and how to be taught; being taught makes something
-that *predicts*. Everything that is learned from other models and clusters is in what the student begins with.
+A *student* reads strategies of one model on one cluster and learns from trials; the result of learning is an object
+that *predicts*. A student starts with everything that was learned from other models and clusters.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _Rows_contra = TypeVar("_Rows_contra", bound=tuple[Any, ...], contravariant=True
 
 
 class Taught(Protocol[_Rows_contra]):
-    """What predicts."""
+    """The result of learning: it predicts."""
 
     def predict(self, rows: _Rows_contra) -> tuple[Floats, Floats]:
-        """The log of the seconds of each row, and how unsure it is: a standard deviation."""
+        """Return the log of the seconds of each row, and its standard deviation."""
 
 
 class Student(Protocol[Rows]):
@@ -33,16 +33,16 @@ class Student(Protocol[Rows]):
 
     @property
     def name(self) -> str:
-        """What the simulator is called."""
+        """The name of the simulator."""
 
     def read(self, strategies: Sequence[Strategy]) -> Rows:
-        """Strategies as rows, in their order."""
+        """Return strategies as rows, in their order."""
 
     def complexity(self, rows: Rows) -> Floats:
-        """How complicated each strategy is: of two that are as fast the simpler one comes first."""
+        """Return the complexity of each strategy. Among equally fast strategies the simplest comes first."""
 
     def taught(self, rows: Rows, targets: Targets) -> Taught[Rows]:
-        """What predicts after these trials, of which there may be none."""
+        """Return the predictor after these trials, which may be none."""
 
 
 class StudentSimulator(Generic[Rows]):
@@ -55,11 +55,11 @@ class StudentSimulator(Generic[Rows]):
 
     @property
     def name(self) -> str:
-        """What the simulator is called."""
+        """The name of the simulator."""
         return self._student.name
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
-        """One prediction a strategy, in their order."""
+        """Return one prediction for each strategy, in their order."""
         if self._taught is None:
             self.learn([])
         assert self._taught is not None
@@ -72,7 +72,7 @@ class StudentSimulator(Generic[Rows]):
         ]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Be taught anew, by all trials so far."""
+        """Learn from all trials so far, from scratch."""
         chosen = teaching(records)
         rows = self._trials.rows_of(chosen)
         measurements = [record.measurement for record in chosen if record.measurement is not None]

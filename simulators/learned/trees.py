@@ -1,8 +1,8 @@
-"""Boosted trees in XGBoost's JSON, read as a stranger's: every field is checked before XGBoost sees any of it.
+"""Reads boosted trees in XGBoost's JSON as untrusted input: every field is checked before XGBoost sees it.
 
-XGBoost trusts the models that it loads; a child or a feature that does not exist would have it read memory that is not
-its own. So what a file holds is checked, and what XGBoost is given is written anew from what was checked: trees with
-thresholds on numbers, and nothing else that its format has room for.
+XGBoost trusts the models that it loads; a child or a feature that does not exist would make it read foreign memory. So
+the contents of a file are checked, and XGBoost gets a new document made from the checked contents: trees with
+thresholds on numbers, and nothing else that its format allows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NO_PARENT = 2**31 - 1
 
 
 def dump_booster(booster: Any) -> str:
-    """A trained booster in XGBoost's own JSON."""
+    """Return a trained booster in XGBoost's own JSON."""
     return bytes(booster.save_raw(raw_format="json")).decode()
 
 
 def load_booster(fields: Any, *, num_features: int) -> Any:
-    """The booster of a file's fields; refused, with the rule, where it is none of ours."""
+    """Return the booster in a file's fields; raise with the broken rule if it is invalid."""
     import xgboost
 
     trees = _trees(fields, num_features)
@@ -69,7 +69,7 @@ _COLUMNS = ("left_children", "right_children", "split_indices", "split_condition
 
 
 def _checked(tree: Any, position: int, num_features: int) -> dict[str, list[Any]]:
-    """The columns of a tree that can be walked from its root, and ends."""
+    """Return the columns of a tree; raise unless every walk from its root ends at a leaf."""
 
     def wrong(what: str, rule: str) -> InputError:
         return InputError(f"tree {position}: {what}", rule=rule)
@@ -110,7 +110,7 @@ def _check_children(left: Sequence[int], right: Sequence[int], wrong: Any) -> No
 
 
 def _is_number(value: Any) -> bool:
-    # Infinity and what is no number are not below it either; an integer may be too long to ask whether it is finite.
+    # Comparisons with NaN and infinity are false here; a long integer would overflow math.isfinite.
     return type(value) in (int, float) and abs(value) <= MAX_NUMBER
 
 
@@ -147,7 +147,7 @@ def _tree_anew(tree: Mapping[str, list[Any]], number: int, num_features: int) ->
         for child in pair:
             if child >= 0:
                 parents[child] = node
-    # Its reader takes 1 for a whole number, and those for no thresholds.
+    # XGBoost's reader would take 1 for an integer, and integers are not valid thresholds.
     thresholds = [float(one) for one in tree["split_conditions"]]
     return {
         **tree,

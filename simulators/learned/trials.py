@@ -1,7 +1,7 @@
-"""From records to what is learned from: strategies as a student reads them, and what was measured of each.
+"""Turns records into training data: strategies as a student reads them, with their measurements.
 
-Only within a group, of one model on one cluster, is one strategy faster than another. What was disturbed teaches
-nothing, and neither do failures nor stock baselines, which have no strategy.
+Strategies are compared only within a group, of one model on one cluster. Disturbed records teach nothing, and neither
+do failures nor stock baselines, which have no strategy.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from autosync.strategy.files import parse_strategy
 from autosync.strategy.representation import Strategy
 
 Rows = TypeVar("Rows", bound=tuple[Any, ...])
-"""A named tuple of columns, a row a strategy."""
+"""A named tuple of columns, with a row for each strategy."""
 
 NOISE = 0.01
-"""No interval is taken to be narrower to either side, as a share: another trial may come out differently by as much."""
+"""The least width of an interval to either side, as a share, because another trial may differ by this much."""
 
 
 class TrialGroup(NamedTuple, Generic[Rows]):
-    """What was measured of one model on one cluster."""
+    """The measurements of one model on one cluster."""
 
     rows: Rows
     targets: Targets
@@ -38,7 +38,7 @@ class TrialGroup(NamedTuple, Generic[Rows]):
 
 
 class TrialReader(Generic[Rows]):
-    """Reads the strategies of records, each once however often it is asked for."""
+    """Reads the strategies of records. Each strategy is read only once."""
 
     def __init__(self, read: Callable[[Sequence[Strategy]], Rows]) -> None:
         self._read = read
@@ -46,7 +46,7 @@ class TrialReader(Generic[Rows]):
         self._rows: Rows = read([])
 
     def rows_of(self, records: Sequence[Record]) -> Rows:
-        """A row a record, each of which has a strategy."""
+        """Return a row for each record; every record must have a strategy."""
         contents = [jsonio.content_hash(dict(record.strategy or {}), length=32) for record in records]
         new = {content: record for content, record in zip(contents, records, strict=True) if content not in self._place}
         if new:
@@ -58,14 +58,14 @@ class TrialReader(Generic[Rows]):
 
 
 def teaching(records: Sequence[Record]) -> list[Record]:
-    """The records that something can be learned from, in an order that does not depend on theirs."""
+    """Return the records to learn from, in an order that does not depend on theirs."""
     found = [one for one in records if one.strategy is not None and one.measurement is not None]
     found = [one for one in found if not is_disturbed(one)]
     return sorted(found, key=lambda record: (record.study, record.trial, record.started, record.strategy_id or ""))
 
 
 def targets_of(measurements: Sequence[Measurement], complexity: Floats, *, group: int = 0) -> Targets:
-    """What was measured, for losses. A figure that is half as certain as usual weighs less."""
+    """Return the measurements as the targets of losses. A figure with a wide interval weighs less."""
     measured = measured_of(measurements, noise=NOISE)
     low, high = np.log(measured.low), np.log(measured.high)
     width = (high - low) / 2
@@ -80,14 +80,14 @@ def targets_of(measurements: Sequence[Measurement], complexity: Floats, *, group
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows one behind the other."""
+    """Return the rows of all parts as one."""
     kind: Any = type(parts[0])
     found: Rows = kind(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     return found
 
 
 def taken(rows: Rows, chosen: Positions) -> Rows:
-    """Some of the rows."""
+    """Return some of the rows."""
     kind: Any = type(rows)
     found: Rows = kind(*(column[chosen] for column in rows))
     return found

@@ -1,4 +1,4 @@
-"""What the sequence model sees: a row of numbers of each variable, in the order in which the forward pass uses them."""
+"""The input of the sequence model: numbers for each variable, in the order in which the forward pass uses them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VARIABLE_NAMES = (
 
 
 class SequenceRows(NamedTuple):
-    """A row a strategy: its variables' numbers (strategy, variable, number), and the bound of model and cluster."""
+    """A row for each strategy: the numbers of its variables (strategy, variable, number), and the bound."""
 
     values: Floats
     bound: Floats
@@ -71,11 +71,11 @@ class SequenceReader:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the numbers of a variable are called."""
+        """The names of a variable's numbers."""
         return (*VARIABLE_NAMES, *(f"context.{number}" for number in range(len(self._context))))
 
     def read(self, strategies: Sequence[Strategy]) -> SequenceRows:
-        """Strategies as rows, in their order."""
+        """Return strategies as rows, in their order."""
         shape = (len(strategies), len(self._order), len(VARIABLE_NAMES) + len(self._context))
         values = np.zeros(shape)
         for row, strategy in enumerate(strategies):
@@ -124,7 +124,7 @@ class SequenceReader:
         return np.array(rows)
 
     def _of_part(self, message: Message, size: int, *, lanes: int, priorities: int) -> list[float]:
-        """What its message does with a part; the names are those from `message` on, but for `forward`."""
+        """Return a part's numbers from its message: those from `message` on, except `forward`."""
         synchroniser = message.synchroniser
         server_rate = 0.0
         if synchroniser.served_by is not None:

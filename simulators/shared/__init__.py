@@ -1,1 +1,1 @@
-"""What several simulators need: costs, which ranks do the same, what transfers put on links, seconds of shapes."""
+"""The shared parts of simulators: costs, classes of ranks, the load of transfers on links, the costs of shapes."""

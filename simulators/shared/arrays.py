@@ -1,4 +1,4 @@
-"""Arrays as simulators' tables have them."""
+"""The types of arrays in simulators' tables."""
 
 from __future__ import annotations
 

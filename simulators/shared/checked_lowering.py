@@ -1,4 +1,4 @@
-"""From a strategy to its plan, as simulators ask for it: one for another model is refused with the rule it breaks."""
+"""Lowers strategies for simulators: a strategy for another model is refused with the rule that it breaks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autosync.strategy.representation import Strategy
 
 
 def lowered(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Plan:
-    """The plan of a strategy that is legal, or made for another model: then a `DoesNotApplyError`."""
+    """Return the plan of a strategy; raise a `DoesNotApplyError` if it was made for another model."""
     try:
         return lower(strategy, model, cluster)
     except KeyError:
-        # Looking for what is wrong takes as long as the lowering itself: only where something is.
+        # The check takes as long as the lowering, so it runs only after an error.
         legality.check(strategy, model, cluster)
         raise

@@ -14,21 +14,22 @@ from autosync.specs.calibration import Calibration, Curve, Estimate
 from autosync.specs.cluster import ClusterSpec
 
 LOOPBACK_RATE = 1.5e9
-"""Bytes a second between two ranks of a node of which the cluster's file says nothing."""
+"""The bytes a second between two ranks of a node if the cluster file gives no rate within the node."""
 
 EMULATING_PROCESSORS = 2
-"""Processors of the machine that emulates a cluster where no probe counted them: as many as the machine had on which
-the shipped records were measured."""
+"""The processors of the machine that emulates a cluster, if no probe counted them: those of the machine on which the
+shipped records were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorCosts:
-    """Processor time of what the engine does, and of what torch's own reducer does where it carries a plan out.
+    """The processor time of the engine's work, and of torch's own reducer if that executes a plan.
 
-    - of each message `ask` and `post` are those of the lanes that ask for it and post it, `asked` and `arrived` of the
-      connections that hear of it, `taken` of the lane that takes it, a second figure being that of the backend's own
-      collectives; `per_byte` of both ends together, of what goes to another node and of what stays on its own;
-    - `transfer`, `local`: before the first message, and of local work beside its elements;
+    - for each message, `ask` and `post` in the lanes that request it and post it, `asked` and `arrived` in the
+      connections that receive the request and the message, `taken` in the lane that takes it; of each pair, the second
+      figure is for the backend's own collectives;
+    - `per_byte` for both ends together, to another node and within a node;
+    - `transfer` before a transfer's first message, `local` for a local operation besides its elements;
     - `gradient` for each gradient that is ready, `update` for each variable in the step and `step` for the step itself.
 
     `docs/notes/timeline.md` says how they were found.
@@ -49,28 +50,28 @@ class ProcessorCosts:
     step: float = 3.2e-3
 
     def of_message(self, *, native: bool) -> float:
-        """All that a message costs, at both its ends together."""
+        """Return the whole cost of a message, at both its ends together."""
         figures = (self.ask, self.post, self.asked, self.arrived, self.taken)
         return sum([figure[native] for figure in figures])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds and bytes a second.
+    """Seconds, and bytes a second.
 
-    - `transfer_seconds`: what a transfer takes on its lane's thread, however short it is;
-    - `round_seconds`, `native_round_seconds`: the wait of each round, for our own
-      messages and in the backend's collectives;
-    - `rate_added`: how fast a rank adds up what it receives;
-    - `local_seconds`: what local work takes on its thread, however little it is; `local_rates`: elements a second, by
-      kind of cost (the part before the colon, or all of it);
-    - `num_processors` of the machine on which the cluster is emulated, None where each node has its own;
-    - `link_share`: of a link's rate, as much as payload gets;
-    - `bytes_ahead`: what a socket takes of a sender beyond what has left its link;
-    - `bytes_queued`: as much of others' bytes a request waits for in the queue of a receiver's link at most;
-    - `queued_seconds`: as long as it waits at most for others' bytes in the queue of the link on which it begins;
-    - `payload_share`: of a link's rate, what payload gets of it message by message; `hop_seconds`: how long the
-      shortest message is on its way; `processor`: see there. These are the timeline's.
+    - `transfer_seconds`: the time of a transfer on its lane's thread, however short the transfer is;
+    - `round_seconds`, `native_round_seconds`: the wait of each round, for our own messages and in the backend's
+      collectives;
+    - `rate_added`: how fast a rank adds up the data that it receives;
+    - `local_seconds`: the time of a local operation on its thread, however small it is;
+    - `local_rates`: elements a second, by kind of cost (the part before the colon, or all of it);
+    - `num_processors` of the machine on which the cluster is emulated, None if each node has its own;
+    - `link_share`: the share of a link's rate that payload gets;
+    - `bytes_ahead`: the bytes that a sender's socket takes beyond those that have left its link;
+    - `bytes_queued`: the most bytes of others for which a request waits in the queue of the receiver's link;
+    - `queued_seconds`: the longest time that it waits for bytes of others in the queue of the link on which it begins;
+    - only for the timeline, `payload_share`: the share of a link's rate that payload gets message by message;
+      `hop_seconds`: the travel time of the shortest message; `processor`: see there.
     """
 
     transfer_seconds: float = 120e-6
@@ -89,7 +90,7 @@ class Costs:
     processor: ProcessorCosts = field(default_factory=ProcessorCosts)
 
     def local_rate(self, cost: str) -> float:
-        """Elements a second."""
+        """Return the elements a second for a kind of cost."""
         return self.local_rates.get(cost) or self.local_rates.get(cost.partition(":")[0], 1e9)
 
 
@@ -110,12 +111,12 @@ _LOCAL_RATES: Mapping[str, float] = {
 
 
 def usual_costs(cluster: ClusterSpec) -> Costs:
-    """What simulators believe in unless they are told; the machine that simulates makes no difference."""
+    """Return the default costs of simulators. They do not depend on the machine that simulates."""
     return costs_of(cluster, num_processors=_num_processors(cluster))
 
 
 def _num_processors(cluster: ClusterSpec) -> int | None:
-    """Those that all nodes of an emulated cluster share, as its probe counted them; None where nodes are real."""
+    """Return how many processors the nodes of an emulated cluster share, by its probe; None if nodes are real."""
     if not cluster.is_emulated:
         return None
     counted = cluster.calibration.num_processors if cluster.calibration is not None else None
@@ -123,7 +124,7 @@ def _num_processors(cluster: ClusterSpec) -> int | None:
 
 
 def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Costs:
-    """The costs on a cluster: as its probe found them, else ordinary ones."""
+    """Return the costs on a cluster: those that its probe found, else the defaults."""
     calibration = cluster.calibration
     if calibration is None:
         return Costs(num_processors=num_processors)
@@ -137,13 +138,16 @@ def costs_of(cluster: ClusterSpec, *, num_processors: int | None = None) -> Cost
 
 
 def _hop_seconds(calibration: Calibration, processor: ProcessorCosts) -> float:
-    """The way of a message from host to host, without what its ends take for it."""
+    """Return the travel time of a message between hosts, without the processor time of its ends."""
     found = [node.latency_seconds.value for node in calibration.nodes if node.latency_seconds is not None]
     return median(found) - processor.of_message(native=True) if found else 0.0
 
 
 def _round_seconds(cluster: ClusterSpec, calibration: Calibration, algorithms: tuple[str, ...]) -> float | None:
-    """The shortest all-reduces have no bytes to speak of: what they take is their rounds."""
+    """Return the time of a round.
+
+    The shortest all-reduces have almost no bytes, so their time is that of their rounds.
+    """
     found = [
         _without_bytes(cluster, curve) / _num_rounds(curve.algorithm, cluster.num_workers)
         for curve in calibration.curves
@@ -165,5 +169,5 @@ def _num_rounds(algorithm: str, num_members: int) -> int:
 
 
 def link_rate(claimed: float, measured: Estimate | None, share: float) -> float:
-    """Payload bytes a second of a link: as probed, else so great a share of what its file claims."""
+    """Return a link's payload bytes a second: as probed, else this share of the rate in its file."""
     return measured.value if measured is not None and measured.value > 0 else claimed * share

@@ -1,9 +1,9 @@
-"""What the transfers of a shape put on links, by classes of ranks and nodes (see `rank_classes`).
+"""The load that the transfers of a shape put on links, by classes of ranks and nodes (see `rank_classes`).
 
-A link is a class of nodes in one direction (out, in, within) or a rack in one. A transfer's groups with the same
-members by class are one *instance*: they do the same at the same times. In a star, members wait for the root alone, so
-there is one instance for each class of the other members. How much an instance puts on a link is a share of the
-transfer's buffer, on one link of the class.
+A link is a class of nodes in one direction (out, in, within), or a rack in one direction. A transfer's groups with the
+same members by class are one *instance*: they do the same at the same times. In a star, members wait only for the root,
+so there is one instance for each class of the other members. The load of an instance is a share of the transfer's
+buffer, on one link of the class.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Use:
 class Instance:
     """Groups of a shape that do the same. `members` are the classes of their ranks; a group has `num_members` ranks.
 
-    `uses` are the links between nodes and within them, and `num_rounds` the rounds that wait for one another. Shares of
-    the buffer: `added` is summed by one member, `moved` is sent by all ranks of the cluster together, and of that
-    `stays` goes to ranks of the same node.
-    `sent` is the largest share of the buffer that a member sends, `group` is one of the groups, and `num_shares` says
-    into how many chunks an outer split has cut its buffer.
+    `uses` are the loads on links between and within nodes, and `num_rounds` the number of rounds that wait for one
+    another. As shares of the buffer: `added` is summed by one member, `moved` is sent by all ranks of the cluster
+    together, `stays` is the part of it that goes to ranks of the same node, and `sent` is the most that one member
+    sends. `group` is one of the groups, and `num_shares` the number of chunks into which an outer split has cut its
+    buffer.
     """
 
     group: tuple[int, ...]
@@ -59,7 +59,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLink:
-    """One of the links that instances name: what kind it is, and of which node or rack one reads its rate."""
+    """A link of instances: its kind, and the node or rack whose rate it has."""
 
     kind: str
     position: int
@@ -67,7 +67,7 @@ class ClusterLink:
 
 @functools.lru_cache(maxsize=256)
 def links_of(cluster: ClusterSpec, classes: Classes) -> tuple[ClusterLink, ...]:
-    """Out, in and within for each class of nodes, then out and in for each rack."""
+    """Return out, in and within for each class of nodes, then out and in for each rack."""
     nodes = [classes.of_node.index(number) for number in range(len(classes.num_nodes))]
     of_nodes = [ClusterLink(kind=kind, position=node) for kind in ("out", "in", "within") for node in nodes]
     of_racks = [
@@ -78,7 +78,7 @@ def links_of(cluster: ClusterSpec, classes: Classes) -> tuple[ClusterLink, ...]:
 
 @functools.lru_cache(maxsize=16384)
 def instances_of(cluster: ClusterSpec, classes: Classes, shape: Shape) -> tuple[Instance, ...]:
-    """The instances of a shape, in the order of their first groups."""
+    """Return the instances of a shape, in the order of their first groups."""
     if shape.collective is None:
         return _of_local_work(classes, shape)
     alike: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
@@ -94,7 +94,7 @@ def instances_of(cluster: ClusterSpec, classes: Classes, shape: Shape) -> tuple[
 
 
 def _rays(classes: Classes, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The root with the others of each class."""
+    """Return, for each class of the other members, the root and the members of that class."""
     found: dict[int, list[int]] = defaultdict(list)
     for rank in group[1:]:
         found[classes.of_rank[rank]].append(rank)
@@ -102,13 +102,13 @@ def _rays(classes: Classes, group: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _of_local_work(classes: Classes, shape: Shape) -> tuple[Instance, ...]:
-    """Each rank works for itself; of how many it has a share where work is sharded, its group tells."""
+    """Return the instances of local work. If work is sharded, the group's size tells each rank's share."""
     found = {(classes.of_rank[rank], len(group)): None for group in shape.groups for rank in group}
     return tuple([_idle(group=(), members=(member,), num_members=size) for member, size in found])
 
 
 class _Sending(NamedTuple):
-    """What each member of a group of some size sends to whom, and what else there is to say of all such groups."""
+    """The sends between the members of a group of some size, and other facts that all such groups share."""
 
     source: Integers
     destination: Integers
@@ -128,7 +128,7 @@ def _sending(shape: Shape, group: tuple[int, ...]) -> _Sending:
 
 @functools.lru_cache(maxsize=4096)
 def _sending_of(collective: Collective, algorithm: Algorithm, size: int, outer: int) -> _Sending:
-    # A gather's elements are one member's contribution; others' are the whole buffer, of which each has a chunk.
+    # The elements of a gather are one member's contribution; those of others are the whole buffer, in chunks.
     terms, moves = flow(collective, algorithm, size), outline(collective, algorithm, size)
     whole = outer * (1 if collective in ("gather_v", "all_gather_v") else terms.num_chunks)
     share = terms.weight * (terms.last - terms.first) / whole
@@ -156,15 +156,16 @@ def _instance(classes: Classes, groups: list[tuple[int, ...]], sending: _Sending
 
 
 def _staying(classes: Classes, uses: Iterable[Use]) -> float:
-    """What passes links within nodes, of all nodes together. These come third: see `links_of`."""
+    """Return the bytes within all nodes together. The links within nodes come third: see `links_of`."""
     num_classes = len(classes.num_nodes)
     within = [use for use in uses if use.link // num_classes == 2]
     return sum([use.share * classes.num_nodes[use.link % num_classes] for use in within])
 
 
 class _Roads(NamedTuple):
-    """Where ranks are; of each of the cluster's links, which one of classes it is; and what a connection of a class is
-    on the average for one of its nodes, by link of classes.
+    """The places of ranks, and the class link of each of the cluster's links.
+
+    `weight` is the share of a class link's load that one of its nodes has on average.
     """
 
     places: Places
@@ -184,7 +185,7 @@ def _roads(cluster: ClusterSpec, classes: Classes) -> _Roads:
 
 
 def _uses(roads: _Roads, found: Sequence[tuple[list[tuple[int, ...]], _Sending]]) -> list[tuple[Use, ...]]:
-    """What groups put on links, for each of some instances."""
+    """Return the loads of groups on links, for each of some instances."""
     ranks = [np.array(groups) for groups, _ in found]
     source = np.concatenate([some[:, one.source].ravel() for some, (_, one) in zip(ranks, found, strict=True)])
     destination = np.concatenate(
@@ -205,7 +206,7 @@ def _uses(roads: _Roads, found: Sequence[tuple[list[tuple[int, ...]], _Sending]]
 
 
 def _idle(*, group: tuple[int, ...], members: tuple[int, ...], num_members: int) -> Instance:
-    """Where nothing travels."""
+    """Return an instance that sends nothing."""
     return Instance(
         group=group,
         num_shares=1,

@@ -1,10 +1,10 @@
-"""Classes of ranks that do the same at the same times, so that one rank can stand for its class.
+"""Classes of ranks that do the same at the same times, so that one rank can represent its class.
 
 On equal hosts, every rank of a ring waits for the same and sends the same. A plan on a thousand hosts then has a
 handful of classes, and simulating one rank of each is enough. Classes are found by refinement. At first, a class has
-all ranks with the same role on the same kind of node. A transfer splits a class if its ranks have different places in
-the transfer (a root, the levels of a tree) or meet ranks of different classes. When no transfer splits a class, ranks
-of one class see the same whatever happens.
+all ranks with the same role on the same kind of node. A transfer splits a class if its ranks have different positions
+in the transfer (a root, the levels of a tree) or meet ranks of different classes. When no transfer splits a class any
+more, the ranks of each class behave the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROOTED: frozenset[Collective] = frozenset({"reduce", "broadcast", "gather_v"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classes:
-    """Classes of ranks and of nodes: by rank and by node, and how many of them are in each."""
+    """Classes of ranks and of nodes: the class of each rank and node, and the size of each class."""
 
     of_rank: tuple[int, ...]
     of_node: tuple[int, ...]
@@ -37,24 +37,24 @@ class Classes:
     num_nodes: tuple[int, ...]
 
     def members(self, shape: Shape, group: tuple[int, ...]) -> tuple[int, ...]:
-        """What tells one group of a shape from another: its members' classes, in their order where that matters."""
+        """Return the key that distinguishes groups of a shape: their members' classes, in order if it matters."""
         found = [self.of_rank[rank] for rank in group]
         return tuple(sorted(found)) if _is_symmetric(shape) else tuple(found)
 
 
 def classes_of(cluster: ClusterSpec, shapes: Iterable[Shape]) -> Classes:
-    """The coarsest classes that these shapes do not tell apart."""
+    """Return the coarsest classes that these shapes do not split."""
     workers = tuple(range(cluster.num_workers))
     return _refined(cluster, frozenset([_telling(one) for one in shapes if not _tells_nothing(one, workers)]))
 
 
 def _tells_nothing(shape: Shape, workers: tuple[int, ...]) -> bool:
-    """Whether exactly the workers take part, and all do the same."""
+    """Return whether exactly the workers take part, and all do the same."""
     return shape.groups == (workers,) and _is_symmetric(shape)
 
 
 def _telling(shape: Shape) -> Shape:
-    """Shapes that tell the same ranks apart are one, so that few sets of them are refined."""
+    """Return one shape for all that split classes in the same way, so that fewer sets of shapes are refined."""
     if _is_symmetric(shape):
         return Shape(None, None, tuple(sorted(shape.groups)))
     return Shape("reduce", shape.algorithm, shape.groups)
@@ -75,7 +75,8 @@ def _refined(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
             for group in shape.groups:
                 classes = [of_rank[rank] for rank in group]
                 met = tuple(sorted(classes)) if _is_symmetric(shape) else tuple(classes)
-                # By a number, for a thousand ranks that met a thousand are slow to compare.
+                # Numbers stand for meetings, because comparing a thousand ranks' meetings with a thousand others is
+                # slow.
                 meeting = meetings.setdefault(met, len(meetings))
                 for place, rank in enumerate(group):
                     seen[rank].append((number, _place(shape, place), meeting))
@@ -86,13 +87,13 @@ def _refined(cluster: ClusterSpec, shapes: frozenset[Shape]) -> Classes:
 
 
 def apart(cluster: ClusterSpec) -> Classes:
-    """Every rank and every node in a class of its own."""
+    """Return classes with one rank or node each."""
     of_rank, of_node = tuple(range(len(cluster.ranks))), tuple(range(len(cluster.nodes)))
     return Classes(of_rank=of_rank, of_node=of_node, num_ranks=_counted(of_rank), num_nodes=_counted(of_node))
 
 
 def _is_symmetric(shape: Shape) -> bool:
-    """Whether all members of a group do the same, whatever their place."""
+    """Return whether all members of a group do the same, whatever their position."""
     if shape.collective is None:
         return True
     if shape.algorithm == "halving_doubling":
@@ -118,7 +119,7 @@ def _kind_of_node(cluster: ClusterSpec, position: int) -> Hashable:
 
 
 def _rough(rate: Estimate | None) -> float | None:
-    """A rate to some percent: no two links are probed alike to the last byte."""
+    """Return a rate rounded to some percent, because no two links are probed exactly alike."""
     return None if rate is None or rate.value <= 0 else round(math.log(rate.value) / _ALIKE)
 
 
@@ -134,7 +135,7 @@ def _ranks_of(cluster: ClusterSpec, of_rank: tuple[int, ...]) -> Mapping[int, tu
 
 
 def _numbered(kinds: Iterable[Hashable]) -> tuple[int, ...]:
-    """Equal ones get equal numbers, by first appearance."""
+    """Return a number for each kind, equal for equal kinds, in the order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return tuple([numbers.setdefault(kind, len(numbers)) for kind in kinds])
 

@@ -1,7 +1,7 @@
-"""What the shapes of a plan's operations cost on a cluster, as columns: worked out once for many plans.
+"""The costs of the shapes of a plan's operations on a cluster, as columns, computed once for many plans.
 
 Plans differ in sizes and in the order of their operations, but they have few shapes: sets of members and their links.
-An *instance* is a row here, of a shape's groups that do the same (see `link_use`).
+An *instance* is a row here, for those groups of a shape that do the same (see `link_use`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from autosync.specs.cluster import ClusterSpec
 
 
 class ShapeCosts(NamedTuple):
-    """Instances by shape, their members and their uses of links; and `capacity`, the bytes a second of each link.
+    """Instances by shape, their members and their loads on links; and `capacity`, the bytes a second of each link.
 
-    `seconds` is the time of a transfer before its bytes flow, `alone` the time of each byte with all links to itself.
-    A shape's instances, an instance's members and uses are those from `first_...[i]` to `first_...[i + 1]`.
+    `seconds` is the time of a transfer before its bytes flow, and `alone` the time of each byte without other traffic.
+    A shape's instances, and an instance's members and uses, are those from `first_...[i]` to `first_...[i + 1]`.
     """
 
     capacity: Floats
@@ -40,7 +40,7 @@ class ShapeCosts(NamedTuple):
 
 
 def shape_costs_of(cluster: ClusterSpec, classes: Classes, shapes: Sequence[Shape], costs: Costs) -> ShapeCosts:
-    """The columns of these shapes, in their order."""
+    """Return the columns of these shapes, in their order."""
     places = _places(cluster, costs)
     instances = [[(shape, one) for one in instances_of(cluster, classes, shape)] for shape in shapes]
     flat = [pair for of_shape in instances for pair in of_shape]
@@ -67,7 +67,7 @@ def _seconds(shape: Shape, instance: Instance, costs: Costs) -> float:
 
 
 def _alone(shape: Shape, instance: Instance, places: Sequence[MemberPlace], costs: Costs) -> float:
-    """What a byte takes with all links to itself, or where adding up takes longer."""
+    """Return the time of a byte without other traffic, or the time to add it up if that is longer."""
     if shape.collective is None or shape.algorithm is None or instance.num_members == 1:
         return 0.0
     members = tuple([places[rank] for rank in instance.group])
@@ -83,7 +83,7 @@ def _places(cluster: ClusterSpec, costs: Costs) -> list[MemberPlace]:
 
 
 def _capacity(cluster: ClusterSpec, link: ClusterLink, costs: Costs) -> float:
-    """Of a link. Within a node each rank can send at the rate that two ranks have between them."""
+    """Return the capacity of a link. Within a node, each rank can send at the rate between two ranks."""
     rate = _rate(cluster, link.kind, link.position, costs)
     if link.kind != "within":
         return rate
@@ -91,7 +91,7 @@ def _capacity(cluster: ClusterSpec, link: ClusterLink, costs: Costs) -> float:
 
 
 def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float:
-    """Payload bytes a second of a link: as it was probed, else what its file claims."""
+    """Return the payload bytes a second of a link: as probed, else as its file claims."""
     calibration = cluster.calibration
     if kind.startswith("rack"):
         rack = cluster.racks[position]
@@ -109,7 +109,7 @@ def _rate(cluster: ClusterSpec, kind: str, position: int, costs: Costs) -> float
 
 
 def _ends(lengths: Iterable[int]) -> Integers:
-    """Where rows of these lengths begin, and the last one ends."""
+    """Return where rows of these lengths begin, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(list(lengths)))).astype(np.int64)
 
 

@@ -19,9 +19,9 @@ CONTENT_BYTES = 1
 
 
 def moves_of_sizes(collective: Collective, algorithm: Algorithm, size: int) -> list[Move]:
-    """The moves, in rounds below 0, before a transfer of contents among `size` members; numbers need none."""
+    """Return the moves, in rounds below 0, before a transfer of contents among `size` members. Numbers need none."""
     if collective in ("gather_v", "all_gather_v") and algorithm == "native":
-        # gloo's gathers go round.
+        # gloo's gathers send around a ring.
         rounds = itertools.product(range(1 - size, 0), range(size))
         return [Move(number, one, (one + 1) % size, 0, 0, adds=False) for number, one in rounds]
     pairs: Iterable[tuple[int, int]] = ()

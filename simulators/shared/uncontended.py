@@ -1,10 +1,10 @@
-"""Seconds of a transfer that has all links to itself.
+"""The time of a transfer without other traffic.
 
-In a tree, links stand idle: a member sends the sum of two contributions only after both have come. So a transfer is
-played here move by move. A member's interface sends and receives one move after another, in the order of rounds, and
-a move that passes data on streams behind the move that brought it. A ring needs no play, and among thousands of
-members there is no time for one: its slowest link is busy in every round. Neither does a star, where all members
-send at once.
+In a tree, links are sometimes idle: a member sends the sum of two contributions only after it has received both. So a
+transfer is simulated here move by move. A member's interface sends and receives one move after another, in the order of
+rounds. A move that passes data on starts while the move that brings the data is still arriving. A ring needs no
+simulation, which would take too long for thousands of members: its slowest link is busy in every round. A star needs
+none either, because all members send at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MemberPlace(NamedTuple):
 
 @functools.lru_cache(maxsize=16384)
 def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[MemberPlace, ...]) -> float:
-    """Seconds for a buffer of one byte (of a gather: for a contribution of one byte)."""
+    """Return the seconds for a buffer of one byte (for a gather: a contribution of one byte)."""
     if algorithm == "star":
         return _of_star(collective, places)
     seconds = _of_ring(collective, places) if is_ring(collective, algorithm) else None
@@ -37,7 +37,10 @@ def seconds_alone(collective: Collective, algorithm: Algorithm, places: tuple[Me
 
 
 def _of_ring(collective: Collective, places: tuple[MemberPlace, ...]) -> float | None:
-    """All rounds on its slowest link, where that is between nodes and none of these has two of its links; else None."""
+    """Return the time of all rounds on the slowest link.
+
+    None if that link is within a node, or if a node has two of the links between nodes.
+    """
     links = list(zip(places, (*places[1:], *places[:1]), strict=True))
     between = [(source, destination) for source, destination in links if source.node != destination.node]
     if not between or len({source.node for source, _ in between}) < len(between):
@@ -50,7 +53,10 @@ def _of_ring(collective: Collective, places: tuple[MemberPlace, ...]) -> float |
 
 
 def _of_star(collective: Collective, places: tuple[MemberPlace, ...]) -> float:
-    """All at once: the root's interface is busy for each of the others, theirs for those on their node."""
+    """Return the time of a star, in which all send at once.
+
+    The root's interface is busy for each of the other members, and theirs for the members on their node.
+    """
     root, *others = places
     away = Counter([one for one in others if one.node != root.node])
     within = [1.0 / one.rate_within for one in others if one.node == root.node]
@@ -63,7 +69,7 @@ def _played(collective: Collective, algorithm: Algorithm, places: tuple[MemberPl
     count = 1 if collective in ("gather_v", "all_gather_v") else num_chunks(collective, len(places))
     out_free: dict[int, float] = {}
     in_free: dict[int, float] = {}
-    # By member and chunk: when what it has of it began and ended to arrive.
+    # By member and chunk: when the data that it has of the chunk began and ended to arrive.
     arrived: dict[tuple[int, int], tuple[float, float]] = {}
     latest = 0.0
     found: dict[tuple[int, int], tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""What is about to happen in the timeline: a heap by time, and a line of what happens at this moment. Compiled."""
+"""The upcoming events of the timeline: a heap by time, and a queue of events for the current moment. Compiled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from autosync.simulators.timeline.scene import Heap
     LEAVES,
 ) = range(16)
 NUM_KINDS = 16
-"""What may happen: to a part, a link, a channel or a rank."""
+"""The kinds of events, of a part, a link, a channel or a rank."""
 
 
 @borrows_inner
 def push(heap: Heap, time: float, value: int) -> None:
-    """`value` is `what * NUM_KINDS + kind`. One number: a kind that stood in a call would be compiled by itself."""
+    """Add an event at a time. `value` is `what * NUM_KINDS + kind`.
+
+    It is one number, because numba would compile the function again for each constant kind in a call.
+    """
     entries, counts = heap.entries, heap.counts
     if time <= heap.now[0]:
         heap.soon[counts[2]] = value
@@ -48,7 +51,10 @@ def push(heap: Heap, time: float, value: int) -> None:
 
 @borrows_inner
 def pop(heap: Heap) -> int:
-    """The next, -1: there is none. Time goes on when nothing more happens now."""
+    """Remove and return the next event; -1 if there is none.
+
+    Time advances when no event is left at the current moment.
+    """
     entries, counts = heap.entries, heap.counts
     if counts[1] < counts[2]:
         counts[1] += 1
@@ -62,7 +68,7 @@ def pop(heap: Heap) -> int:
     count, place = counts[0], 0
     time, value = entries[count].time, entries[count].what
     while True:
-        # Four below each: they lie side by side, and there are half as many levels.
+        # Each entry has four children: they are adjacent in memory, and the heap has half as many levels.
         below = 4 * place + 1
         if below >= count:
             break

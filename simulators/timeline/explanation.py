@@ -1,4 +1,4 @@
-"""Why a simulated step takes as long as it does: what it waited for, back from its end, and how busy links were."""
+"""Explains a simulated step's time: the waits along its critical path, and how busy its links were."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ROUNDING_SECONDS = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Critical:
-    """One stretch of what a step waited for, on one rank.
+    """One stretch of a step's critical path, on one rank.
 
-    `operation` is a position in the plan, None for compute. What held it up before it began was the entry before it:
-    the gradient, another operation that it needs, its lane, or another member that came later.
+    `operation` is a position in the plan, None for compute. The entry before it delayed its start: the gradient,
+    another operation that it needs, its lane, or another member that came later.
     """
 
     kind: Literal["compute", "transfer", "local"]
@@ -38,8 +38,10 @@ class Critical:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyLink:
-    """The share of a step in which a link carries bytes: one direction of an interface or an uplink, or what a rank
-    sends to others of its node, where the rate within the node is known."""
+    """The share of a step in which a link carries bytes.
+
+    A link is one direction of an interface or an uplink, or the sends of a rank within its node if that rate is known.
+    """
 
     link: str
     busy_share: float
@@ -47,9 +49,9 @@ class BusyLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A step: how long, how much of that is compute and how much is waiting for communication.
+    """A step's time, and the parts of it that are compute and waiting for communication.
 
-    `critical_path` goes from the step's begin to its end, on whichever rank; `links` come busiest first.
+    `critical_path` goes from the step's begin to its end, across ranks; `links` have the busiest first.
     """
 
     seconds: float
@@ -60,7 +62,7 @@ class Explanation:
 
 
 def name_of(plan: Plan, index: int) -> str:
-    """An operation in words, as the engine has it in its timelines."""
+    """Return the name of an operation, as in the engine's timelines."""
     operation = plan.operations[index]
     what = operation.collective if isinstance(operation, Transfer) else operation.kind
     parts = plan.messages[operation.message]
@@ -69,7 +71,7 @@ def name_of(plan: Plan, index: int) -> str:
 
 
 def explanation_of(plan: Plan, cluster: ClusterSpec, scene: Scene, played: Played, *, seconds: float) -> Explanation:
-    """What the last step that was played shows."""
+    """Return the explanation of the last simulated step."""
     path = _Path(plan, scene, played)
     compute = float(scene.program_seconds[scene.program == COMPUTE].sum())
     return Explanation(
@@ -112,9 +114,9 @@ class _Path:
         return tuple(reversed(found))
 
     def _through(self, waited: tuple[int, int], rank: int, found: list[Critical]) -> tuple[float, int, int]:
-        """Back through operations to the compute that they waited for: when, on which rank, where in its program."""
+        """Walk back through operations to the compute that they waited for; return its time, rank and position."""
         index, iteration = waited
-        # A member that comes late may end after another one, on which what follows has begun by then.
+        # A late member may end after another one on which the next operation has already begun.
         until = np.inf
         while True:
             part = int(self._scene.part_of[index, rank])
@@ -138,7 +140,7 @@ class _Path:
             index, iteration = before
 
     def _last_to_come(self, index: int, rank: int, part: int, iteration: int) -> tuple[int, int]:
-        """The member of the rank's group that began last."""
+        """Return the member of the rank's group that began last, and its part."""
         operation = self._plan.operations[index]
         group = next(group for group in operation.groups if rank in group)
         if not isinstance(operation, Transfer) or len(group) == 1:
@@ -150,28 +152,29 @@ class _Path:
         return group[latest], parts[latest]
 
     def _before(self, index: int, rank: int, part: int, iteration: int) -> tuple[int, int] | None:
-        """What ended as an operation began on a rank; None: its begin was for training to say."""
+        """Return what ended as an operation began on a rank; None if training decided when it began."""
         operation: Operation = self._plan.operations[index]
         candidates = [(edge.target, iteration - edge.lag) for edge in operation.after if edge.event == "operation"]
         candidates += [(before, iteration) for before in self._lane_before.get(part, ())]
         best, latest, begun = None, -np.inf, self._played.begun[iteration, part] + _ROUNDING_SECONDS
         for target, at in candidates:
             other = int(self._scene.part_of[target, rank])
-            # What went on beside it held nothing up. What was not done in that iteration has not ended.
+            # An operation that overlapped it did not delay it. An operation that was not done in that iteration has no
+            # end.
             if at >= 0 and other >= 0 and latest < self._played.ended[at, other] <= begun:
                 best, latest = (target, at), float(self._played.ended[at, other])
         told = self._told(operation.after, rank, iteration)
         return best if latest >= told - _ROUNDING_SECONDS and best is not None else None
 
     def _told(self, edges: tuple[Edge, ...], rank: int, iteration: int) -> float:
-        """When training had told the last of these edges."""
+        """Return when training passed the last of the events that these edges wait for."""
         return max(self._played.passed[iteration, rank, self._places_that_tell(edges, rank)].tolist(), default=-np.inf)
 
     def _place_that_told(self, edges: tuple[Edge, ...], rank: int, begun: float) -> int:
-        """Where in its program training let an operation begin.
+        """Return the program position at which training let an operation begin.
 
-        It is not just the last place that was passed by then: an operation that takes no time lets training pass
-        what waits for it in the same moment, and the way back would lead to that operation again.
+        It is not simply the last position passed by then: an operation that takes no time lets training pass its gate
+        at the same moment, and the walk would return to that operation.
         """
         return max(self._places_that_tell(edges, rank), default=self._place_at(rank, begun))
 
@@ -187,7 +190,7 @@ class _Path:
         return np.flatnonzero((scene.program == EVENT) & np.isin(scene.program_argument, numbers)).tolist()
 
     def _lanes(self) -> dict[int, tuple[int, ...]]:
-        """For each part the operations before it in its lane: as many as the lane carries out at a time."""
+        """Return for each part the operations before it in its lane, as many as the lane executes at a time."""
         scene, found = self._scene, dict[int, tuple[int, ...]]()
         for queue in range(len(scene.first_queued) - 1):
             queued = scene.queued[scene.first_queued[queue] : scene.first_queued[queue + 1]].tolist()
@@ -197,9 +200,9 @@ class _Path:
         return found
 
     def _waited(self, rank: int, place: int) -> tuple[int, int] | None:
-        """What training stood for at the last step that took time, up to a place in its program.
+        """Return the operation, with its iteration, for which training last waited up to a program position.
 
-        It is an operation and its iteration; None: it computed.
+        None if the last program step that took time was compute.
         """
         scene = self._scene
         while place >= 0 and not self._took_time(rank, place):
@@ -223,7 +226,7 @@ class _Path:
         return bool(passed[place] > before + _ROUNDING_SECONDS)
 
     def _compute_from(self, rank: int, place: int, now: float) -> float:
-        """Since when training computed without waiting."""
+        """Return since when training computed without waiting."""
         passed = self._played.passed[self._iteration, rank]
         for at in range(place, -1, -1):
             if self._scene.program[at] == WAIT and passed[at] < now - _ROUNDING_SECONDS and self._took_time(rank, at):
@@ -231,7 +234,7 @@ class _Path:
         return self._begin
 
     def _place_at(self, rank: int, now: float) -> int:
-        """The last step of the program that was passed by then."""
+        """Return the last program position that was passed by then."""
         passed = self._played.passed[self._iteration, rank]
         return max(0, int(np.searchsorted(passed, now + _ROUNDING_SECONDS, side="right")) - 1)
 
@@ -242,7 +245,7 @@ class _Path:
 
 
 def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[BusyLink, ...]:
-    """What messages of a step load each link with, over its rate."""
+    """Return how busy the links are: the bytes of a step on each link over its rate."""
     network, num_nodes = scene.network, len(cluster.nodes)
     out = np.zeros(len(network.link_rate))
     into = np.zeros(len(network.queue_rate))
@@ -277,6 +280,6 @@ def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[Bus
 
 
 def _knows_inside(cluster: ClusterSpec, node: int) -> bool:
-    """Whether the rate within a node is told or was probed; loopback is no link."""
+    """Return whether the rate within the node is given or was probed. A loopback interface does not count as a link."""
     probed = cluster.calibration.node(cluster.nodes[node].name) if cluster.calibration else None
     return cluster.nodes[node].intra_bandwidth is not None or (probed is not None and probed.rate_within is not None)

@@ -1,4 +1,4 @@
-"""The timeline's kernel before anything has happened. Compiled; `events` calls it."""
+"""The initial state of the timeline's kernel. Compiled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autosync.simulators.timeline.scene import (
 def initial_state(scene: Scene, num_iterations: int) -> PlayState:
     num_ranks, num_parts, num_lines = len(scene.trains), len(scene.parts), len(scene.lines)
     num_items = num_parts + num_ranks * scene.num_gates
-    # What may stand in lines at a time, and what may be about to happen: a model's program may take no time at all.
+    # Upper limits for entries in queues and for upcoming events. A model's program may take no time at all.
     num_entries = 4 * len(scene.message_bytes) + 4 * len(scene.channels) + 64
     num_events = 2 * num_entries + 2 * num_parts + num_ranks * (8 + 2 * scene.num_lanes + len(scene.program)) + 64
     state = PlayState(
@@ -77,7 +77,7 @@ def _lay_out(scene: Scene, state: PlayState) -> None:
 
 @inner
 def _count_waits(scene: Scene, state: PlayState) -> None:
-    """What waits for earlier iterations waits for less at the beginning, and so does what is not done in each."""
+    """Count the waits of each item. Early iterations have fewer, as have those in which some operations are not due."""
     longest, always = 0, True
     for lag in scene.follower_lag:
         longest = max(longest, lag)
@@ -85,7 +85,7 @@ def _count_waits(scene: Scene, state: PlayState) -> None:
         always &= every == 1
     for iteration in range(state.num_iterations):
         if always and iteration > longest:
-            # One by one: for what may go wrong with whole rows much more would be compiled.
+            # Copied one by one: numba would compile much more for copies of whole rows.
             for item in range(state.num_items):
                 state.unmet[iteration, item] = state.unmet[iteration - 1, item]
         else:
@@ -107,7 +107,10 @@ def _count_waits_of(scene: Scene, state: PlayState, iteration: int) -> None:
 
 @borrows_inner
 def item_of(scene: Scene, what: int, rank: int, num_ranks: int) -> int:
-    """The item of an operation, or behind all operations of a gate, on a rank; -1: it has no part."""
+    """Return the item of an operation or a gate on a rank; -1 if it has none there.
+
+    `what` is the number of an operation, or of a gate behind all operations.
+    """
     num_operations = len(scene.is_transfer)
     if what < num_operations:
         return int(scene.part_of[what, rank])

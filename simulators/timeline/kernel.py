@@ -1,11 +1,11 @@
-"""The timeline: a plan played message by message on ranks and links, as engine and network do it. Compiled.
+"""The timeline's kernel: simulates a plan message by message, as the engine and the network execute it. Compiled.
 
-Every rank's training goes through its program; each lane has a thread that carries out its transfers in order, one at a
-time; local work is done by one thread a rank, of the oldest iteration and the first message first.
+The training of each rank follows its program. Each lane has a thread that executes its transfers in order, one at a
+time. Each rank has one thread for local work, which takes the oldest iteration first and in it the first message.
 
-A transfer takes its messages in order. It requests them a window ahead, and a sender sends only what was requested. Two
-ranks have one connection, in which messages and requests stand in line. A link's connections share it evenly. Bytes
-that come faster than the receiver's link passes them on stand in its queue. Requests stand there too, so they are late
+A transfer takes its messages in order. It requests them a window ahead, and a sender sends only requested messages. Two
+ranks have one connection, in which messages and requests wait in order. A link's connections share it evenly. If bytes
+come faster than the receiver's link passes them on, they wait in its queue. Requests wait there too, so they are late
 if the way back is busy.
 """
 
@@ -45,12 +45,12 @@ from autosync.simulators.timeline.wire import burn, request_leaves, serve
 
 _STEADY = 3e-3
 _MIN_STEADY_STEPS = 2
-# An estimate: the time that Linux gives a thread on two processors before it lets another one run.
+# An estimate of the time that Linux gives a thread on two processors before it lets another one run.
 _SLICE_SECONDS = 1.4e-3
 
 
 def play(scene: Scene, count: int | None = None, *, all_of_them: bool = False) -> Played:
-    """So many iterations from rest (as many as it takes, unless told), or fewer where steps have become steady."""
+    """Simulate `count` iterations from rest (enough of them by default), or fewer if steps become steady."""
     every, lag = within_reach(scene.every, scene.follower_lag)
     scene = scene._replace(every=every, follower_lag=lag)
     wanted = count or num_iterations(every, lag)
@@ -61,9 +61,9 @@ def play(scene: Scene, count: int | None = None, *, all_of_them: bool = False) -
 
 @borrows
 def _play(scene: Scene, state: PlayState, step_ends: Floats, all_of_them: bool) -> int:  # noqa: FBT001 - numba has no keyword-only ones
-    """Until the end, or until steps are steady; how many there were."""
+    """Simulate until the end or until steps are steady; return the number of steps."""
     num_iterations, num_steps = len(step_ends), 0
-    # What is not done in every step has no steady ones, and what waits for long ago none that can be told so early.
+    # Steps are not steady if some work is not done in each of them. With long lags, steadiness cannot be seen so early.
     can_be_steady = not all_of_them
     for every in scene.every:
         can_be_steady &= every == 1
@@ -111,7 +111,7 @@ def _is_steady(step_ends: Floats, num_steps: int) -> bool:
 
 @inlined
 def _happen(scene: Scene, state: PlayState, value: int) -> None:  # noqa: C901, PLR0912 - the list of all that may happen
-    """Every function below has one caller: the compiler copies it into each."""
+    """Handle an event. Every function below has one caller, into which the compiler inlines it."""
     kind, what = value % NUM_KINDS, value // NUM_KINDS
     if kind in (BEGUN, TAKEN, GOES_ON):
         if kind == BEGUN:
@@ -158,12 +158,12 @@ def _happen(scene: Scene, state: PlayState, value: int) -> None:  # noqa: C901, 
         _end(scene, state, state.ranks[what].works_on if kind == WORKED else what)
 
 
-# Parts that are over, and the items that wait for them.
+# Finished parts, and the items that wait for them.
 
 
 @inlined
 def _end(scene: Scene, state: PlayState, part: int) -> None:
-    """A part is over: the items that wait for it have one wait less, and its thread goes on."""
+    """Finish a part: the items that wait for it have one wait less, and its thread continues."""
     facts, iteration = scene.parts[part], state.parts[part].iteration
     operation, rank = facts.operation, facts.rank
     state.ended[iteration, part] = state.heap.now[0]
@@ -190,7 +190,7 @@ def _count_down(scene: Scene, state: PlayState, iteration: int, item: int) -> No
     if item >= num_parts:
         rank = (item - num_parts) % len(scene.trains)
         if np.isinf(state.ranks[rank].until):
-            # If it does not stand at this gate it goes on standing where it is.
+            # If the rank does not stand at this gate, it remains where it is.
             state.ranks[rank].until = now
             push(state.heap, now, rank * NUM_KINDS + COMPUTED)
         return
@@ -207,7 +207,7 @@ def _count_down(scene: Scene, state: PlayState, iteration: int, item: int) -> No
 
 @inlined
 def _take_work(scene: Scene, state: PlayState, rank: int) -> None:
-    """Of what is ready the oldest, and of that the first message's first."""
+    """Begin the next local operation of a rank: of the oldest iteration, and in it of the first message."""
     if state.ranks[rank].works_on >= 0 or state.ranks[rank].num_ready == 0:
         return
     chosen, num_ready = 0, state.ranks[rank].num_ready
@@ -230,7 +230,7 @@ def _take_work(scene: Scene, state: PlayState, rank: int) -> None:
 
 @inlined
 def _work_on(scene: Scene, state: PlayState, rank: int) -> None:
-    """Torch works on, a slice at a time where others want the processor too."""
+    """Continue a local operation's work in torch, slice by slice if ranks share the processors."""
     ours = state.ranks[rank]
     seconds = min(ours.left, _SLICE_SECONDS) if len(state.processor_free) > 0 else ours.left
     ours.left -= seconds
@@ -253,11 +253,11 @@ def _is_before(scene: Scene, state: PlayState, one: int, other: int) -> bool:
 
 @inlined
 def _train(scene: Scene, state: PlayState, rank: int) -> None:
-    """The program goes on until it takes time or must wait."""
+    """Continue the program of a rank until it takes time or must wait."""
     ours = state.ranks[rank]
     if not scene.trains[rank]:
         return
-    # What happens here may open gates of this rank; it does not come in here twice.
+    # Events here may open gates of this rank; this value keeps them from starting the program twice.
     ours.until = 0.0
     num_parts, num_ranks = len(scene.parts), len(scene.trains)
     while ours.iteration < state.num_iterations:
@@ -276,7 +276,7 @@ def _train(scene: Scene, state: PlayState, rank: int) -> None:
             if step == WORK:
                 ours.until = work(state.heap, state.ranks, state.processor_free, rank, seconds, seconds)
             else:
-                # Time lost to others is made good, if it is little.
+                # Small time losses to other ranks are made up for, as in replayed compute.
                 if state.heap.now[0] - ours.pace > scene.times.slack:
                     ours.pace = state.heap.now[0]
                 ours.pace += seconds
@@ -289,7 +289,7 @@ def _train(scene: Scene, state: PlayState, rank: int) -> None:
 
 @inlined
 def _tell(scene: Scene, state: PlayState, iteration: int, event: int, rank: int) -> None:
-    """Something has happened on a rank; to servers the first rank's steps happen as well."""
+    """Signal an event of a rank. The first rank's steps are also events on servers."""
     num_ranks, is_step = len(scene.trains), event >= scene.num_events - 2
     for position in range(scene.first_on_event[event], scene.first_on_event[event + 1]):
         for other in range(num_ranks):

@@ -1,6 +1,6 @@
-"""The work of a lane's thread on its transfers: it begins them, requests, posts and takes messages. Compiled.
+"""The work of a lane's thread on its transfers: it begins them, and requests, posts and takes messages. Compiled.
 
-A transfer takes its messages in order. It requests them a window ahead, and a sender sends only what was requested.
+A transfer takes its messages in order. It requests them a window ahead, and a sender sends only requested messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autosync.simulators.timeline.wire import burn, join, passes, stand
 
 @inlined
 def advance(scene: Scene, state: PlayState, queue: int) -> None:
-    """A lane goes on to what it can begin."""
+    """Begin the next transfers of a lane, as far as they can begin."""
     begin, end = scene.first_queued[queue], scene.first_queued[queue + 1]
     while (
         begin < end
@@ -54,16 +54,14 @@ def begin(scene: Scene, state: PlayState, part: int) -> None:
 
 @inlined
 def go(scene: Scene, state: PlayState, part: int) -> None:
-    """A lane asks and posts, one thing after another, and asks for what it does next; then it looks whether what it
-    takes next is there.
-    """
+    """Request and post messages one by one, also requests for the lane's next part; then check for the next message."""
     ours, rank = state.parts[part], scene.parts[part].rank
     row = scene.parts[part].first_take + part + ours.step
     takes_turns = scene.parts[part].breadth == 0
     ours.is_busy = True
     while True:
         num_asks, num_posts = _window(scene, state, part) - ours.asked, scene.first_post[row + 1] - ours.post
-        # gloo itself asks for a segment, posts one, and then asks for the next: that request is behind its own data.
+        # gloo requests a segment, posts one, and then requests the next, so that request waits behind its own data.
         if num_asks > 0 and not (takes_turns and num_asks < num_posts):
             native = _ask(scene, state, part)
             seconds = scene.times.ask[native]
@@ -85,7 +83,7 @@ def go(scene: Scene, state: PlayState, part: int) -> None:
             push(state.heap, until, part * NUM_KINDS + GOES_ON)
             return
         if takes_turns and num_asks > 0:
-            # What was posted is sent first.
+            # Posted messages are sent first.
             push(state.heap, state.heap.now[0], part * NUM_KINDS + GOES_ON)
             return
     ours.is_busy = False
@@ -94,7 +92,7 @@ def go(scene: Scene, state: PlayState, part: int) -> None:
 
 @inlined
 def _window(scene: Scene, state: PlayState, part: int) -> int:
-    """Up to which take a part asks now."""
+    """Return up to which take a part may request now."""
     facts, step = scene.parts[part], state.parts[part].step
     last = facts.num_first if step < facts.num_first else facts.num_takes
     window = 2 if facts.breadth == 0 else _width(scene, state, part)
@@ -103,7 +101,7 @@ def _window(scene: Scene, state: PlayState, part: int) -> int:
 
 @inlined
 def _coming(scene: Scene, state: PlayState, part: int) -> int:
-    """A later part of the lane that is asked for now; -1: none. All of this one has been asked for."""
+    """Return the later part of the lane to request for now; -1 if there is none or this part has requests left."""
     facts, ours = scene.parts[part], state.parts[part]
     if facts.waits_its_turn or ours.asked < facts.num_takes:
         return -1
@@ -123,7 +121,7 @@ def _coming(scene: Scene, state: PlayState, part: int) -> int:
 
 @borrows_inner
 def _width(scene: Scene, state: PlayState, part: int) -> int:
-    """How many messages a part may have asked for."""
+    """Return how many messages a part may have requested at a time."""
     facts = scene.parts[part]
     priority = scene.priority[facts.operation]
     lowest, highest = priority, priority
@@ -138,7 +136,7 @@ def _width(scene: Scene, state: PlayState, part: int) -> int:
 
 @inlined
 def _ask(scene: Scene, state: PlayState, part: int) -> int:
-    """Ask for one more message; whether the backend itself does it."""
+    """Request one more message; return whether it belongs to the backend's own collective."""
     channel = scene.takes[scene.parts[part].first_take + state.parts[part].asked].channel
     state.parts[part].asked += 1
     back = scene.channels[channel].back
@@ -172,7 +170,7 @@ def send(scene: Scene, state: PlayState, channel: int) -> None:
 
 @inlined
 def look(scene: Scene, state: PlayState, part: int) -> None:
-    """Whether what a part takes next is there, or it is done."""
+    """Take the next message of a part if it has arrived, or finish the part if it is done."""
     facts, ours = scene.parts[part], state.parts[part]
     if not ours.is_open or ours.is_busy:
         return

@@ -1,4 +1,4 @@
-"""The links of a cluster as the timeline has them: rates of payload, and what passes at once after a pause."""
+"""The links of a cluster in the timeline: their rates for payload, and the bytes that pass at once after a pause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autosync.specs.shaping import bucket
 
 
 def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
-    """Links at the rates that a probe found, else at those that the cluster's file claims."""
+    """Return the links at the rates that a probe found, else at those in the cluster file."""
     racks = {rack.name: number for number, rack in enumerate(cluster.racks)}
     probed = [_probed(cluster, node) for node in cluster.nodes]
     uplinks = {one.name: one for one in cluster.calibration.racks} if cluster.calibration else {}
@@ -26,7 +26,7 @@ def network_of(cluster: ClusterSpec, costs: Costs) -> NetworkLinks:
         return float(bucket(claimed).burst_bytes) if cluster.is_emulated else 0.0
 
     pairs = list(zip(cluster.nodes, probed, strict=True))
-    # What a node can pass between two of its ranks, each of them can send at the same time.
+    # Each rank of a node can send at the full rate within the node at the same time.
     within = [
         rate(cluster.nodes[rank.node].intra_bandwidth or LOOPBACK_RATE, probed[rank.node].get("within"))
         for rank in cluster.ranks

@@ -1,11 +1,10 @@
 """The messages of a plan's transfers: what each member receives, in which order, and when it may send.
 
-It is the engine's own rule (`runtime.wire.transfer_pieces`), compiled for whole plans: a move of `plan.expansion` is
-cut into pieces, a member takes what it receives in the order of rounds, and each piece of its own goes when everything
-that earlier rounds bring to its range is there. gloo's own all-reduce is a ring whose segments go two at a time (NATIVE
-RING).
+This is the engine's rule (`runtime.wire.transfer_pieces`), compiled for whole plans. A move of `plan.expansion` is cut
+into pieces. A member takes its pieces in the order of rounds. It sends a piece when earlier rounds have delivered the
+piece's range. gloo's own all-reduce is a ring that sends two segments at a time (NATIVE RING).
 
-A *part* is what one rank does in a transfer. A *channel* carries the messages of a transfer from one member to another.
+A *part* is one rank's part in a transfer. A *channel* carries the messages of a transfer from one member to another.
 """
 
 from __future__ import annotations
@@ -20,22 +19,24 @@ from autosync.simulators.shared.size_exchange import CONTENT_BYTES, SIZE_BYTES
 from autosync.simulators.timeline.move_tables import NATIVE_RING, MoveTables
 
 PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16
-"""As `runtime.wire.transfer_pieces` has them; a test holds them equal."""
+"""The values of `runtime.wire.transfer_pieces`; a test keeps them equal."""
 AHEAD_BYTES, FREE_AHEAD_BYTES, LEAST_AHEAD, NUM_FAVOURED = 2**18, 2**21, 3, 2
-"""The same of `runtime.wire.exchange`: how far is asked ahead."""
+"""The values of `runtime.wire.exchange` that limit how far ahead messages are requested."""
 SEGMENT_BYTES = 2**20
-"""Of gloo's own all-reduce."""
+"""The segment size of gloo's own all-reduce."""
 
 
 class Messages(NamedTuple):
     """All messages of a plan in one iteration.
 
-    By part: the messages that it takes, in order (`take_*` from `first_take[part]` on: the channel, the position in
-    it, the bytes that are added up), and the channels of which it posts one more message each after so many takes
-    (`post_channel` from `first_post[first_take[part] + part + takes]` on). `breadth` is how many sources it takes from
-    at a time; 0 where gloo itself does it, which asks for two segments at a time. Before it has taken the `num_first`
-    of them it asks for no others: what gloo sums first, or the sizes of contents.
-    By channel: its parts, and its messages' bytes from `first_message[channel]` on.
+    For each part: the messages that it takes, in order (`take_*` from `first_take[part]` on: the channel, the position
+    in it, and the bytes to add up), and the channels on which it posts one more message each after that many takes
+    (`post_channel` from `first_post[first_take[part] + part + takes]` on). `breadth` is the number of sources that it
+    takes from at a time, or 0 for gloo's own collectives, which request two segments at a time. Until it has taken the
+    first `num_first` messages it requests no others; these are the segments that gloo sums first, or the sizes of
+    contents.
+
+    For each channel: its parts, and its messages' bytes from `first_message[channel]` on.
     """
 
     first_take: Integers
@@ -54,7 +55,7 @@ class Messages(NamedTuple):
 
 
 class TransferSizes(NamedTuple):
-    """Of each operation: its shape in the tables, the elements of its buffer, their bytes, whether pieces are short."""
+    """For each operation: its shape in the tables, its buffer's elements, their bytes, and whether pieces are short."""
 
     shape: Integers
     num_elements: Integers
@@ -75,14 +76,14 @@ class _GroupPlace(NamedTuple):
 
 
 class _Cuts(NamedTuple):
-    """Of each move of a template in how many pieces it is cut, and which message of its channel the first one is."""
+    """For each move of a template: its number of pieces, and the position of the first one in its channel."""
 
     pieces: Integers
     offset: Integers
 
 
 class _Arriving(NamedTuple):
-    """Moves that arrive at a member, in the order of rounds; where in its takes the pieces of each begin, and end."""
+    """The moves that arrive at a member, in the order of rounds, and where their pieces begin and end in its takes."""
 
     moves: Integers
     base: Integers
@@ -90,7 +91,7 @@ class _Arriving(NamedTuple):
 
 @inner
 def fill_all(tables: MoveTables, sizes: TransferSizes, number: int, channel: int, found: Messages) -> None:
-    """The messages of all groups of an operation."""
+    """Fill in the messages of all groups of an operation."""
     shape, part = sizes.shape[number], sizes.first_part[number]
     for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
         size, template = tables.group_first[group + 1] - tables.group_first[group], tables.template[group]
@@ -113,7 +114,7 @@ def fill_nothing(part: int, size: int, found: Messages) -> None:
 
 @borrows_inner
 def num_channels_of(tables: MoveTables, shape: int) -> int:
-    """Of all groups of a transfer."""
+    """Return the number of channels of all groups of a transfer."""
     num_channels = 0
     for group in range(tables.first_group[shape], tables.first_group[shape + 1]):
         template = tables.template[group]
@@ -147,7 +148,7 @@ def _num_members(tables: MoveTables, template: int) -> int:
 
 @borrows_inner
 def _num_elements(tables: MoveTables, sizes: TransferSizes, number: int) -> int:
-    """Of a buffer, or of the chunk of it that an outer split has left."""
+    """Return the elements of a buffer, or of one chunk of it after an outer split."""
     return int(-(-sizes.num_elements[number] // tables.outer[sizes.shape[number]]))
 
 
@@ -158,7 +159,7 @@ def _num_bytes(tables: MoveTables, sizes: TransferSizes, number: int) -> int:
 
 @borrows_inner
 def _bound(num_elements: int, num_chunks: int, chunk: int) -> int:
-    """Where a chunk begins, as `expansion.chunk_bounds` has it."""
+    """Return where a chunk begins, as in `expansion.chunk_bounds`."""
     size, extra = num_elements // num_chunks, num_elements % num_chunks
     return int(chunk * size + min(chunk, extra))
 
@@ -167,7 +168,7 @@ def _bound(num_elements: int, num_chunks: int, chunk: int) -> int:
 def _range(  # noqa: PLR0917 - numba has no keywords
     tables: MoveTables, sizes: TransferSizes, number: int, template: int, first: int, last: int
 ) -> tuple[int, int]:
-    """The elements of chunks. A gather's are whole contributions."""
+    """Return the range of elements of chunks. A chunk of a gather is a whole contribution."""
     num_elements = _num_elements(tables, sizes, number)
     if tables.is_gather[template]:
         return first * num_elements, last * num_elements
@@ -197,14 +198,14 @@ def _extent(group: _GroupPlace, move: int) -> tuple[int, int]:
 
 @borrows_inner
 def _came(group: _GroupPlace, move: int) -> tuple[int, int]:
-    """The same of what arrives."""
+    """Return the range of elements of a move that arrives."""
     tables = group.tables
     return _range(tables, group.sizes, group.number, group.template, tables.came_first[move], tables.came_last[move])
 
 
 @inner
 def _fill(group: _GroupPlace, found: Messages) -> None:
-    """The messages of one group."""
+    """Fill in the messages of one group."""
     tables, template = group.tables, group.template
     first_move, begins = tables.first_move[template], tables.first_channel[template]
     num_moves, num_channels = tables.first_move[template + 1] - first_move, tables.first_channel[template + 1] - begins
@@ -241,7 +242,7 @@ def _breadth(tables: MoveTables, arriving: Integers) -> int:
 
 @inner
 def _take(group: _GroupPlace, arriving: Integers, cuts: _Cuts, first: int, found: Messages) -> _Arriving:
-    """What a member takes, round by round, piece by piece, several sources in turns."""
+    """Fill in the takes of a member: round by round, piece by piece, alternating between sources."""
     tables, place, at = group.tables, 0, 0
     first_move, item_bytes = tables.first_move[group.template], group.sizes.item_bytes[group.number]
     base = np.zeros(len(arriving) + 1, np.int64)
@@ -271,7 +272,7 @@ def _take(group: _GroupPlace, arriving: Integers, cuts: _Cuts, first: int, found
 
 @inner
 def _post(group: _GroupPlace, arriving: _Arriving, leaving: Integers, cuts: _Cuts, found: Messages, part: int) -> None:  # noqa: PLR0917 - numba has no other
-    """After how many takes a member posts what; for each destination in their order."""
+    """Fill in after how many takes a member posts each message; for each destination in order."""
     tables, num_takes, total, at = group.tables, arriving.base[-1], 0, 0
     first_move = tables.first_move[group.template]
     for move in leaving:
@@ -281,7 +282,7 @@ def _post(group: _GroupPlace, arriving: _Arriving, leaving: Integers, cuts: _Cut
     for move in leaving:
         start, stop = _extent(group, move)
         count, to = cuts.pieces[move - first_move], tables.move_channel[move]
-        # Of rounds in which sizes are told, each waits for all that the ones before it bring.
+        # A round that exchanges sizes waits for everything that earlier rounds deliver.
         latest[to] = max(latest[to], _taken_before(tables, arriving, min(tables.move_round[move], 0)))
         for piece in range(count):
             begin, end = start + _bound(stop - start, count, piece), start + _bound(stop - start, count, piece + 1)
@@ -305,7 +306,7 @@ def _post(group: _GroupPlace, arriving: _Arriving, leaving: Integers, cuts: _Cut
 
 @borrows_inner
 def _taken_before(tables: MoveTables, arriving: _Arriving, number: int) -> int:
-    """How many takes are of rounds before this one."""
+    """Return how many takes belong to rounds before this one."""
     position = 0
     while position < len(arriving.moves) and tables.move_round[arriving.moves[position]] < number:
         position += 1
@@ -314,7 +315,7 @@ def _taken_before(tables: MoveTables, arriving: _Arriving, number: int) -> int:
 
 @borrows_inner
 def _last_before(group: _GroupPlace, arriving: _Arriving, cuts: _Cuts, leaves: int, elements: tuple[int, int]) -> int:
-    """The last take, counted from 1, that brings something to these elements in an earlier round; 0: none."""
+    """Return the last take, counted from 1, that delivers to these elements in an earlier round; 0 if there is none."""
     tables, last, in_round = group.tables, 0, -1
     begin, end = elements
     for position in range(len(arriving.moves) - 1, -1, -1):
@@ -341,7 +342,7 @@ def _last_before(group: _GroupPlace, arriving: _Arriving, cuts: _Cuts, leaves: i
 
 @borrows_inner
 def _among(tables: MoveTables, moves: Integers, position: int) -> tuple[int, int]:
-    """How many moves its round brings, and which of them it is."""
+    """Return how many moves arrive in the move's round, and the move's position among them."""
     first, last = position, position + 1
     while first > 0 and tables.move_round[moves[first - 1]] == tables.move_round[moves[position]]:
         first -= 1
@@ -350,15 +351,15 @@ def _among(tables: MoveTables, moves: Integers, position: int) -> tuple[int, int
     return last - first, position - first
 
 
-# NATIVE RING. Other than in the engine's own ring every member sends to the one before it. gloo cuts the buffer into
-# segments of at most 1 MiB, as many for each member and two at least. Each of its two phases sends and receives all
-# segments but one member's; of each phase two are on their way at a time, and the second phase begins when the first
-# has ended.
+# NATIVE RING. In contrast to the engine's own ring, every member sends to the one before it. gloo cuts the buffer into
+# segments of at most 1 MiB, the same number for each member and at least two. Each of its two phases sends and receives
+# all segments except those of one member. In each phase two segments are on their way at a time, and the second phase
+# begins when the first has ended.
 
 
 @borrows_inner
 def _num_received(num_bytes: int, num_members: int) -> int:
-    """Segments that a member receives in each phase."""
+    """Return the number of segments that a member receives in each phase."""
     segments = max(-(-num_bytes // SEGMENT_BYTES), 2 * num_members)
     per_member = -(-segments // num_members)
     return int(per_member * (num_members - 1))

@@ -1,4 +1,4 @@
-"""The moves of each shape of transfer as columns, worked out once for many plans."""
+"""The moves of each shape of transfer as columns, computed once for many plans."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from autosync.simulators.shared.arrays import Flags, Integers
 from autosync.simulators.shared.size_exchange import moves_of_sizes
 
 PIECES, NATIVE_RING = range(2)
-"""Kinds of templates: moves that the engine cuts into pieces, and gloo's own all-reduce."""
+"""The kinds of templates: moves that the engine cuts into pieces, and gloo's own all-reduce."""
 
 _ROOTED = ("reduce", "broadcast", "gather_v")
 
 
 class MoveTables(NamedTuple):
-    """Shapes of transfers as columns, worked out once for many plans.
+    """The shapes of transfers as columns, computed once for many plans.
 
-    By shape: whether it has messages (local work has none, nor has what is not alike), into how many chunks an outer
-    split has cut its buffer, and its groups, g from `first_group[shape]` on. By group: its template, and its ranks
-    `ranks[group_first[g] : group_first[g + 1]]`, which stand for `group_size[g]` of them. Nodes need not have the same
-    number of ranks, so groups of one shape may go by different templates.
+    For each shape: whether it has messages (local work has none), into how many chunks an outer split has cut its
+    buffer, and its groups, which are numbered from `first_group[shape]` on. For each group g: its template, and its
+    ranks `ranks[group_first[g] : group_first[g + 1]]`, which represent `group_size[g]` ranks. Nodes may have different
+    numbers of ranks, so groups of one shape may have different templates.
 
-    A template is how a collective goes among so many members: its moves in the order of rounds, with the channel of
-    each; those that arrive at a member (`arriving[first_arriving[m] : ...]`, m from `first_member[template]` on) and
-    those that leave it likewise. Where one member stands for all, what arrives at it is what another one sends it at
-    the same time: `came_first` and `came_last` are the chunks of that, and the chunks that are sent anywhere else.
+    A template describes a collective among some number of members: its moves in the order of rounds, with the channel
+    of each. For each member m, from `first_member[template]` on, `arriving[first_arriving[m] : ...]` has the moves that
+    arrive there, and `leaving` those that leave. If one member represents all, a move that arrives there is a send of
+    another member at the same time: `came_first` and `came_last` are its chunks, and otherwise the chunks that are
+    sent.
+
     In rounds below 0, members exchange the sizes of contents. Transfers of numbers skip them.
     """
 
@@ -73,7 +75,10 @@ class _MovePattern(NamedTuple):
 
 
 def move_tables_of(shapes: Sequence[Shape], *, alike: bool = False) -> MoveTables:
-    """The tables of these shapes, in their order. `alike`: all ranks do alike in them, and the first stands for all."""
+    """Return the tables of these shapes, in their order.
+
+    With `alike`, all ranks do the same and the first represents all.
+    """
     templates: dict[_MovePattern, int] = {}
     template, has_messages = list[int](), list[bool]()
     for shape in shapes:
@@ -100,8 +105,10 @@ def move_tables_of(shapes: Sequence[Shape], *, alike: bool = False) -> MoveTable
 
 
 def goes_round(shape: Shape) -> bool:
-    """Whether all members do alike to the last message. Halves of what is halved are different ones, and two members'
-    data goes the way of their requests.
+    """Return whether all members behave the same down to the last message.
+
+    They do not in halving and doubling, whose halves differ, nor between two members, whose data shares the connection
+    with their requests.
     """
     if shape.collective is None:
         return True
@@ -109,7 +116,7 @@ def goes_round(shape: Shape) -> bool:
 
 
 def _template(shape: Shape, size: int) -> _MovePattern:
-    """How so many members of a group go about it."""
+    """Return the template of a group with this many members."""
     collective, algorithm = shape.collective, shape.algorithm
     assert collective is not None
     assert algorithm is not None
@@ -133,7 +140,10 @@ def _template(shape: Shape, size: int) -> _MovePattern:
 
 
 def _of_one(template: _MovePattern) -> _MovePattern:
-    """What one member does where all do alike: as it sends something in a round, as much comes to it from another."""
+    """Return one member's part of a template in which all do the same.
+
+    In each round, as much arrives at the member as it sends.
+    """
     moves = tuple(move._replace(destination=0) for move in template.moves if move.source == 0)
     came = tuple(move._replace(source=0) for move in template.moves if move.destination == 0)
     assert [move.round for move in moves] == [move.round for move in came], "all members do alike"

@@ -1,4 +1,4 @@
-"""The messages of a whole plan. Operations of the same shape and size have the same: these are made once. Compiled."""
+"""The messages of a whole plan. Operations with equal shape and size have the same ones, made only once. Compiled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autosync.simulators.timeline.move_tables import MoveTables
 
 
 class _KnownMessages(NamedTuple):
-    """Operations whose messages are made, where their shape and size say (-1: none); the first channel of each."""
+    """A hash table of operations, by shape and size, whose messages exist (-1: empty), with their first channels."""
 
     table: Integers
     first_channel: Integers
@@ -28,7 +28,7 @@ class _KnownMessages(NamedTuple):
 
 @inner
 def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
-    """The messages of operations; local work has parts without any."""
+    """Return the messages of operations. Parts of local work have none."""
     num_parts, num_channels, num_messages = count(tables, sizes)
     found = Messages(
         first_take=np.zeros(num_parts + 1, np.int64),
@@ -54,7 +54,7 @@ def messages_of(tables: MoveTables, sizes: TransferSizes) -> Messages:
             if twin >= 0:
                 _copy(sizes, known, number, twin, found)
             else:
-                # Not `channel`, whose first value is known beforehand: all would be compiled once more for it.
+                # Not `channel`: its constant first value would make numba compile the function once more.
                 fill_all(tables, sizes, number, known.first_channel[number], found)
             channel += num_channels_of(tables, shape)
         else:
@@ -74,7 +74,7 @@ def _table_size(num_operations: int) -> int:
 
 @borrows_inner
 def _twin(sizes: TransferSizes, known: _KnownMessages, number: int) -> int:
-    """An earlier operation that is alike; -1: there is none, and this one is the first."""
+    """Return an earlier operation with equal messages; -1 if there is none, and this one is then added."""
     mask = len(known.table) - 1
     place = (sizes.num_elements[number] * 31 + sizes.shape[number] * 7919 + sizes.is_short[number]) & mask
     while known.table[place] >= 0:
@@ -93,7 +93,7 @@ def _twin(sizes: TransferSizes, known: _KnownMessages, number: int) -> int:
 
 @borrows_inner
 def _copy(sizes: TransferSizes, known: _KnownMessages, number: int, twin: int, found: Messages) -> None:
-    """The same messages among other parts, over other channels."""
+    """Copy the messages of an equal operation, with this operation's parts and channels."""
     part, old = sizes.first_part[number], sizes.first_part[twin]
     num_parts = sizes.first_part[twin + 1] - old
     channel, old_channel = known.first_channel[number], known.first_channel[twin]

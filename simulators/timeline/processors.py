@@ -1,4 +1,4 @@
-"""Processor time in the timeline: what is done when, by one of the processors that ranks may share. Compiled."""
+"""Processor time in the timeline: when work is done on the processors that ranks may share. Compiled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autosync.simulators.timeline.scene import Heap
 def work(  # noqa: PLR0917 - few arrays, see `_Ways`
     heap: Heap, ranks: Records, processor_free: Floats, rank: int, seconds: float, in_python: float
 ) -> float:
-    """The time at which a processor has done work that is wanted now.
+    """Return the time at which a processor has done work that is wanted now.
 
-    A rank does one thing in Python at a time: that part of the work takes `in_python` seconds, then torch does the
-    rest. Rank -1: no part of it is in Python.
+    A rank does one thing in Python at a time. That part of the work takes `in_python` seconds, then torch does the
+    rest. With rank -1, no part of it is in Python.
     """
     start = heap.now[0]
     if rank >= 0:

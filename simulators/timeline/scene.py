@@ -26,10 +26,11 @@ request two segments at a time. Before the first `num_first` messages are taken,
 for its turn (`waits_its_turn`), its messages are requested while earlier transfers of the lane are under way."""
 
 TAKE = _record("channel ordinal", "added_bytes")
-"""The next message that a part takes: its channel, its position in the channel, and its bytes that are added up."""
+"""The next message that a part takes: its channel, its position in the channel, and the bytes to add up."""
 
 CHANNEL = _record("source destination first_message num_messages line back is_native")
-"""Messages of a transfer from one part to another, over one connection; requests for them come over another."""
+"""The messages of a transfer from one part to another, over one connection (`line`). Their requests use another
+(`back`)."""
 
 LINE = _record("link queue rack_out rack_in")
 """A connection: the link on which it begins and the queues that it goes through (-1: none)."""
@@ -46,11 +47,12 @@ ENTRY = _record("channel next", "num_bytes", "is_counted")
 
 
 class Times(NamedTuple):
-    """Seconds, and bytes, that do not depend on links; see `costs`. Pairs are of the engine's and of native messages.
+    """Times in seconds, and some limits in bytes, that do not depend on links; see `costs`.
 
-    The processor time of a message: `ask` and `post` in the lanes that request and post it, `asked` in its sender's
-    connection when the request comes, `arrived` in its receiver's connection, `taken` in the lane that takes it.
-    All ranks share `num_processors`; with 0, no rank waits for a processor.
+    Pairs have the figures of the engine's and of native messages. The processor time of a message: `ask` and `post` in
+    the lanes that request and post it, `asked` in its sender's connection when the request comes, `arrived` in its
+    receiver's connection, `taken` in the lane that takes it. All ranks share `num_processors`; with 0, no rank waits
+    for a processor.
     """
 
     latency: float
@@ -71,11 +73,12 @@ class Times(NamedTuple):
 
 
 class NetworkLinks(NamedTuple):
-    """Links between ranks.
+    """The links between ranks.
 
-    By rank its node. By link (out of each node, then of each rank to others of its node): bytes a second, and what
-    passes at once after a pause. By queue (into each node, then out of and into each rack) the same. By node its rack,
-    -1: none.
+    `node` has the node of each rank, and `rack` the rack of each node (-1: none). A link is the way out of a node or,
+    numbered after these, from a rank to others of its node; each has a rate in bytes a second, and a burst that passes
+    at once after a pause. A queue is the way into a node or, numbered after these, out of a rack and into a rack, with
+    the same figures.
     """
 
     node: Integers
@@ -88,7 +91,7 @@ class NetworkLinks(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A plan to simulate; `program` is of steps, arguments and seconds, `part_of` by operation and rank (-1: none)."""
+    """A plan to simulate. `program` has the kinds of its steps; `part_of` is by operation and rank (-1: no part)."""
 
     network: NetworkLinks
     times: Times
@@ -124,7 +127,7 @@ class Scene(NamedTuple):
 
 
 class Heap(NamedTuple):
-    """What is about to happen, by time, and what happens now (`soon`); see `event_queue`.
+    """The upcoming events by time, and those of the current moment (`soon`); see `event_queue`.
 
     `counts`: the entries of the heap, where `soon` begins and ends, and how many entries were ever pushed.
     """
@@ -136,7 +139,7 @@ class Heap(NamedTuple):
 
 
 class PlayState(NamedTuple):
-    """Where a simulation stands; arrays of one element are numbers that change."""
+    """The state of a simulation. Arrays of one element are numbers that change."""
 
     num_iterations: int
     num_items: int
@@ -161,8 +164,11 @@ class PlayState(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What happened: when steps ended; by iteration when each part began and ended, and when each rank had passed each
-    step of its program (NaN: never)."""
+    """The result of a simulation.
+
+    It has when steps ended; by iteration, when each part began and ended, and when each rank passed each step of its
+    program (NaN: never).
+    """
 
     step_ends: Floats
     begun: Floats

@@ -1,4 +1,4 @@
-"""Scenes of the timeline from near: every message of every rank."""
+"""Builds the scenes of the timeline: every message of every rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _IS_GLOOS_OWN = np.array(
 )
 _STOCK_THREADS = 2
 _PACE_SLACK_SECONDS = 5e-4
-"""Replayed compute makes good as much lost time (see `trials.replay`)."""
+"""Lost time up to this is made up for in replayed compute (see `trials.replay`)."""
 
 
 class SceneBuilder:
@@ -41,7 +41,7 @@ class SceneBuilder:
         self._model = model
         self._costs = costs
         self._workers = tuple(range(cluster.num_workers))
-        # Ranks that share processors wait for each other: none stands for others there.
+        # Ranks that share processors wait for each other, so none can represent others.
         self._is_even = costs.num_processors is None and _is_even(cluster)
         network = network_of(cluster, costs)
         self._apart = _PlayedRanks(network, np.array([rank.role == "worker" for rank in cluster.ranks]))
@@ -55,17 +55,17 @@ class SceneBuilder:
     def scene(
         self, tables: Tables, overlap: Overlap, *, by_users: Flags, users_elements: int, every_rank: bool = False
     ) -> Scene:
-        """What the kernel is given. Where all ranks do the same it has one of them, unless told to have every rank."""
+        """Return the scene of a plan. If all ranks do the same it has only one of them, except with `every_rank`."""
         operations, costs = tables.operations, self._costs
         stock = is_stock(tables, overlap, self._model)
         rates = np.array([costs.local_rate(cost) for cost in tables.costs] or [1.0])
         is_update = operations.kind == _UPDATE
         elements = operations.num_elements.astype(np.float64)
         is_native = operations.is_transfer & (operations.algorithm == _NATIVE) & _IS_GLOOS_OWN[operations.kind]
-        # Of several at a time it is chance whether a request goes just before or behind what another one sends.
+        # With several lanes, it is chance whether a request is sent just before or just after another lane's data.
         has_one_order = not stock and len(np.unique(operations.lane[operations.is_transfer & ~is_native])) < 2
         is_same = all(self._is_same_for_all(shape) for shape in tables.shapes)
-        # Of fewer elements than there are members some have a chunk to send and others none.
+        # If there are fewer elements than members, only some members have a chunk to send.
         has_chunks = bool((operations.num_elements[operations.is_transfer] >= len(self._workers)).all())
         alike = self._is_even and not every_rank and has_one_order and is_same and has_chunks
         place = self._alike if alike and self._alike is not None else self._apart
@@ -82,7 +82,7 @@ class SceneBuilder:
                 times=self._times(stock=stock),
                 trains=place.trains,
                 program=with_update(program, users_elements * self._update_seconds),
-                # The reducer averages as it goes.
+                # The reducer averages while it communicates.
                 local_work=np.where(is_update | stock, 0.0, elements / rates[operations.cost]),
                 local_seconds=np.where(is_update, elements * self._update_seconds, 0.0),
                 by_users=by_users,
@@ -91,11 +91,11 @@ class SceneBuilder:
         )
 
     def _is_same_for_all(self, shape: Shape) -> bool:
-        """Whether all workers take part, in one group, and do the same in it."""
+        """Return whether all workers take part, in one group, and do the same in it."""
         return shape.groups == (self._workers,) and not shape.within and goes_round(shape)
 
     def _shapes(self, shapes: Sequence[Shape]) -> Integers:
-        """The numbers of shapes in the books, which grow whenever one is new."""
+        """Return the numbers of shapes in the tables, which are made again if a shape is new."""
         if not self._move_tables or any(shape not in self._numbers for shape in shapes):
             for shape in shapes:
                 self._numbers.setdefault(shape, len(self._numbers))
@@ -103,7 +103,10 @@ class SceneBuilder:
         return np.array([self._numbers[shape] for shape in shapes], dtype=np.int64)
 
     def _program(self, tables: Tables, overlap: Overlap, *, stock: bool) -> Program:
-        """Plans have the same gates wherever they overlap the same."""
+        """Return the program of a plan.
+
+        Plans with the same overlap have the same gates, so each program is made once.
+        """
         found = self._programs.get((overlap, stock))
         if found is None:
             found = program_of(tables.gates, self._model)
@@ -140,14 +143,14 @@ class SceneBuilder:
 
 
 class _PlayedRanks(NamedTuple):
-    """Where plans are played, and which ranks train."""
+    """The network that a plan is simulated on, and which ranks train."""
 
     network: NetworkLinks
     trains: Flags
 
 
 def _is_even(cluster: ClusterSpec) -> bool:
-    """Whether all nodes are the same, each with one worker."""
+    """Return whether all nodes are the same, each with one worker."""
     kinds = {replace(node, name="", host="") for node in cluster.nodes}
     if len(kinds) > 1 or cluster.racks or len(cluster.ranks) != len(cluster.nodes):
         return False
@@ -155,7 +158,7 @@ def _is_even(cluster: ClusterSpec) -> bool:
 
 
 def _first_of(network: NetworkLinks) -> NetworkLinks:
-    """The first node of those that are the same, by itself."""
+    """Return the network of only the first node."""
     num_nodes = len(network.rack)
     return network._replace(
         node=network.node[:1],

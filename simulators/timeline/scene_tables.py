@@ -1,4 +1,4 @@
-"""From a plan's tables to the scene that the kernel plays: parts of ranks, what waits for what, links. Compiled."""
+"""Turns a plan's tables into the scene that the kernel simulates: parts of ranks, dependencies, links. Compiled."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ _OPERATION, _GRAD_READY = EVENTS.index("operation"), EVENTS.index("grad_ready")
 
 
 class SceneInputs(NamedTuple):
-    """What a scene is made from.
+    """The inputs of a scene.
 
-    `local_work` is what each operation takes of a processor that is local work, on the whole of its elements,
-    `local_seconds` what it takes beside that; `by_users` are the
-    updates that the user's optimizer makes while training computes; `lane_width` is how many transfers of a lane are
-    under way at a time.
+    For each operation, `local_work` is the processor time of local work on all its elements, and `local_seconds` its
+    time without a processor. `by_users` marks the updates that the user's optimizer makes while training computes.
+    `lane_width` is the number of transfers of a lane that run at a time.
     """
 
     operations: Operations
@@ -50,12 +49,12 @@ class SceneInputs(NamedTuple):
 
 @called
 def scene_of(inputs: SceneInputs) -> Scene:
-    """The scene of a plan."""
+    """Return the scene of a plan."""
     operations = inputs.operations
     first_part = _first_parts(inputs)
     part_of = np.full((len(operations.shape), len(inputs.trains)), -1, np.int64)
     parts = _parts(inputs, first_part, part_of)
-    # Nothing overtakes the most urgent transfers, so only the others go in short pieces.
+    # Nothing overtakes the most urgent transfers, so only the others are cut into short pieces.
     is_short = operations.priority > _most_urgent(operations)
     sizes = TransferSizes(operations.shape, operations.num_elements, operations.item_bytes, is_short, first_part)
     messages = messages_of(inputs.move_tables, sizes)
@@ -101,7 +100,7 @@ def scene_of(inputs: SceneInputs) -> Scene:
 
 @inner
 def _first_parts(inputs: SceneInputs) -> Integers:
-    """The first part of each operation, which has one for each member of its groups; and how many there are."""
+    """Return the first part of each operation, which has one for each member of its groups; and the number of parts."""
     shapes, tables = inputs.operations.shape, inputs.move_tables
     found = np.zeros(len(shapes) + 1, np.int64)
     for number, shape in enumerate(shapes):
@@ -112,7 +111,7 @@ def _first_parts(inputs: SceneInputs) -> Integers:
 
 @inner
 def _most_urgent(operations: Operations) -> int:
-    """The lowest priority number of a transfer."""
+    """Return the lowest priority number of a transfer, which is the most urgent."""
     most_urgent = 1 << 40
     for number in range(len(operations.shape)):
         if operations.is_transfer[number]:
@@ -122,7 +121,7 @@ def _most_urgent(operations: Operations) -> int:
 
 @inner
 def _add_messages(inputs: SceneInputs, parts: Records, messages: Messages, is_short: Flags) -> None:
-    """Tell parts which messages they take and post."""
+    """Enter the messages that parts take and post."""
     for part in range(len(parts)):
         parts[part].first_take = messages.first_take[part]
         parts[part].num_takes = messages.first_take[part + 1] - messages.first_take[part]
@@ -142,7 +141,7 @@ def _takes(messages: Messages) -> Records:
 
 @inner
 def _look_ahead(inputs: SceneInputs, part: Any, messages: Messages, is_short: bool) -> None:  # noqa: FBT001 - numba has no keyword-only ones
-    """How far a part asks ahead, and whether before its turn, as `runtime.wire.exchange` does."""
+    """Enter how far ahead a part requests messages, and whether before its turn, as `runtime.wire.exchange` does."""
     is_native, longest = inputs.is_native[part.operation], 1.0
     for take in range(part.first_take, part.first_take + part.num_takes):
         first = messages.first_message[messages.take_channel[take]]
@@ -175,7 +174,7 @@ def _parts(inputs: SceneInputs, first_part: Integers, part_of: Integers) -> Reco
 
 @inner
 def _channels(inputs: SceneInputs, parts: Records, messages: Messages) -> tuple[Records, Records]:
-    """Channels, and the connections that they use."""
+    """Return the channels and the connections that they use."""
     context, num_contexts = _contexts(inputs)
     num_ranks, network = len(inputs.trains), inputs.network
     num_nodes = len(network.rack)
@@ -195,7 +194,8 @@ def _channels(inputs: SceneInputs, parts: Records, messages: Messages) -> tuple[
         one.is_native = inputs.is_native[operation]
         if num_ranks == 1:
             one.back += num_contexts
-    # Where one rank stands for all it hears from another one than it sends to: requests have connections of their own.
+    # If one rank represents all, requests have connections of their own: it receives from one rank and sends to
+    # another.
     lines = np.empty(num_contexts * (num_ranks * num_ranks if num_ranks > 1 else 2), LINE)
     for line in range(len(lines)):
         one = lines[line]
@@ -214,7 +214,10 @@ def _channels(inputs: SceneInputs, parts: Records, messages: Messages) -> tuple[
 
 @inner
 def _contexts(inputs: SceneInputs) -> tuple[Integers, int]:
-    """Native collectives of the same groups in the same lane have connections of their own."""
+    """Return the context of each operation, and the number of contexts.
+
+    Native collectives of the same groups in the same lane have connections of their own, and so their own context.
+    """
     operations = inputs.operations
     found = np.zeros(len(operations.shape), np.int64)
     shapes, lanes = np.empty(len(operations.shape), np.int64), np.empty(len(operations.shape), np.int64)
@@ -234,7 +237,7 @@ def _contexts(inputs: SceneInputs) -> tuple[Integers, int]:
 
 @inner
 def _followers(inputs: SceneInputs) -> tuple[Integers, Integers, Integers]:
-    """For each operation the operations, and behind these in number the gates, that wait for it."""
+    """Return for each operation the operations that wait for it, and the gates, numbered after all operations."""
     operations, gates = inputs.operations, inputs.gates
     num_operations = len(operations.shape)
     begins = np.zeros(num_operations + 1, np.int64)
@@ -260,7 +263,7 @@ def _followers(inputs: SceneInputs) -> tuple[Integers, Integers, Integers]:
 
 @borrows_inner
 def _event(inputs: SceneInputs, what: int, position: int) -> int:
-    """The event of an edge; -1: an operation."""
+    """Return the event of an edge; -1 if the edge is from an operation."""
     operations, gates = inputs.operations, inputs.gates
     edges = operations.after if what < len(operations.shape) else gates.after
     event = edges.event[position]
@@ -271,7 +274,7 @@ def _event(inputs: SceneInputs, what: int, position: int) -> int:
 
 @inner
 def _on_events(inputs: SceneInputs, parts: Records) -> tuple[Integers, Integers, Integers]:
-    """How many events each item waits for, and what waits for each event."""
+    """Return how many events each item waits for, and which items wait for each event."""
     operations, gates = inputs.operations, inputs.gates
     num_operations, num_gates, num_ranks = len(operations.shape), len(gates.kind), len(inputs.trains)
     begins = np.zeros(inputs.program.num_events + 1, np.int64)
@@ -295,7 +298,7 @@ def _on_events(inputs: SceneInputs, parts: Records) -> tuple[Integers, Integers,
                 if fills:
                     found[place[event]] = what
                     place[event] += 1
-                    # Servers have no gradients, but steps.
+                    # Servers have no gradients, but they have steps.
                     counts[what, 0] += 1
                     counts[what, 1] += event >= inputs.program.step_called
                 else:
@@ -311,7 +314,7 @@ def _on_events(inputs: SceneInputs, parts: Records) -> tuple[Integers, Integers,
 
 @inner
 def _queues(inputs: SceneInputs, parts: Records) -> tuple[Integers, Integers]:
-    """For each rank and lane its transfers, in the plan's order."""
+    """Return the transfers of each rank and lane, in the plan's order."""
     operations = inputs.operations
     begins = np.zeros(len(inputs.trains) * inputs.num_lanes + 1, np.int64)
     place, queued = np.empty(0, np.int64), np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""The timeline as a simulator: it lowers strategies, and plays their plans until steps are steady."""
+"""The timeline as a simulator: it lowers strategies, and simulates their plans until steps are steady."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from autosync.strategy import legality
 from autosync.strategy.representation import Strategy
 
 MOST_RANKS = 64
-"""Clusters of more ranks have too many messages to play: see `simulators.large_clusters`."""
+"""Clusters of more ranks have too many messages to simulate: see `simulators.large_clusters`."""
 
 _BATCH = 64
 
 
 class TimelineSimulator:
-    """Predicts by playing plans, event by event."""
+    """Predicts by simulating plans, event by event."""
 
     name = "timeline"
 
@@ -46,41 +46,41 @@ class TimelineSimulator:
         self._learned: dict[str, float] = {}
 
     def predict(self, strategies: Sequence[Strategy]) -> list[Prediction]:
-        """One prediction a strategy, in their order."""
+        """Return one prediction for each strategy, in their order."""
         factor, spread = self._scale.factor, self._scale.spread
         return [Prediction(seconds=factor * seconds, spread=spread) for seconds in self._played(strategies)]
 
     def learn(self, records: Sequence[Record]) -> None:
-        """By which factor steps are longer than played, and how unsure the rest is."""
+        """Learn the factor by which measured steps are longer than simulated ones, and the remaining uncertainty."""
         trials = trials_of(records, self._model, self._cluster)[-MAX_TRIALS:]
         new = {one.strategy_id: one.strategy for one in trials if one.strategy_id not in self._learned}
         self._learned.update(zip(new, self._played(list(new.values())), strict=True))
         self._scale = scale(np.array([self._learned[one.strategy_id] for one in trials]), trials)
 
     def _played(self, strategies: Sequence[Strategy]) -> Iterator[float]:
-        """The seconds of a step by each strategy, as it is played."""
+        """Yield the simulated seconds of a step for each strategy."""
         for begin in range(0, len(strategies), _BATCH):
             yield from map(_seconds, self._scenes(strategies[begin : begin + _BATCH]))
 
     def scene(self, strategy: Strategy, *, every_rank: bool = False) -> Scene:
-        """What the kernel is given; ranks that do the same are one, unless told otherwise."""
+        """Return the kernel's input. One rank represents those that do the same, except with `every_rank`."""
         (scene,) = self._scenes([strategy], every_rank=every_rank)
         return scene
 
     def play(self, strategy: Strategy, *, count: int | None = None) -> Played:
-        """All that happens, message by message, from rest until steps are steady, or so many steps."""
+        """Return everything that happens, message by message, from rest until steps are steady, or in `count` steps."""
         return play(self.scene(strategy, every_rank=True), count)
 
     def explain(self, strategy: Strategy) -> Explanation:
-        """What a step by a strategy waits for, and how busy links are."""
+        """Return what a step waits for, and how busy links are."""
         plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
         played = play(scene)
         return explanation_of(plan, self._cluster, scene, played, seconds=steady_seconds(scene, played))
 
     def trace(self, strategy: Strategy) -> list[dict[str, Any]]:
-        """The events of a Chrome trace, as the runtime writes them.
+        """Return the events of a Chrome trace in the runtime's format.
 
-        Each rank has its own steps in it, which settle later than the last rank's do.
+        Each rank has its own steps in it, which become steady later than the last rank's do.
         """
         plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
         return trace_of(plan, self._cluster, scene, play(scene, all_of_them=True))
@@ -90,7 +90,7 @@ class TimelineSimulator:
         try:
             plans = lowering.lower(lowering.encode(strategies))
         except KeyError:
-            # Which of them, and by which rule.
+            # The check names the strategy and the broken rule.
             for strategy in strategies:
                 legality.check(strategy, self._model, self._cluster)
             raise
@@ -106,7 +106,7 @@ class TimelineSimulator:
 
 
 def steady_seconds(scene: Scene, played: Played) -> float:
-    """A step of a plan that was played, in the long run."""
+    """Return the step time of a simulated plan in the long run."""
     return step_seconds(played.step_ends, played.ended, scene.every, scene.follower_lag)
 
 

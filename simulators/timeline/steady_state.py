@@ -1,7 +1,7 @@
-"""How far a plan must be played until what is seen goes on for ever, and what a step takes then.
+"""How many steps of a plan must be simulated until it is steady, and the step time in the long run.
 
-Most plans are steady after two or three steps. One that averages every k-th step is seen whole after k of them; one
-whose steps wait for transfers of some steps ago runs ahead of these first, however slow they are.
+Most plans are steady after two or three steps. A plan that averages every k-th step repeats after k steps. A plan whose
+steps wait for transfers of earlier steps first runs ahead of these, however slow they are.
 """
 
 from __future__ import annotations
@@ -11,37 +11,38 @@ import numpy as np
 from autosync.simulators.shared.arrays import Floats, Integers
 
 NUM_ITERATIONS = 8
-"""As many as steps need to become steady, and more: what goes on into the next forward pass settles in two or three."""
+"""More steps than a plan needs to become steady: work that continues into the next forward pass settles in two or
+three."""
 
 RAREST = 64
-"""What is done less often than every so many steps is played as if it were done so often, and counts for less."""
+"""Work that is done less often than every so many steps is simulated as this often, and its time is scaled down."""
 
 LONGEST_LAG = 16
-"""What waits for something longer ago is played as if it waited for this: in the long run it makes no difference."""
+"""A wait for something longer ago is simulated as this long ago, which makes no difference in the long run."""
 
 _NUM_UNSETTLED = 2
-"""Where steps do not become steady, so many first ones do not count."""
+"""If steps do not become steady, this many first steps do not count."""
 
 _NUM_SETTLED = NUM_ITERATIONS // 2
-"""Where steps wait for what was done long ago, so many last ones count."""
+"""If steps wait for work of long ago, this many last steps count."""
 
 
 def num_iterations(every: Integers, lag: Integers) -> int:
-    """As many as must be played of a plan whose operations are done so often and are waited for so late."""
+    """Return how many iterations to simulate, given how often operations are done and how late they are waited for."""
     rarest, longest = _within_reach(every, lag)
     return max(NUM_ITERATIONS, 2 * rarest) + (2 * longest if longest > 1 else 0)
 
 
 def within_reach(every: Integers, lag: Integers) -> tuple[Integers, Integers]:
-    """The same, as they are played."""
+    """Return how often and how late operations are simulated."""
     return np.minimum(every, RAREST), np.minimum(lag, LONGEST_LAG)
 
 
 def step_seconds(step_ends: Floats, ended: Floats, every: Integers, lag: Integers) -> float:
-    """A step in the long run, of a plan that was played for so many iterations, or until steps became steady.
+    """Return the step time in the long run, of a plan that was simulated until its steps were steady, or to the end.
 
-    `ended` says for each iteration when each of its parts ended. Where steps do not become steady the median counts:
-    ranks that run ahead of each other make long and short ones in turns, measured and played.
+    `ended` has for each iteration when each of its parts ended. If steps do not become steady, the median counts: ranks
+    that run ahead of each other alternate between long and short steps, both measured and simulated.
     """
     period, longest = _within_reach(every, lag)
     assert len(step_ends) > period, "a plan cannot deadlock, so all its steps end"
@@ -59,17 +60,20 @@ def _within_reach(every: Integers, lag: Integers) -> tuple[int, int]:
 
 
 def _of_periods(step_ends: Floats, period: int, rarest: int) -> float:
-    """The mean of the last period. What is done less often than was played adds that much less to a usual step."""
+    """Return the mean of the last period. Work that is done less often than simulated adds less, in proportion."""
     mean = float(step_ends[-1] - step_ends[-1 - period]) / period
     if rarest <= period:
         return mean
-    # Before the end of the first period nothing of it was done.
+    # Before the end of the first period no such work was done.
     usual = float(step_ends[period - 2] - step_ends[0]) / (period - 2)
     return usual + (mean - usual) * period / rarest
 
 
 def _pace(ended: Floats, longest: int) -> float:
-    """How far apart the same transfers of two iterations end: steps that run ahead of them now will not for ever."""
+    """Return the time between the ends of the same transfers in successive iterations.
+
+    Steps cannot run ahead of these transfers for ever.
+    """
     last = len(ended) - 1 - longest
     apart = (ended[last] - ended[last - _NUM_SETTLED]) / _NUM_SETTLED
     known = apart[np.isfinite(apart)]

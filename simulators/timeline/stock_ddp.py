@@ -1,6 +1,6 @@
-"""Which plans torch's own reducer carries out in the engine's place: `runtime.stock.buckets` read off tables.
+"""Detects plans that torch's own reducer executes in place of the engine: `runtime.stock.buckets` for tables.
 
-But for one thing that only DDP itself can say: whether a list of caps makes buckets of these sizes.
+It does not check whether a list of caps makes buckets of these sizes, because only DDP itself can tell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _EVERY_WORKERS_OWN = [LOCAL_KINDS.index(kind) for kind in ("average", "norm", "u
 
 
 def is_stock(tables: Tables, overlap: Overlap, model: ModelSpec) -> bool:
-    """Whether all transfers are native all-reduces of whole gradients over all workers, in one lane, and no more."""
+    """Return whether all transfers are native all-reduces of whole gradients over all workers, in one lane."""
     operations = tables.operations
     moves, everyone = operations.is_transfer, (tuple(range(tables.num_workers)),)
     if overlap != "backward" or tables.num_workers < 2 or not moves.any():
@@ -34,7 +34,7 @@ def is_stock(tables: Tables, overlap: Overlap, model: ModelSpec) -> bool:
 
 
 def _are_whole(tables: Tables, model: ModelSpec) -> bool:
-    """Whether each transfer waits for nothing but the gradients that it has, and has them whole; none is sparse."""
+    """Return whether each transfer waits only for its gradients and has them whole, and none of them is sparse."""
     operations, after, seen = tables.operations, tables.operations.after, set[int]()
     for number in np.flatnonzero(operations.is_transfer).tolist():
         edges = slice(int(after.first[number]), int(after.first[number + 1]))

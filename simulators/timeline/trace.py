@@ -1,4 +1,4 @@
-"""A simulated plan as a Chrome trace, in the form of the runtime's measured one (`runtime.engine.trace`)."""
+"""Writes a simulated plan as a Chrome trace, in the format of the runtime's traces (`runtime.engine.trace`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autosync.simulators.timeline.training_program import COMPUTE, EVENT, WAIT
 from autosync.specs.cluster import ClusterSpec
 
 _TRAINING, _LOCAL_WORK, _FIRST_LANE = 0, 1, 2
-"""Threads, as the engine numbers them."""
+"""The threads, numbered as in the engine."""
 
 
 def trace_of(plan: Plan, cluster: ClusterSpec, scene: Scene, played: Played) -> list[dict[str, Any]]:
-    """The events of all ranks; times begin at 0."""
+    """Return the events of all ranks; times begin at 0."""
     events: list[dict[str, Any]] = []
     for rank in range(len(scene.trains)):
         host = cluster.nodes[cluster.ranks[rank].node].name
@@ -48,7 +48,7 @@ def _operations(plan: Plan, scene: Scene, played: Played, iteration: int) -> Ite
 
 
 def _training(scene: Scene, played: Played, rank: int, iteration: int) -> Iterator[dict[str, Any]]:
-    """Forward, backward and optimizer, and what was waited for in between."""
+    """Yield forward, backward and optimizer, and the waits between them."""
     if not scene.trains[rank]:
         return
     passed = played.passed[iteration, rank]

@@ -1,4 +1,4 @@
-"""What a rank that trains does in an iteration: the model's timeline, with the plan's gates in their places."""
+"""The program of a rank that trains, for one iteration: the model's timeline with the plan's gates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from autosync.simulators.shared.arrays import Floats, Integers
 from autosync.specs.model import ModelSpec
 
 COMPUTE, WAIT, EVENT, STEP_ENDS, WORK = range(5)
-"""What training does next: takes its time, waits at a gate, makes something happen, ends an iteration, or works for the
-engine on a processor."""
+"""The kinds of steps in a program: compute, wait at a gate, signal an event, end the iteration, or use a processor for
+the engine's work."""
 
 
 class Program(NamedTuple):
-    """An iteration of training: what is done next, about which gate or event, for how long.
+    """One iteration of training: the steps with their gates or events, and their times.
 
-    Events are the gradients of variables, by position, then these two.
+    The events are the variables' gradients, by position, then `step_called` and `user_updated`.
     """
 
     num_events: int
@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
 
 def program_of(tables: Gates, model: ModelSpec) -> Program:
-    """The program of plans with these gates. The user's optimizer takes no time in it: see `with_update`."""
+    """Return the program of plans with these gates. The user's optimizer takes no time in it: see `with_update`."""
     gates = [
         Gate(kind=GATE_KINDS[kind], variable=variable, after=())
         for kind, variable in zip(tables.kind.tolist(), tables.variable.tolist(), strict=True)
@@ -55,22 +55,22 @@ def program_of(tables: Gates, model: ModelSpec) -> Program:
 
 
 def with_update(program: Program, seconds: float) -> Program:
-    """The same where the user's optimizer takes so long for what it updates itself."""
+    """Return the program with this time of the user's optimizer for its own updates."""
     taken = program.seconds.copy()
-    # Its compute lies between the two last events.
+    # Its compute is between the last two events.
     (called,) = np.flatnonzero((program.step == EVENT) & (program.argument == program.step_called))
     taken[called + 1] = seconds
     return program._replace(seconds=taken)
 
 
 def with_work(program: Program, *, step: float, gradient: float, update: float) -> Program:
-    """The same with what training works on a processor: at the beginning, for each gradient, and for all updates."""
+    """Return the program with the engine's work on a processor: at the start, for each gradient, for all updates."""
     steps: list[tuple[int, int, float]] = [(WORK, 0, step)]
     rows = list(zip(program.step.tolist(), program.argument.tolist(), program.seconds.tolist(), strict=True))
     for place, (kind, argument, seconds) in enumerate(rows):
         is_gradient = kind == EVENT and argument < program.step_called
         if is_gradient and (place == 0 or rows[place - 1][0] != EVENT):
-            # Those of one segment come together.
+            # The gradients of one segment become ready together.
             count = next(
                 at for at in range(place, len(rows)) if rows[at][0] != EVENT or rows[at][1] >= program.step_called
             )
@@ -86,7 +86,10 @@ def with_work(program: Program, *, step: float, gradient: float, update: float) 
 
 
 def _forward(gates: Sequence[Gate], model: ModelSpec) -> list[tuple[int, int, float]]:
-    """Each segment waits for what it uses; earlier microsteps go by with it, for they use the same."""
+    """Return the forward pass, in which each segment waits for its variables.
+
+    The earlier microsteps follow as one compute step, because they use the same variables.
+    """
     gate_of = {gate.variable: index for index, gate in enumerate(gates) if gate.kind == "before_use"}
     position = {variable.name: index for index, variable in enumerate(model.variables)}
     timeline = model.timeline
@@ -102,7 +105,7 @@ def _forward(gates: Sequence[Gate], model: ModelSpec) -> list[tuple[int, int, fl
 
 
 def _backward(gates: Sequence[Gate], model: ModelSpec) -> list[tuple[int, int, float]]:
-    """Each segment's gradients are there at its end."""
+    """Return the backward pass. Each segment's gradients are ready at its end."""
     gate_of = {gate.kind: index for index, gate in enumerate(gates)}
     position = {variable.name: index for index, variable in enumerate(model.variables)}
     steps: list[tuple[int, int, float]] = []

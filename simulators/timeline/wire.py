@@ -1,9 +1,9 @@
-"""Connections and links in the timeline. Compiled.
+"""The connections and links of the timeline. Compiled.
 
-Each pair of ranks has one connection, in which messages and requests stand in line. The connections of a link share it
-evenly: `served` counts the bytes that each of them was served so far, and a connection is through with a message when
-`served` has reached its `target`. Rates change only when a connection joins or leaves a link. What comes into a
-receiver's link faster than that passes it on stands in a queue there, and whatever comes next waits behind it.
+Each pair of ranks has one connection, in which messages and requests wait in order. The connections of a link share it
+evenly: `served` counts the bytes that each of them has been served so far, and a connection finishes a message when
+`served` reaches its `target`. Rates change only when a connection joins or leaves a link. If bytes come into a
+receiver's link faster than it passes them on, they form a queue there, and all later bytes wait behind it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from autosync.simulators.timeline.processors import work
 from autosync.simulators.timeline.scene import PlayState, Scene
 
 _ROUNDING_BYTES = 0.05
-"""Less than this is nothing: after some minutes a fast link sends more in the least time that is told from none."""
+"""Smaller amounts count as zero: after some minutes, a fast link sends more in the smallest step of a float's time."""
 
 
 @inlined
 def burn(scene: Scene, state: PlayState, channel: int, number: int) -> None:
-    """One end of a message copies its bytes. Only other work on that processor waits for it."""
+    """Use a processor to copy the bytes of one end of a message. Only other work on the processor waits for it."""
     one = scene.channels[channel]
     num_bytes = scene.message_bytes[one.first_message + number % one.num_messages]
     per_byte = scene.times.per_byte[int(scene.lines[one.line].queue < 0)]
@@ -42,7 +42,7 @@ def burn(scene: Scene, state: PlayState, channel: int, number: int) -> None:
 
 @inlined
 def request_comes(scene: Scene, state: PlayState, channel: int, arrives: float) -> None:
-    """A request arrives. Without shared processors, the time at which its sender has read it is known already."""
+    """Handle the arrival of a request. Without shared processors, the time when its sender has read it is known now."""
     if len(state.processor_free) > 0:
         push(state.heap, arrives, channel * NUM_KINDS + REQUEST_CAME)
     else:
@@ -51,11 +51,11 @@ def request_comes(scene: Scene, state: PlayState, channel: int, arrives: float) 
 
 @borrows_inner
 def stand(state: PlayState, line: int, channel: int, num_bytes: float) -> int:
-    """Stand in line behind what is there."""
+    """Append a message or a request to a connection's queue."""
     entry, ours = state.free_entry[0], state.lines[line]
     one = state.entries[entry]
     if entry == state.free_entry[1]:
-        # It has never been used, and neither has what comes after it.
+        # This entry was never used, and neither were those after it.
         state.free_entry[0] = state.free_entry[1] = entry + 1
     else:
         state.free_entry[0] = one.next
@@ -69,7 +69,7 @@ def stand(state: PlayState, line: int, channel: int, num_bytes: float) -> int:
 
 
 class _Ways(NamedTuple):
-    """What connections go through: few arrays, for each that a function is given takes its time."""
+    """The ways that connections take. It has few arrays, because each array argument costs time."""
 
     now: Floats
     lines: Records
@@ -96,9 +96,9 @@ def ways_of(scene: Scene, state: PlayState) -> _Ways:
 
 @borrows_inner
 def _way(ways: _Ways, line: int, most_bytes: float) -> float:
-    """Seconds from leaving the link to the arrival, behind what stands in queues, or so many bytes of it at most.
+    """Return the seconds from leaving the link to arrival, behind the bytes in queues, or at most this many of them.
 
-    Of queues one behind the other only the slowest fills: no more comes out of it than the others can pass on.
+    Among queues in series only the slowest fills, because it passes on no more than the others can handle.
     """
     facts, longest = ways.lines[line], 0.0
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
@@ -110,9 +110,9 @@ def _way(ways: _Ways, line: int, most_bytes: float) -> float:
 
 @inlined
 def request_leaves(scene: Scene, state: PlayState, channel: int) -> None:
-    """A request that found its connection idle has passed its own link: it comes after what went before it.
+    """Handle a request that found its connection idle and has passed its own link: it arrives after earlier messages.
 
-    Of others' bytes as many stand in a queue as their senders' windows let; the rest waits with the senders.
+    Queues hold only as many bytes of others as their senders' windows allow; the rest waits at the senders.
     """
     line = scene.channels[channel].back
     ways = ways_of(scene, state)
@@ -132,7 +132,7 @@ def _settle_queue(ways: _Ways, queue: int) -> None:
 
 @borrows_inner
 def _flow(ways: _Ways, line: int, rate: float) -> None:
-    """A connection brings so much more, or less, into the queues on its way."""
+    """Change a connection's rate into the queues on its way."""
     facts = ways.lines[line]
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
         if queue >= 0:
@@ -142,7 +142,7 @@ def _flow(ways: _Ways, line: int, rate: float) -> None:
 
 @inlined
 def _fill(ways: _Ways, line: int, num_bytes: float) -> None:
-    """Bytes stand at once in the queues on a connection's way."""
+    """Add bytes at once to the queues on a connection's way."""
     facts = ways.lines[line]
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
         if queue >= 0:
@@ -152,7 +152,7 @@ def _fill(ways: _Ways, line: int, num_bytes: float) -> None:
 
 @inlined
 def _settle_link(scene: Scene, state: PlayState, link: int) -> None:
-    """What each connection of a link has been served until now."""
+    """Update the bytes that each connection of a link has been served until now."""
     ours = state.links[link]
     if ours.num_active > 0:
         ours.served += (state.heap.now[0] - ours.since) * scene.network.link_rate[link] / ours.num_active
@@ -161,8 +161,9 @@ def _settle_link(scene: Scene, state: PlayState, link: int) -> None:
 
 @inlined
 def passes(scene: Scene, state: PlayState, line: int) -> float:
-    """When a connection without bytes in line, that begins to send now, has passed what others have in the queue of its
-    link. They share the link evenly, but it is one queue.
+    """Return when an idle connection that begins to send now has passed the bytes of others in the queue of its link.
+
+    The connections share the link evenly, but it is one queue.
     """
     if scene.lines[line].queue < 0:
         return float(state.heap.now[0])
@@ -179,12 +180,12 @@ def passes(scene: Scene, state: PlayState, line: int) -> float:
 
 @inlined
 def join(scene: Scene, state: PlayState, line: int, num_bytes: float) -> None:
-    """A connection has something to send again; after a pause of the link a burst passes at once."""
+    """Let a connection send again. After a pause of the link, a burst passes at once."""
     link, ways = scene.lines[line].link, ways_of(scene, state)
     _settle_link(scene, state, link)
     ours, rate = state.links[link], scene.network.link_rate[link]
     count, burst = ours.num_active, 0.0
-    # Before that nothing of it arrives, nor before what it sent earlier.
+    # Its first byte arrives no earlier than this, and not before its earlier messages.
     state.lines[line].arrives = max(state.lines[line].arrives, passes(scene, state, line))
     if count == 0:
         burst = min(num_bytes, scene.network.link_burst[link], (state.heap.now[0] - ours.since) * rate)
@@ -201,7 +202,7 @@ def join(scene: Scene, state: PlayState, line: int, num_bytes: float) -> None:
 
 @inlined
 def _plan_link(scene: Scene, state: PlayState, link: int) -> None:
-    """When the link has served the next message to its end."""
+    """Plan the event at which the link has served the next message to its end."""
     ours = state.links[link]
     if ours.num_active == 0:
         ours.due = np.inf
@@ -217,7 +218,7 @@ def _plan_link(scene: Scene, state: PlayState, link: int) -> None:
 
 @inlined
 def serve(scene: Scene, state: PlayState, link: int) -> None:
-    """Messages have left the link; what stands behind them comes next."""
+    """Remove finished messages from the link and begin those behind them."""
     ours, rate, place, ways = state.links[link], scene.network.link_rate[link], 0, ways_of(scene, state)
     ours.due = np.inf
     _settle_link(scene, state, link)
@@ -246,7 +247,7 @@ def serve(scene: Scene, state: PlayState, link: int) -> None:
 
 @inlined
 def _leave(scene: Scene, state: PlayState, line: int, seconds: float) -> None:
-    """The first in line is on its way."""
+    """Send the first message of a connection on its way."""
     entry = state.lines[line].first
     one = state.entries[entry]
     channel, num_bytes, is_counted = one.channel, one.num_bytes, one.is_counted

@@ -34,8 +34,9 @@ BOLDNESS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A simulated strategy with two predicted times: `seconds` from the simulator, `log_seconds` corrected by
-    measurements.
+    """A simulated strategy with two predicted times.
+
+    `seconds` is the simulator's prediction, and `log_seconds` is its logarithm corrected by measurements.
     """
 
     origin: str
@@ -131,9 +132,7 @@ class Breeding:
                 twins.append(one)
 
     def evolve(self, rng: random.Random, *, num_generations: int, num_parents: int) -> None:
-        """Judge generations of children of the most promising strategies until the limit of simulated strategies is
-        reached.
-        """
+        """Judge generations of children of the most promising strategies, up to the limit of simulated strategies."""
         for left in range(num_generations, 0, -1):
             parents = _most_promising([twins[0] for twins in self._found.values()], num_parents)
             self.add(list(itertools.islice(self._children(parents, rng), max(self._num_left, 0) // left)))

@@ -138,8 +138,9 @@ class Learned:
     def _picked(
         self, judged: Sequence[Judged], judge: Judge, count: int, seen: set[str]
     ) -> list[tuple[float, Candidate]]:
-        """Pick strategies in turn: first the fastest by prediction, then those that might be fastest given the earlier
-        picks.
+        """Pick strategies in turn: first the fastest by prediction, then those that might be fastest.
+
+        Each pick makes similar strategies less promising.
         """
         considered = list(judged)
         residuals = judge.residuals
