@@ -1,1 +1,1 @@
-"""The command line: one module a command, nothing but arguments and output."""
+"""The command line: one module for each command, with only its arguments and output."""

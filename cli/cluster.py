@@ -1,4 +1,4 @@
-"""`autosync cluster`: look at a cluster file, and measure the cluster."""
+"""`autosync cluster`: show a cluster file, or measure the cluster."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def probe(cluster_file: str, *, output: Path | None, timeout: float | None, forc
 
     refuse_overwrite(output, force=force)
     spec = load_cluster(cluster_file)
-    # Loads what starts ranks, so it waits until the command line is known to be right.
+    # This import loads the launchers, so it waits until the command line has been checked.
     from autosync.trials.probe import ProbeSettings
     from autosync.trials.probe import probe as run_probe
 
@@ -94,7 +94,7 @@ def probe(cluster_file: str, *, output: Path | None, timeout: float | None, forc
 
 
 def describe_probe(probed: Probed) -> str:
-    """What was measured as tables for people, then the warnings."""
+    """Return the measurements as tables for users, followed by the warnings."""
     calibration = probed.calibration
     parts = [_links_table(probed.cluster, calibration), _nodes_table(calibration)]
     if calibration.curves:
@@ -170,7 +170,7 @@ def _curves_table(curves: tuple[Curve, ...]) -> str:
 
 
 def _of_claim(measured: Estimate | None, claimed: float) -> str:
-    """`495 Mbit/s (0.99 of the file's)`, short."""
+    """Return a measured rate with its share of the rate in the file, such as `495 Mbit/s (0.99)`."""
     return "" if measured is None else f"{units.format_rate(measured.value)} ({measured.value / claimed:.2f})"
 
 

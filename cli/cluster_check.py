@@ -1,4 +1,4 @@
-"""`autosync cluster check`: whether all nodes are fit for trials."""
+"""`autosync cluster check`: check that all nodes are fit for trials."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Examples:
 )
 @json_option
 def check(cluster_file: str, *, files: tuple[Path, ...], as_json: bool) -> None:
-    """Ask every node what is there: Python, torch, autosync, interface, reachable peers, free memory and disk.
+    """Check every node: Python, torch, autosync, interface, reachable peers, free memory and disk.
 
-    The node that is unlike the others is named. The exit code is 1 where no trial could succeed.
+    A node that differs from the others is named. The exit code is 1 if no trial could succeed.
     """
     from autosync.launchers.node_check import check_nodes
     from autosync.specs.cluster_file import load_cluster

@@ -74,8 +74,8 @@ def compare(
 ) -> None:
     """Measure A, B ... in turn on a cluster, and say which is faster.
 
-    A, B: strategy files, bundles, names of presets, or torch-ddp (stock torch DDP itself, which one alone is compared
-    with). MODEL is a task, or a model spec whose compute is replayed.
+    A, B: strategy files, bundles, names of presets, or torch-ddp (stock DDP itself; a single contestant is compared
+    with it). MODEL is a task, or a model spec whose compute is replayed.
     """
     from autosync.specs.task_file import is_task
     from autosync.trials.compare import Design
@@ -135,7 +135,7 @@ def _dry_run(contestants: Sequence[Contestant], model: ModelSpec, cluster: Clust
 
 @contextlib.contextmanager
 def _logs() -> Iterator[Path]:
-    """A folder for the logs of the ranks. Logs that are in it at the end say something, and are kept."""
+    """Yield a folder for the ranks' logs, which is kept if it has logs at the end."""
     logs = Path(tempfile.mkdtemp(prefix="autosync-compare-"))
     try:
         yield logs
@@ -147,7 +147,7 @@ def _logs() -> Iterator[Path]:
 
 
 def fields(comparison: Comparison, model: ModelSpec, cluster: ClusterSpec) -> dict[str, object]:
-    """The comparison for programs."""
+    """Return the comparison for programs."""
     from autosync.documents import to_plain
     from autosync.specs.profile.quality import profile_fields
 
@@ -183,7 +183,7 @@ def _interval_fields(interval: Interval) -> dict[str, float]:
 
 
 def describe(comparison: Comparison, model: ModelSpec) -> str:
-    """The comparison for people: a table, and a line for each verdict."""
+    """Return the comparison for users: a table, and a line for each verdict."""
     speedups = {ratio.name: ratio.speedup for ratio in comparison.ratios}
     plural = "" if comparison.steps_per_round == 1 else "s"
     rounds = f"{comparison.num_rounds} rounds of {comparison.steps_per_round} step{plural} of each, in turn:"
@@ -199,7 +199,7 @@ def describe(comparison: Comparison, model: ModelSpec) -> str:
 
 
 def table(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> str:
-    """A line for each contestant: its steps, how many times as fast as the first, and what it costs."""
+    """Return a line for each contestant: its step time, its speedup over the first, and its costs."""
     from autosync.strategy.wording import format_table
 
     header = (
@@ -233,7 +233,7 @@ def _speedup(speedup: Interval | None) -> tuple[str, str]:
 
 
 def _costs(measurement: Measurement) -> tuple[str, ...]:
-    """Exposed communication, what a rank sends in a step, its memory, CPU share and flags."""
+    """Return exposed communication, the bytes that a rank sends in a step, its memory, CPU share and flags."""
     exposed, sent, share = measurement.exposed_seconds, measurement.bytes_sent, measurement.cpu_share
     return (
         "" if exposed is None else f"{exposed * 1e3:.2f} ms",

@@ -1,4 +1,4 @@
-"""`--trust`, and the question in its place: what a received file names runs only where the user says so."""
+"""`--trust` and the question that it answers: what a received file names runs only if the user agrees."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ trust_option = click.option(
 )
 
 TOLD = "would be asked for first, or takes --trust:"
-"""What a dry run says above what a file names."""
+"""The line in a dry run above the actions that a file names."""
 
 
 def consent_of(*, trust: bool | None) -> Consent:
-    """Who is asked: nobody with `--trust`, the user at a terminal; elsewhere what a file names is refused.
+    """Return the way to get consent: `--trust` agrees, at a terminal the user is asked, and elsewhere it is refused.
 
-    None stands for a command without such an option.
+    None stands for a command without this option.
     """
     from autosync.specs.consent import agree, refuse
 
@@ -45,7 +45,7 @@ def _refuse_to_read(named: Sequence[FileAction]) -> None:
 
 
 def _ask(named: Sequence[FileAction]) -> None:
-    """List what would be run or reached, and go on with a yes alone."""
+    """List the actions, and raise unless the user answers yes."""
     from autosync.errors import OperationError
 
     note("what you have not named yourself:")
@@ -56,10 +56,10 @@ def _ask(named: Sequence[FileAction]) -> None:
 
 
 def lines_of(named: Sequence[FileAction]) -> list[str]:
-    """What files name, a line each."""
+    """Return the actions that files name, one on each line."""
     return [f"{one.file}: {one}" for one in named]
 
 
 def fields_of(named: Sequence[FileAction]) -> list[dict[str, str]]:
-    """The same for programs."""
+    """Return the actions for programs."""
     return [{"file": one.file, "place": one.place, "what": one.what, "value": one.value} for one in named]

@@ -1,4 +1,4 @@
-"""`autosync dataset`: what a dataset holds, whether it is whole, several made one, one made several."""
+"""`autosync dataset`: count and check the records of a dataset, merge datasets, and split one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _skip_option = click.option(
 
 @click.group(epilog="Example: autosync dataset stats datasets/records")
 def dataset() -> None:
-    """Look at records, check them, put them together and take them apart."""
+    """Count, check, merge and split records."""
 
 
 @dataset.command(
@@ -107,7 +107,7 @@ def validate(*, path: Path | None, as_json: bool) -> None:
 @force_option
 @json_option
 def merge(*, paths: tuple[Path, ...], output: Path, skip_unreadable: bool, force: bool, as_json: bool) -> None:
-    """Several datasets as one."""
+    """Merge several datasets into one."""
     _merge(paths, output, skip_unreadable=skip_unreadable, force=force, as_json=as_json)
 
 
@@ -122,7 +122,7 @@ def merge(*, paths: tuple[Path, ...], output: Path, skip_unreadable: bool, force
 @force_option
 @json_option
 def import_(*, path: Path, output: Path, skip_unreadable: bool, force: bool, as_json: bool) -> None:
-    """One dataset, whatever its form, as ours."""
+    """Convert a dataset of any form into ours."""
     _merge((path,), output, skip_unreadable=skip_unreadable, force=force, as_json=as_json)
 
 
@@ -151,7 +151,7 @@ def split(
     skip_unreadable: bool,
     as_json: bool,
 ) -> None:
-    """One dataset as several."""
+    """Split a dataset into several."""
     from autosync.datasets.files import refuse_folder
     from autosync.datasets.split import split_by, split_by_share
 
@@ -183,7 +183,7 @@ def _source(path: Path | None) -> Dataset:
 
 
 def _read(sources: list[Dataset], *, skip_unreadable: bool) -> tuple[list[Record], list[Problem]]:
-    """All records, and what is left out; nothing may be, unless the user says so."""
+    """Return all records and the unreadable entries. Raise at unreadable entries unless the user allows them."""
     problems: list[Problem] = []
     records = [record for source in sources for record in source.records(problems.append)]
     if problems and not skip_unreadable:
@@ -198,7 +198,7 @@ def _merge(paths: tuple[Path, ...], output: Path, *, skip_unreadable: bool, forc
     from autosync.datasets.left_out import LEFT_OUT_FILE, write_left_out
     from autosync.datasets.parquet_folder import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, agreeing, pack
 
-    # Before all is read: what is there stays, unless the user says otherwise.
+    # Checked before everything is read: existing files stay, unless the user says otherwise.
     for name in (RECORDS_FILE, DISTURBED_FILE, SPECS_FILE, LEFT_OUT_FILE):
         refuse_overwrite(output / name, force=force)
     sources = [_source(path) for path in paths]

@@ -103,7 +103,7 @@ def timeline(
 
     refuse_overwrite(output, force=force)
     ranks = [rank for path in paths for rank in read_trace(path)]
-    # A server's steps are those of the workers.
+    # A server's trace has no steps of its own; it is drawn for the workers' steps.
     steps = choose_steps(next((rank for rank in ranks if steps_of(rank)), ranks[0]), num_steps, first=first)
     text = timeline_picture(ranks, steps, title=title or ", ".join(rank.name for rank in ranks))
     facts = {"ranks": [to_plain(figures(rank, steps)) for rank in ranks]}
@@ -111,7 +111,7 @@ def timeline(
 
 
 def _deliver(text: str, facts: Mapping[str, object], output: Path | None, *, as_json: bool) -> None:
-    """The picture in its file or on stdout; with `--json` what it shows instead."""
+    """Write the picture to its file or to stdout. With `--json`, print its facts instead."""
     from autosync import jsonio
 
     if output is not None:

@@ -1,4 +1,4 @@
-"""What `--dry-run` shows: the processes that would be started, with their environment but for the secrets in it."""
+"""The output of `--dry-run`: the processes that would be started, and their environment without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would 
 
 
 def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> dict[str, Any]:
-    """The launch for programs. With a `token` its ranks prove themselves with one, which is drawn when they start."""
+    """Return the launch for programs. With `token`, ranks authenticate with a token that is drawn when they start."""
     processes = [
         {
             "rank": process.rank,
@@ -33,7 +33,7 @@ def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool =
 
 
 def describe_launch(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> list[str]:
-    """The launch for people: a shell line a process."""
+    """Return the launch for users, as one shell line for each process."""
     what = f"would be started on {cluster.name} (launcher {cluster.launcher}):"
     return [what, *(f"  {line}" for line in str(_with_token(request) if token else request).splitlines())]
 

@@ -1,4 +1,4 @@
-"""`autosync emit`: a strategy as settings of a stock engine."""
+"""`autosync emit`: write a strategy as settings of a stock engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autosync export`: the records of studies and datasets in a form for other tools."""
+"""`autosync export`: write the records of studies and datasets in a format for other tools."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def export(
 ) -> None:
     """Write the records of studies or datasets: a row for each trial, measured or failed.
 
-    STUDY is a study folder, the name of one in ./autosync-studies, or a dataset as autosync dataset takes it; without
-    any, all studies there are taken. The format autodist is a folder with those of AutoDist's release: model, cluster,
-    and in that resource_spec, runtime and strategies.
+    STUDY is a study folder, the name of one in ./autosync-studies, or a dataset as autosync dataset takes it. Without
+    STUDY, all studies there are exported. The format autodist writes a folder in the layout of AutoDist's release: a
+    folder for each model, in it one for each cluster, and in that resource_spec, runtime and strategies.
     """
     from autosync.datasets.autodist_folder import write_autodist_folder
     from autosync.datasets.dataset import Dataset
@@ -105,7 +105,7 @@ def export(
 def _paths(names: Sequence[str]) -> list[Path]:
     from autosync.datasets.studies import STUDIES_FOLDER, find_studies, find_study
 
-    # A study that is named twice is still there once.
+    # A study that is named twice is exported once.
     folders = list({path.resolve(): path for path in map(find_study, names)}.values()) if names else find_studies()
     if not folders:
         hint = "name the folder of a study, or make one with autosync tune"

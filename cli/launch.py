@@ -1,4 +1,4 @@
-"""`autosync launch`: a user's training under a bundle, on all ranks of a cluster."""
+"""`autosync launch`: run a user's training with a bundle on all ranks of a cluster."""
 
 from __future__ import annotations
 
@@ -65,14 +65,15 @@ def launch(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Run a training script on all ranks of a cluster, with BUNDLE at hand.
+    """Run a training script on all ranks of a cluster, with the strategy of BUNDLE.
 
     In the script, autosync.parallelize(model, optimizer) finds the bundle. Ranks have the environment that torchrun
-    gives; nodes that only serve run `autosync serve`. What ranks write is shown line by line with node and rank. The
-    exit code is that of the first rank that fails; signals are passed on; nothing is restarted.
+    gives; nodes that only serve run `autosync serve`. The output of the ranks is shown line by line with node and rank.
+    The exit code is that of the first rank that fails. Signals are passed on to the ranks. Nothing is restarted.
 
-    Programs, images and machines that BUNDLE names are asked for, unless this user's own tuning wrote them into it;
-    without a terminal they take --trust. A cluster named by --cluster is run as it is.
+    If BUNDLE comes from somewhere else than this user's own tuning, autosync asks before it uses the programs, images
+    and machines that BUNDLE names; without a terminal, --trust is needed. A cluster named by --cluster needs no
+    consent.
     """
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run: without it the output is the script's")
@@ -86,7 +87,7 @@ def launch(
     require(named, consent_of(trust=trust))
     ended = _run(spec, script, logs)
     if ended.code:
-        # Not an error of ours: the words are said already, and the code is the script's.
+        # Not an error of autosync: the script has printed its own messages, and the exit code is the script's.
         raise click.exceptions.Exit(ended.code)
 
 
@@ -117,7 +118,7 @@ def _script(
 
 
 def _has_servers(bundle: Bundle) -> bool:
-    """Whether nodes that only serve have anything to do under the bundle."""
+    """Return whether nodes that only serve have work under the bundle."""
     from autosync.plan.lowering import lower
 
     return bool(lower(bundle.strategy, bundle.model, bundle.cluster).needed_servers)
@@ -181,14 +182,14 @@ def _show(text: str) -> None:
 
 @contextlib.contextmanager
 def _signals_passed_on(training: ScriptRun) -> Iterator[None]:
-    """While the ranks run, signals to this process are theirs."""
+    """While the ranks run, pass signals to this process on to them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def pass_on(number: int, frame: object) -> None:
         if not training.is_running:
-            # Nothing is there yet that it could be passed on to.
+            # No rank is running yet.
             earlier = before[number]
             if callable(earlier):
                 earlier(number, frame)

@@ -1,7 +1,7 @@
-"""The command line's front door: the table of commands, and what each kind of error becomes.
+"""The entry of the command line: the table of commands, and the handling of errors.
 
-Commands are imported when they are called, so `autosync --help` costs as little as Python and click do. Errors leave
-here as lines on stderr and an exit code: 2 for what the user handed in, 1 for what could not be done, 130 for an
+Commands are imported when they are called, so `autosync --help` takes no longer than Python and click. Errors become
+lines on stderr and an exit code: 2 for mistakes in the user's input, 1 for operations that failed, 130 for an
 interruption.
 """
 
@@ -28,7 +28,7 @@ from autosync.errors import AutosyncError, InputError, Problem, UnknownNameError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a command lives (`module:attribute`) and the line that the listing shows of it."""
+    """The place of a command (`module:attribute`) and its line in the list of commands."""
 
     place: str
     summary: str
@@ -51,11 +51,11 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 _SECONDS_TO_LEAVE = 0.05
-"""How long what swallowed a Ctrl-C is given to be left behind before it is sent once more."""
+"""The time that code which swallowed a Ctrl-C gets to return before the signal is sent again."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is called and lists all without importing any."""
+    """A group that imports a command when it is called, and lists all commands without importing any."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -86,10 +86,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal cannot show is no reason to fail.
+        # A name that the terminal cannot show must not cause a failure.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
@@ -97,10 +97,10 @@ def main() -> None:
 
 
 def _noted_interrupts() -> Sequence[int]:
-    """Grows with every Ctrl-C, which goes on to what it does anyway.
+    """Install a handler for Ctrl-C, and return a list that grows with every Ctrl-C.
 
-    What it reaches inside another package may leave that as an error of another kind: pydantic makes of it a schema
-    that cannot be built. Or it does not leave at all, and comes again.
+    The handler also raises KeyboardInterrupt as usual. Inside another package, this exception may become a different
+    error (pydantic raises that a schema cannot be built), or disappear, in which case the signal is sent again.
     """
     interrupts: list[int] = []
 
@@ -115,10 +115,10 @@ def _noted_interrupts() -> Sequence[int]:
 
 
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """What Python calls with an error that nobody could catch: an interruption among them is sent once more.
+    """Send an interruption again if it was raised where no code could catch it.
 
-    pydantic asks Python for names where it can raise nothing: a Ctrl-C there was dropped, and the command ran on. From
-    a thread and a moment later, since here too it would reach nobody.
+    Python calls pydantic in places that cannot raise. A Ctrl-C there was lost, and the command continued. A thread
+    sends the signal a moment later, because here it would be lost again.
     """
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         again = threading.Timer(_SECONDS_TO_LEAVE, os.kill, (os.getpid(), signal.SIGINT))
@@ -129,7 +129,7 @@ def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def run(arguments: Sequence[str], interrupts: Sequence[int] = ()) -> int:
-    """Run one command line; the exit code. A bug while there are `interrupts` is none."""
+    """Run one command line and return the exit code. With `interrupts`, an unknown error counts as an interruption."""
     arguments, debug = _without_debug(arguments)
     try:
         try:
@@ -148,9 +148,10 @@ def run(arguments: Sequence[str], interrupts: Sequence[int] = ()) -> int:
 
 
 def _open_streams() -> None:
-    """Open what the caller has closed: else a file of ours would take its number, and what is printed go into it.
+    """Open standard streams that the caller has closed, so that none of our files gets their number.
 
-    What is printed to a closed stdout fails, as it does elsewhere; what is said on a closed stderr is lost.
+    Otherwise printed text would go into that file. Printing to a closed stdout fails, as elsewhere; messages to a
+    closed stderr are lost.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -167,20 +168,20 @@ def _open_streams() -> None:
 
 
 def _flush() -> None:
-    """Bring what was printed on its way; where that fails it is named, and given up."""
+    """Flush stdout. If this fails, close stdout and raise an error that names it."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
         with contextlib.suppress(io.UnsupportedOperation):
-            # Else the interpreter would try again at its end, and complain.
+            # Otherwise the interpreter would try again at exit, and complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tuple[int, list[str]]:
-    """The exit code of an error and the lines that tell the user of it."""
+    """Return the exit code of an error and the lines that explain it to the user."""
     match error:
         case click.UsageError():
             return 2, _usage_lines(error)
@@ -191,7 +192,7 @@ def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tu
         case AutosyncError():
             return 1, [f"error: {error}"]
         case OSError(filename=str() | os.PathLike() as filename):
-            # The world said no to a file: a full disk, a folder that may not be written.
+            # The system refused a file: a full disk, or a folder without write permission.
             return 1, [f"error: {printable(str(filename))}: {error.strerror}"]
         case OSError() if disk_errors.is_full_error(error):
             return 1, [f"error: {error.strerror}{disk_errors.full_disk_cause(error)}"]
@@ -204,7 +205,10 @@ def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tu
 
 
 def _invoke(arguments: list[str]) -> int:
-    """What `click.Command.main` does, but not its error handling: that takes any broken pipe for stdout's."""
+    """Invoke a command as `click.Command.main` does, but without its error handling.
+
+    That would treat every broken pipe as stdout's.
+    """
     instruction = os.environ.get("_AUTOSYNC_COMPLETE")
     if instruction:
         from click.shell_completion import shell_complete
@@ -219,14 +223,14 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """`--debug` counts wherever it stands, save after `--`: there the arguments of another program begin."""
+    """Remove `--debug` wherever it stands, except after `--`, where the arguments of another program begin."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     ours = [argument for argument in arguments[:end] if argument != "--debug"]
     return [*ours, *arguments[end:]], len(ours) < end
 
 
 def _stdout_is_open() -> bool:
-    """Whether stdout still has a reader; if not, it is turned away so that nothing more is said about it at exit."""
+    """Return whether stdout still has a reader. If not, redirect it, so that Python does not complain at exit."""
     try:
         descriptor = sys.stdout.fileno()
     except io.UnsupportedOperation:
@@ -240,7 +244,7 @@ def _stdout_is_open() -> bool:
 
 
 def _usage_lines(error: click.UsageError) -> list[str]:
-    """A mistake in the arguments, in the form of all other mistakes."""
+    """Return the lines for a mistake in the arguments, in the same form as for all other mistakes."""
     context = error.ctx
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return [error.format_message()]

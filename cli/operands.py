@@ -25,7 +25,7 @@ CLUSTER_HELP = "A cluster file, or the name of a shipped one."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOperand:
-    """A strategy with the model and cluster that it is for: those of the options, or those of its bundle, or none."""
+    """A strategy with its model and cluster: those of the options, or those of its bundle, or none."""
 
     name: str
     strategy: Strategy
@@ -33,26 +33,26 @@ class StrategyOperand:
     cluster: ClusterSpec | None
 
     def in_context(self, rule: str) -> tuple[Strategy, ModelSpec, ClusterSpec]:
-        """The strategy, its model and its cluster; `rule` says why the command needs them."""
+        """Return the strategy, its model and its cluster. `rule` is the reason why the command needs all three."""
         if self.model is None or self.cluster is None:
             raise _no_context(self.name, rule)
         return self.strategy, self.model, self.cluster
 
 
 def context_options(command: F) -> F:
-    """The options `--model` and `--cluster`: what a strategy is for."""
+    """Add the options `--model` and `--cluster`, for which a strategy is used."""
     model = click.option("--model", "model_target", metavar="MODEL", help=MODEL_HELP)
     cluster = click.option("--cluster", "cluster_target", metavar="CLUSTER", help=CLUSTER_HELP)
     return model(cluster(command))
 
 
 def model_and_cluster(model_target: str, cluster_target: str) -> tuple[ModelSpec, ClusterSpec]:
-    """The model and the cluster of two operands. A task is profiled now."""
+    """Return the model and the cluster of two operands. A task is profiled in this call."""
     from autosync.specs.cluster_file import load_cluster
     from autosync.specs.model_file import model_of
     from autosync.specs.task_file import is_task
 
-    # The cluster first: a mistake in it is reported before a task is profiled.
+    # The cluster comes first, so that a mistake in it is reported before a task is profiled.
     cluster = load_cluster(cluster_target)
     if is_task(model_target):
         note(f"profiling {model_target}")
@@ -60,7 +60,7 @@ def model_and_cluster(model_target: str, cluster_target: str) -> tuple[ModelSpec
 
 
 def context_of(model_target: str | None, cluster_target: str | None) -> tuple[ModelSpec, ClusterSpec] | None:
-    """The model and the cluster of the two options; None where neither is given."""
+    """Return the model and the cluster of the two options; None if neither is given."""
     if model_target is None and cluster_target is None:
         return None
     if model_target is None or cluster_target is None:
@@ -70,7 +70,7 @@ def context_of(model_target: str | None, cluster_target: str | None) -> tuple[Mo
 
 
 def strategy_operand(name: str, model_target: str | None, cluster_target: str | None) -> StrategyOperand:
-    """The strategy of a file, a bundle or a preset. A preset is built for a model on a cluster, so it needs both."""
+    """Return the strategy of a file, a bundle or a preset. A preset needs both a model and a cluster."""
     from autosync import documents
     from autosync.strategy.bundle import load_bundle
     from autosync.strategy.files import is_bundle, load_strategy
@@ -88,7 +88,7 @@ def strategy_operand(name: str, model_target: str | None, cluster_target: str | 
 
 
 def strategy_for(name: str, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
-    """The strategy of a file, a bundle or a preset for a model on a cluster."""
+    """Return the strategy of a file, a bundle or a preset for a model on a cluster."""
     from autosync.strategy.files import load_strategy_for
     from autosync.strategy.presets import build_preset
 

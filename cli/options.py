@@ -1,4 +1,4 @@
-"""Options that several commands take, and how their values are read."""
+"""Options that several commands share, and the way their values are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autosync import units
 
 
 def positive_seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
-    """A callback: a time such as `2min`, above 0; None where it is not given."""
+    """Parse an option's time such as `2min`, above 0; return None if the option is not given."""
     seconds = some_seconds(_context, _parameter, text)
     if seconds == 0:
         raise click.BadParameter("no time is too little (above 0)")
@@ -16,7 +16,7 @@ def positive_seconds(_context: click.Context, _parameter: click.Parameter, text:
 
 
 def some_seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
-    """A callback: a time such as `10min`, or `0s`; None where it is not given."""
+    """Parse an option's time such as `10min` or `0s`; return None if the option is not given."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What commands share: common options, one JSON document on stdout, and files that are not overwritten."""
+"""The shared output of commands: common options, one JSON document on stdout, and files that are not overwritten."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ force_option = click.option("--force", is_flag=True, help="Replace a file that i
 
 
 def print_json(value: Any) -> None:
-    """The one JSON document of a command."""
+    """Print the one JSON document of a command."""
     print(documents.format_json(documents.to_plain(value)))
 
 
 def print_text(text: str, *, end: str = "\n") -> None:
-    """The result of a command for people, in lines: what a terminal would obey in a name of a file's is escaped."""
+    """Print the result of a command for users. Control characters are escaped, because names come from files."""
     print("\n".join(map(printable, text.split("\n"))), end=end)
 
 
 def note(text: str) -> None:
-    """A line for the user that is no part of the result."""
+    """Print a line for the user that is not part of the result."""
     print(printable(text), file=sys.stderr)
 
 
 def refuse_overwrite(path: Path | None, *, force: bool) -> None:
-    """Stop before any work whose result could not be written. A folder is refused even with `--force`."""
+    """Raise if a result could not be written, before any work is done. A folder is refused even with `--force`."""
     if path is not None:
         files.refuse_overwrite(path, force=force)

@@ -65,7 +65,7 @@ def profile(
     refuse_overwrite(output, force=force)
     device_for_times = device_rate(rate or DEFAULT_RATE)
     task = load_task(target)
-    # Loads torch, so it waits until all else is known to be right.
+    # This import loads torch, so it waits until everything else has been checked.
     from autosync.specs.profile.run import profile as run_profile
 
     model = run_profile(task, device=device, steps=steps, times=times, rate=device_for_times, progress=note)
@@ -79,7 +79,7 @@ def profile(
 
 
 def describe(model: ModelSpec) -> str:
-    """A model spec for people: what there is to synchronise, and how long a step computes."""
+    """Return a model spec for users: the variables to synchronise, and the compute time of a step."""
     head = (
         f"{model.name}: {len(model.variables)} variables, {model.num_parameters:,} parameters, "
         f"{units.format_size(model.num_bytes)} of gradients, batch size {model.batch_size}"
@@ -96,7 +96,7 @@ def describe(model: ModelSpec) -> str:
 
 
 def _trust_lines(model: ModelSpec) -> list[str]:
-    """How far measured times can be trusted."""
+    """Return lines about how far measured times can be trusted."""
     from autosync.specs.profile.quality import interval_in_words, profile_warning
 
     words = interval_in_words(model)
@@ -104,7 +104,7 @@ def _trust_lines(model: ModelSpec) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the columns under one another: the first flushed left, numbers right, the last as it is."""
+    """Return lines with aligned columns: the first on the left, numbers on the right, and the last unpadded."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

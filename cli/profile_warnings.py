@@ -1,4 +1,4 @@
-"""A warning for people wherever something is built on a profile that cannot be trusted."""
+"""The warning that users see if a result depends on an unreliable profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def profile_warning_lines(model: ModelSpec, *, after: str = "") -> list[str]:
-    """The warning, as a line after what is given, or none."""
+    """Return the warning as a line that begins with `after`; none if the profile is reliable."""
     from autosync.specs.profile.quality import profile_warning
 
     words = profile_warning(model)

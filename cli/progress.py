@@ -1,6 +1,6 @@
-"""Progress on stderr: lines that stay, and on a terminal one line that says what goes on.
+"""Progress on stderr: lines that stay and, on a terminal, one line about the current work.
 
-Nothing here runs on its own: a spinner would take processor time from the ranks whose steps are measured.
+No thread draws it: a spinner would take processor time from the ranks whose steps are measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _CLEAR = "\r\x1b[K"
 
 
 class Reporter:
-    """Tells the user; see `autosync.search.progress.Progress`. Where stderr is no terminal everything is a line."""
+    """Reports progress to the user; see `autosync.search.progress`.
+
+    If stderr is not a terminal, every report is a line.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -36,7 +39,7 @@ class Reporter:
         if not self._redraws:
             self.note(text)
             return
-        # A line that wraps could not be taken back.
+        # A line that wraps could not be erased.
         width = shutil.get_terminal_size().columns - 1
         shown = text if len(text) <= width else text[: width - 1] + "…"
         self._stream.write(f"{_CLEAR}{printable(shown)}")

@@ -42,16 +42,17 @@ Examples:
     help="How long another rank may be late within a step.",
 )
 def serve(bundle: Path, *, node: str, rendezvous: str, is_open: bool, once: bool, timeout_seconds: float) -> None:
-    """Serve one training after another that workers do under BUNDLE, until the store where they meet is gone.
+    """Serve the workers' trainings with BUNDLE in succession, until the store where they meet is gone.
 
     Workers call autosync.parallelize with the same bundle, and have the same AUTOSYNC_SECRET in their environment: a
-    server joins no training whose first worker does not know it. `autosync launch` sees to that. Servers may be started
-    before workers or after. BUNDLE and --node default to the environment's AUTOSYNC_BUNDLE and AUTOSYNC_NODE.
+    server joins a training only if its first worker knows the secret. `autosync launch` takes care of that. Servers may
+    be started before or after the workers. BUNDLE and --node default to the environment's AUTOSYNC_BUNDLE and
+    AUTOSYNC_NODE.
     """
     from autosync.strategy.bundle import load_bundle
 
     loaded = load_bundle(bundle)
-    # Loads torch, so it waits until the file is known to be right.
+    # This import loads torch, so it waits until the file has been checked.
     from autosync.runtime.serving.rendezvous import open_store, resolve
     from autosync.runtime.serving.sealed_letters import shared_secret
     from autosync.runtime.serving.serve import Server, serve_all
@@ -64,7 +65,7 @@ def serve(bundle: Path, *, node: str, rendezvous: str, is_open: bool, once: bool
 
 
 def _check_secret(secret: str, *, is_open: bool) -> None:
-    """Serve workers that are known, unless the user says that any will do."""
+    """Raise unless workers are known by a secret, or the user says that any worker may call."""
     from autosync.errors import InputError
     from autosync.signatures import SECRET_VARIABLE
 
@@ -80,7 +81,7 @@ def _check_secret(secret: str, *, is_open: bool) -> None:
 
 
 def _interruptible(work: Callable[[], None]) -> None:
-    """Work in another thread: one that waits in torch hears no signal."""
+    """Work in another thread, because a thread that waits in torch does not react to signals."""
     errors: list[BaseException] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""`autosync simulate`: predict step times without running anything."""
+"""`autosync simulate`: predict step times without running a strategy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NUM_REASONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What was predicted, by the names of strategies, and what none can beat."""
+    """The predictions by the names of strategies, and the bound."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -42,7 +42,7 @@ class Simulation:
     limit: Bound
 
     def ranked(self) -> list[tuple[str, Prediction]]:
-        """The fastest first, of equals as they were named."""
+        """Return the predictions, the fastest first; equals keep their order."""
         return sorted(self.predictions.items(), key=lambda one: one[1].seconds)
 
 
@@ -82,10 +82,10 @@ def simulate(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Predict how long a step takes by each strategy S, the fastest first.
+    """Predict how long a step takes with each strategy S, the fastest first.
 
-    S: strategy files, bundles or names of presets. A bundle alone knows its model and cluster. The nearer the cluster
-    file is to the truth, the nearer is what is predicted: see `autosync cluster probe`.
+    S: strategy files, bundles or names of presets. Only a bundle knows its model and cluster. The more accurate the
+    cluster file, the more accurate the prediction: see `autosync cluster probe`.
     """
     from autosync.plan.bound import bound, rates_of
     from autosync.simulators.catalogue import SIMULATORS, open_simulator
@@ -120,7 +120,7 @@ def simulate(
 def _strategies(
     names: Sequence[str], model_target: str | None, cluster_target: str | None
 ) -> tuple[dict[str, Strategy], ModelSpec, ClusterSpec]:
-    """The strategies by name, what they are for, and all mistakes in them at once."""
+    """Return the strategies by name, their model and their cluster; raise all mistakes at once."""
     _check_names(names)
     context = context_of(model_target, cluster_target)
     if context is None:
@@ -143,7 +143,7 @@ def _strategies(
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse what is neither a file nor a preset, before anything else costs time."""
+    """Refuse names that are neither files nor presets, before any other work."""
     from autosync.errors import UnknownNameError
     from autosync.strategy.files import looks_like_file
     from autosync.strategy.presets import preset_names
@@ -159,7 +159,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, trace: Path | None) -> Explanation | None:
-    """What the timeline says that a step waits for; where asked for, all that it played as a trace."""
+    """Return what a step waits for according to the timeline; also write its trace if wanted."""
     from autosync import jsonio
     from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
 
@@ -176,7 +176,7 @@ def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, tra
 
 
 def fields(found: Simulation, explanation: Explanation | None = None) -> dict[str, Any]:
-    """The predictions for programs."""
+    """Return the predictions for programs."""
     from autosync.documents import to_plain
     from autosync.specs.profile.quality import profile_fields
     from autosync.strategy.canonical import strategy_id
@@ -207,7 +207,7 @@ def fields(found: Simulation, explanation: Explanation | None = None) -> dict[st
 
 
 def describe(found: Simulation, explanation: Explanation | None = None) -> str:
-    """The predictions for people: a table, and what no strategy can beat."""
+    """Return the predictions for users: a table, and the bound."""
     from autosync.strategy.describe import in_words
     from autosync.strategy.wording import format_table
 
@@ -238,7 +238,7 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
 
 
 def _in_words(explanation: Explanation) -> list[str]:
-    """What the step waits for, longest first, and how busy links are."""
+    """Return what the step waits for, longest first, and how busy links are."""
     from autosync.specs.links import busy_in_words
 
     waits: dict[str, float] = defaultdict(float)
@@ -252,5 +252,5 @@ def _in_words(explanation: Explanation) -> list[str]:
 
 
 def exposed_seconds(prediction: Prediction, model: ModelSpec) -> float:
-    """What of a step the model's compute alone does not explain."""
+    """Return the part of a step that the model's compute alone does not explain."""
     return max(0.0, prediction.seconds - model.step_seconds)

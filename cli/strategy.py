@@ -140,7 +140,7 @@ Examples:
 @context_options
 @json_option
 def validate(*, path: Path, model_target: str | None, cluster_target: str | None, as_json: bool) -> None:
-    """Check a strategy against its model and cluster; each rule that it breaks is a line.
+    """Check a strategy against its model and cluster, and print a line for each rule that it breaks.
 
     A bundle knows its model and cluster.
     """
@@ -176,7 +176,7 @@ def diff(*, first: Path, second: Path, as_json: bool) -> None:
 
 
 def _options(assignments: Sequence[str]) -> dict[str, Any]:
-    """`cap_bytes=4 MB` as an option: true, false and whole numbers as such, all else as words."""
+    """Parse options such as `cap_bytes=4 MB`: true, false and integers as such, everything else as text."""
     found: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")

@@ -36,9 +36,10 @@ Examples:
 @_dry_run_option
 @json_option
 def up(cluster_file: str, *, dry_run: bool, as_json: bool) -> None:
-    """Bring a cluster's testbed up, or find it whole.
+    """Bring a cluster's testbed up, or do nothing if it is already up and intact.
 
-    It stays until `autosync testbed down`. Trials need no such command: they bring a testbed up and take it down.
+    It stays up until `autosync testbed down`. Trials do not need this command: they bring a testbed up and take it
+    down.
     """
     cluster = _load(cluster_file)
     from autosync.testbed import layout, live
@@ -65,9 +66,9 @@ Examples:
 @_force_option
 @_dry_run_option
 def down(cluster_file: str | None, *, every: bool, force: bool, dry_run: bool) -> None:
-    """Take a cluster's testbed down, and whatever others left behind.
+    """Take a cluster's testbed down, together with the remains of dead testbeds.
 
-    Ends every process in its hosts. Harmless where none is up.
+    This ends every process in its hosts. It does nothing if no testbed is up.
     """
     if (cluster_file is None) != every:
         raise InputError("which testbed?", rule="either CLUSTER.yaml or --all")
@@ -111,13 +112,13 @@ Example:
 @click.argument("node")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND ...")
 def exec_command(cluster_file: str, node: str, command: tuple[str, ...]) -> None:
-    """Run a command in a node's host; its exit code is this one's."""
+    """Run a command in a node's host; its exit code becomes this command's."""
     from autosync.testbed import live
 
     words = (*live.find(_load(cluster_file)).enter(node), "--", *command)
     sys.stdout.flush()
     try:
-        # In place of this process: signals and the terminal reach the command itself.
+        # The command replaces this process, so that signals and the terminal reach it directly.
         os.execvp(words[0], words)  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise OperationError(f"{words[0]} cannot be run: {error.strerror}") from error
@@ -151,7 +152,7 @@ def _status(bed: Testbed, record: TestbedRecord) -> dict[str, Any]:
     try:
         counters = bed.counters()
     except OperationError:
-        # Its switch is gone, which is among the faults: the others are told of all the same.
+        # The switch is gone, which the faults report; the rest is shown nevertheless.
         counters = {}
     running = bed.processes()
     return {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autosync.strategy.space.limits import InexactClass
 
 NUM_SHOWN = 10
-"""How many of the strategies that would be tried a dry run shows."""
+"""The number of strategies to be tried that a dry run shows."""
 
 BEGUN_WITH = (
     "--proposer",
@@ -39,7 +39,7 @@ BEGUN_WITH = (
     "--seed",
     "--study",
 )
-"""What a study that is resumed keeps."""
+"""The options that a resumed study cannot change."""
 
 
 def _classes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -149,12 +149,12 @@ def tune(
 ) -> None:
     """Try strategies on the cluster, keep the fastest, and prove it against stock DDP.
 
-    MODEL is a file FILE.py[:NAME] with a function task() that returns an autosync.Task, or a model spec (a file, or
-    the name of a shipped one, also SPEC@x4 for slow motion), whose compute is replayed. What was tried, the winner
-    (best.yaml) and summary.json are left in autosync-studies/NAME.
+    MODEL is a file FILE.py[:NAME] with a function task() that returns an autosync.Task, or a model spec (a file, or the
+    name of a shipped one, also SPEC@x4 for slow motion), whose compute is replayed. The trials, the winner (best.yaml)
+    and summary.json are kept in autosync-studies/NAME.
 
-    What the folder of a study that is resumed names (its task, its cluster, its storage) is asked for, unless this
-    user began it; without a terminal it takes --trust.
+    If another user began the study that is resumed, autosync asks before it uses what the study's folder names (its
+    task, its cluster, its storage); without a terminal, --trust is needed.
     """
     refuse_overwrite(output, force=force)
     _check_sources(target, cluster, resume=resume, replay=replay)
@@ -180,7 +180,7 @@ def tune(
     if dry_run:
         _dry_run(of, how, as_json=as_json)
         return
-    # Loads torch and optuna, so it waits until the command line is known to be right.
+    # This import loads torch and optuna, so it waits until the command line has been checked.
     from autosync.search.measurement_effort import EFFORTS
     from autosync.search.tune import tune as run_tune
 
@@ -201,7 +201,7 @@ def tune(
 
 
 def _check_sources(target: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:
-    """MODEL and --cluster say what a new study is of; what is resumed or replayed knows it."""
+    """Raise unless the options fit together: a new study needs MODEL and --cluster, a resumed one has its own."""
     if resume is not None and replay is not None:
         raise click.UsageError("a study is resumed (--resume) or another is replayed (--replay), not both")
     if resume is not None and (target is not None or cluster is not None):
@@ -215,7 +215,7 @@ def _check_sources(target: str | None, cluster: str | None, *, resume: str | Non
 
 
 def _is_given(option: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Return whether an option is given on the command line."""
     context = click.get_current_context()
     name = next(one.name for one in context.command.params if option in one.opts)
     assert name is not None, "options have names"
@@ -273,7 +273,7 @@ def _describe_plan(plan: TuningPlan, first: Sequence[Candidate]) -> str:
 
 
 def _asked(plan: TuningPlan) -> list[FileAction]:
-    """What the user has not named, neither now nor before."""
+    """Return the actions that the user has not consented to."""
     from autosync.specs.consent import unconfirmed
 
     return [] if plan.is_new else unconfirmed(plan.named)

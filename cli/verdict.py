@@ -1,4 +1,4 @@
-"""What a tuning run came to, for people: the verdict, where the time goes, what the winner does, how to use it."""
+"""The result of a tuning run for users: the verdict, the parts of a step's time, the winner, and how to use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe(tuned: Tuned, output: Path | None) -> str:
-    """The verdict, each paragraph an answer: is there a gain, where does it come from, what is it, how is it had."""
+    """Return the verdict, in which each paragraph answers a question: the gain, its cause, the winner, and its use."""
     blocks = [[_tried(tuned)], [_contests(tuned)], _busy(tuned), _ratios(tuned), _winner(tuned), _use(tuned)]
     text = "\n\n".join("\n".join(block) for block in blocks if block)
     bundle = output or tuned.folder / "best.yaml"
@@ -54,7 +54,7 @@ def _contests(tuned: Tuned) -> str:
 
 
 def _busy(tuned: Tuned) -> list[str]:
-    """Warnings where something else ran on this machine too, now or while the model was profiled."""
+    """Return warnings if other programs kept this machine busy, now or while the model was profiled."""
     share, lines = tuned.verdict.other_cpu_share, profile_warning_lines(tuned.model)
     if share is not None and share > BUSY_SHARE:
         told = f"Other programs used {share:.0%} of this machine's processors meanwhile"
@@ -94,7 +94,7 @@ def _winner(tuned: Tuned) -> list[str]:
 
 
 def _left(tuned: Tuned) -> str:
-    """The winner's headroom, after what it has gained."""
+    """Return the gain that remains after the winner's speedup."""
     winner, fields = tuned.verdict.winner, tuned.summary["winner"]
     assert isinstance(fields, dict), "the summary's winner has fields"
     assert winner.ratio is not None, "who wins was compared with stock DDP"
@@ -115,7 +115,7 @@ def _keep(tuned: Tuned) -> list[str]:
 
 
 def _time(tuned: Tuned, name: str) -> str:
-    """Where the time of a contestant's step went."""
+    """Return the parts of a contestant's step time."""
     from autosync.search.headroom import time_shares
 
     result = next(result for result in tuned.verdict.results if result.name == name)

@@ -1,6 +1,6 @@
-"""A small residual network that learns to tell the direction of stripes in noisy images.
+"""A small residual network that learns to recognise the direction of stripes in noisy images.
 
-It normalises by groups, not by batches: BatchNorm's statistics depend on how a batch is split among ranks,
+It uses GroupNorm rather than BatchNorm. BatchNorm's statistics depend on how a batch is split among ranks and
 GroupNorm's do not, so training on many ranks equals training on one. To tune it:
 
     autosync tune examples/convnet.py --cluster configs/clusters/local-2.yaml
@@ -53,7 +53,7 @@ class ConvNet(nn.Module):
 
 
 def batch(generator: torch.Generator) -> Batch:
-    """Stripes in one of eight directions, shifted at random, under noise as strong as they are."""
+    """Return stripes in one of eight directions, shifted at random, under noise that is as strong as the stripes."""
     device = generator.device
     directions = torch.randint(NUM_DIRECTIONS, (BATCH_SIZE,), generator=generator, device=device)
     shift = torch.rand(BATCH_SIZE, 1, 1, generator=generator, device=device) * 2 * math.pi

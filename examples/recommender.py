@@ -1,7 +1,7 @@
 """A small recommender that learns which users like which items, from embeddings of 100,000 rows each.
 
-A batch touches a few hundred rows of each embedding, so their gradients are sparse: sending only those rows is
-far cheaper than sending the whole. Plain SGD takes sparse gradients; Adam would not. To tune it:
+A batch touches a few hundred rows of each embedding, so their gradients are sparse: sending only those rows is far
+cheaper than sending whole gradients. Plain SGD accepts sparse gradients; Adam does not. To tune it:
 
     autosync tune examples/recommender.py --cluster configs/clusters/local-2.yaml
 """
@@ -37,13 +37,13 @@ class Recommender(nn.Module):
 
 
 def popular(num_ids: int, generator: torch.Generator) -> Tensor:
-    """Ids drawn with a probability of about 1 / rank, as clicks are: few are popular, most are rare."""
+    """Return ids drawn with a probability of about 1 / rank, like clicks: a few are popular, most are rare."""
     quantile = torch.rand(BATCH_SIZE, generator=generator, device=generator.device)
     return torch.exp(quantile * math.log(num_ids)).long().clamp(max=num_ids) - 1
 
 
 def batch(generator: torch.Generator) -> Batch:
-    """Generous users like most items and good items are liked by most: what the embeddings can learn."""
+    """Return a batch that embeddings can learn: generous users like most items, and most users like good items."""
     users = popular(NUM_USERS, generator)
     items = popular(NUM_ITEMS, generator)
     likes = torch.sin(users * 3.0) + torch.sin(items * 5.0) > 0

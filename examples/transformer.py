@@ -1,6 +1,6 @@
 """A small character-level language model: a Transformer that learns to spell the words of a made-up text.
 
-1.8 million parameters, the output tied to the embedding; it trains on one CPU core. To tune it:
+It has 1.8 million parameters and ties its output to the embedding. It trains on one CPU core. To tune it:
 
     autosync tune examples/transformer.py --cluster configs/clusters/local-2.yaml
 """
@@ -70,7 +70,7 @@ class LanguageModel(nn.Module):
 
 
 def batch(generator: torch.Generator) -> Tensor:
-    """Random words with spaces between them, as character numbers; one more than the model reads."""
+    """Return random words with spaces between them, as character numbers; one more than the model reads."""
     device = generator.device
     shape = (NUM_SEQUENCES, NUM_CHARACTERS)
     sequences = torch.randint(len(WORDS), shape, generator=generator, device=device).tolist()

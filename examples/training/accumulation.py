@@ -2,13 +2,13 @@
 
     torchrun --nproc-per-node 2 examples/training/accumulation.py
 
-Written as one writes for DistributedDataParallel: three batches make a step, and only the last of them synchronises.
-To train by a strategy, have one tuned and hand it over:
+The script is written as for DistributedDataParallel: three batches make a step, and only the last of them synchronises.
+To train with a strategy, tune one and pass its bundle:
 
     autosync tune examples/training/accumulation.py --cluster configs/clusters/local-2.yaml -o best.yaml
     torchrun --nproc-per-node 2 examples/training/accumulation.py --bundle best.yaml
 
-`task()` is what `tune` reads; training does not use it.
+`tune` reads `task()`; training does not use it.
 """
 
 import argparse
@@ -35,7 +35,7 @@ WIDTH = 48
 
 
 class Reader(nn.Module):
-    """Reads brackets one by one and says how far open they are at the deepest."""
+    """Reads brackets one by one and predicts their greatest depth of nesting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Reader(nn.Module):
 
 
 def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Opening (1) and closing (0) brackets, and how far open they are at the deepest."""
+    """Return opening (1) and closing (0) brackets, and their greatest depth of nesting."""
     text = torch.randint(2, (count, LENGTH), generator=generator)
     depth = (2 * text - 1).cumsum(1).amax(1).clamp(min=0)
     return text, depth
@@ -113,7 +113,7 @@ def write_log(path: Path | None, losses: list[float]) -> None:
 
 
 def task() -> autosync.Task:
-    """What is trained here, for `autosync tune`."""
+    """Return this training as a task for `autosync tune`."""
     return autosync.Task(
         name="accumulation",
         model=Reader,

@@ -1,14 +1,14 @@
-"""Trains a small convolutional network to tell drawn shapes apart, on all ranks that torchrun starts.
+"""Trains a small convolutional network to recognise drawn shapes, on all ranks that torchrun starts.
 
     torchrun --nproc-per-node 2 examples/training/image_classifier.py
 
-Written as one writes for DistributedDataParallel: a sampler that deals the images to the ranks, SGD with momentum, a
-learning rate that falls from step to step. To train by a strategy, have one tuned and hand it over:
+The script is written as for DistributedDataParallel: a sampler distributes the images to the ranks, SGD has momentum,
+and the learning rate falls from step to step. To train with a strategy, tune one and pass its bundle:
 
     autosync tune examples/training/image_classifier.py --cluster configs/clusters/local-2.yaml -o best.yaml
     torchrun --nproc-per-node 2 examples/training/image_classifier.py --bundle best.yaml
 
-`task()` is what `tune` reads; training does not use it.
+`tune` reads `task()`; training does not use it.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SHAPES = ("disc", "ring", "square", "frame", "cross")
 
 
 class Classifier(nn.Module):
-    """No batch statistics: those of one rank's images would not be those of all."""
+    """A classifier without batch statistics, because those of one rank's images would differ from those of all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Classifier(nn.Module):
 
 
 def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Shapes of many sizes in many places, under noise; and which shape each is."""
+    """Return images of shapes of many sizes in many places, under noise, and the number of each shape."""
     labels = torch.randint(len(SHAPES), (count,), generator=generator)
     place = torch.rand(count, 2, 1, 1, generator=generator) * 4 - 2 + (SIDE - 1) / 2
     radius = torch.rand(count, 1, 1, generator=generator) * 2 + 4
@@ -108,7 +108,7 @@ def train(args: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, seed: int) -> float:
-    """The share of new images that are told right."""
+    """Return the share of new images that are classified correctly."""
     images, labels = draw(200, torch.Generator().manual_seed(seed + 1))
     model.eval()
     right = (model(images).argmax(1) == labels).double().mean().item()
@@ -133,7 +133,7 @@ def write_log(path: Path | None, losses: list[float]) -> None:
 
 
 def task() -> autosync.Task:
-    """What is trained here, for `autosync tune`."""
+    """Return this training as a task for `autosync tune`."""
     return autosync.Task(
         name="image-classifier",
         model=Classifier,

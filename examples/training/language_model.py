@@ -2,15 +2,15 @@
 
     torchrun --nproc-per-node 2 examples/training/language_model.py
 
-Written as one writes for DistributedDataParallel: a Transformer whose output is tied to its embedding, AdamW with a
-warm-up and without decay of vectors, the norm of all gradients clipped. To train by a strategy, have one tuned and hand
-it over:
+The script is written as for DistributedDataParallel: a Transformer whose output is tied to its embedding, AdamW with a
+warm-up and without decay of vectors, and clipping by the norm of all gradients. To train with a strategy, tune one and
+pass its bundle:
 
     autosync tune examples/training/language_model.py --cluster configs/clusters/local-2.yaml -o best.yaml
     torchrun --nproc-per-node 2 examples/training/language_model.py --bundle best.yaml
 
-`task()` is what `tune` reads; training does not use it. It says that the norm is clipped: a strategy may update where
-no rank has all gradients, and then clipping is the engine's work.
+`tune` reads `task()`; training does not use it. The task says that the norm is clipped, because a strategy may update
+where no rank has all gradients, and then the engine must clip.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
 
 
 class Sums(Dataset[Tensor]):
-    """Stretches of a text of sums that are right, as character numbers: one more than the model reads."""
+    """Stretches of a text of correct sums, as character numbers; each has one character more than the model reads."""
 
     def __init__(self, count: int, generator: torch.Generator) -> None:
         pairs = torch.randint(7, (4 * count, 2), generator=generator).tolist()
@@ -150,7 +150,7 @@ def write_log(path: Path | None, losses: list[float]) -> None:
 
 
 def task() -> autosync.Task:
-    """What is trained here, for `autosync tune`."""
+    """Return this training as a task for `autosync tune`."""
 
     def batch(generator: torch.Generator) -> Tensor:
         dataset = Sums(BATCH_SIZE, generator)

@@ -3,14 +3,14 @@
     torchrun --nproc-per-node 2 examples/training/mixed_precision.py --precision bfloat16
     torchrun --nproc-per-node 2 examples/training/mixed_precision.py --precision float16
 
-Written as one writes for DistributedDataParallel: the forward pass under autocast, and for float16 a GradScaler, which
-skips the steps whose gradients overflow. To train by a strategy, have one tuned and hand it over:
+The script is written as for DistributedDataParallel: the forward pass runs under autocast and, for float16, a
+GradScaler skips the steps whose gradients overflow. To train with a strategy, tune one and pass its bundle:
 
     autosync tune examples/training/mixed_precision.py --cluster configs/clusters/local-2.yaml -o best.yaml
     torchrun --nproc-per-node 2 examples/training/mixed_precision.py --bundle best.yaml
 
-`task()` is what `tune` reads, and `task_float16` with `mixed_precision.py:task_float16`, which says that the loss is
-scaled; training does not use them.
+`tune` reads `task()` or, with `mixed_precision.py:task_float16`, the task that says that the loss is scaled. Training
+uses neither.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Regression(nn.Module):
 
 
 def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Numbers, and a bent function of a few of them with some noise."""
+    """Return random numbers, and a curved function of a few of them with some noise."""
     inputs = torch.randn(count, NUM_INPUTS, generator=generator)
     noise = torch.randn(count, generator=generator)
     return inputs, torch.sin(2 * inputs[:, 0]) + inputs[:, 1] * inputs[:, 2] + 0.1 * noise
@@ -116,7 +116,7 @@ def write_log(path: Path | None, losses: list[float]) -> None:
 
 
 def task(precision: str = "bfloat16") -> autosync.Task:
-    """What is trained here, for `autosync tune`."""
+    """Return this training as a task for `autosync tune`."""
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
@@ -135,7 +135,7 @@ def task(precision: str = "bfloat16") -> autosync.Task:
 
 
 def task_float16() -> autosync.Task:
-    """The same with a GradScaler."""
+    """Return the same task with a GradScaler."""
     return dataclasses.replace(task("float16"), name="mixed-precision-float16", loss_scaling=True)
 
 

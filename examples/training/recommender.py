@@ -2,13 +2,13 @@
 
     torchrun --nproc-per-node 2 examples/training/recommender.py
 
-Written as one writes for DistributedDataParallel: the embeddings have sparse gradients, which plain SGD takes, and the
-dense layers an optimizer's group of their own. To train by a strategy, have one tuned and hand it over:
+The script is written as for DistributedDataParallel: the embeddings have sparse gradients, which plain SGD accepts, and
+the dense layers have their own group in the optimizer. To train with a strategy, tune one and pass its bundle:
 
     autosync tune examples/training/recommender.py --cluster configs/clusters/local-2.yaml -o best.yaml
     torchrun --nproc-per-node 2 examples/training/recommender.py --bundle best.yaml
 
-`task()` is what `tune` reads; training does not use it.
+`tune` reads `task()`; training does not use it.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Recommender(nn.Module):
 
 
 def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Users, items, and whether one likes the other. Few of them are popular, so that rows repeat in a batch."""
+    """Return users, items, and whether the user likes the item. A few are popular, so rows repeat in a batch."""
     popularity = torch.rand(2, count, generator=generator).pow(3)
     users = (popularity[0] * NUM_USERS).long()
     items = (popularity[1] * NUM_ITEMS).long()
@@ -106,7 +106,7 @@ def write_log(path: Path | None, losses: list[float]) -> None:
 
 
 def task() -> autosync.Task:
-    """What is trained here, for `autosync tune`."""
+    """Return this training as a task for `autosync tune`."""
     return autosync.Task(
         name="recommender",
         model=Recommender,

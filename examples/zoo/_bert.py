@@ -1,7 +1,7 @@
 """BERT with both of its pre-training heads (Devlin et al., 2018): masked words and next sentence.
 
-The decoder of the masked words is the word embedding itself, whose gradient is therefore dense and complete
-only at the end of the backward pass. All sequences are full, so there is no padding mask.
+The decoder of the masked words is the word embedding itself, so its gradient is dense and complete only at the end of
+the backward pass. All sequences are full, so there is no padding mask.
 """
 
 import torch
@@ -36,7 +36,7 @@ class Bert(nn.Module):
         self.apply(initialise)
 
     def forward(self, words: Tensor, segments: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of the masked words, and of whether the second sentence follows the first."""
+        """Return the logits of the masked words, and of whether the second sentence follows the first."""
         positions = torch.arange(words.shape[1], device=words.device)
         x = self.words(words) + self.positions(positions) + self.segments(segments)
         x = self.encoder(self.dropout(self.embedding_norm(x)))
@@ -54,13 +54,13 @@ def initialise(module: nn.Module) -> None:
 
 
 def pretraining_batch(num_sequences: int, num_tokens: int, generator: torch.Generator) -> BertBatch:
-    """Pairs of random sentences of equal length with 15 % of their words hidden."""
+    """Return pairs of random sentences of equal length with 15 % of their words hidden."""
 
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(high, shape, generator=generator, device=generator.device)
 
     words = integers(VOCABULARY, num_sequences, num_tokens)
-    # Ranking random numbers draws as many different positions from every sequence.
+    # Sorting random numbers draws the same number of different positions from every sequence.
     ranks = torch.rand(words.shape, generator=generator, device=generator.device).argsort(1)
     masked = ranks[:, : round(num_tokens * MASKED_SHARE)]
     halves = torch.arange(num_tokens, device=generator.device) >= num_tokens // 2

@@ -1,4 +1,4 @@
-"""What several models of the zoo share: stand-in data for images and ids, and the Transformer's layer.
+"""The shared parts of the zoo's models: random data for images and ids, and the Transformer's layer.
 
 A task file may import its neighbours: while it is loaded, its own folder is on the import path.
 """
@@ -14,7 +14,7 @@ ImageBatch = tuple[Tensor, Tensor]
 
 
 def random_images(num_images: int, side: int, generator: torch.Generator, *, num_classes: int = 1000) -> ImageBatch:
-    """Square images and their labels; what they show does not change how long a step takes."""
+    """Return random square images and labels. Their contents do not change how long a step takes."""
     device = generator.device
     images = torch.randn(num_images, 3, side, side, generator=generator, device=device)
     labels = torch.randint(num_classes, (num_images,), generator=generator, device=device)
@@ -27,10 +27,10 @@ def classification_loss(model: nn.Module, batch: ImageBatch) -> Tensor:
 
 
 def zipf_ids(num_ids: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Ids drawn with a probability of about 1 / rank: few are popular, most are rare.
+    """Return ids drawn with a probability of about 1 / rank: a few are popular, most are rare.
 
-    How many distinct rows a step touches decides how sparse gradients are best synchronised, so the ids of
-    a recommender must not be drawn uniformly.
+    The number of distinct rows that a step touches decides how sparse gradients are best synchronised, so the ids of a
+    recommender must not be drawn uniformly.
     """
     quantile = torch.rand(shape, generator=generator, device=generator.device)
     rank = torch.exp(quantile * math.log(num_ids + 1)).long()

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al., 2019) in any size, its output tied to the word embedding.
+"""GPT-2 (Radford et al., 2019) in any size, with its output tied to the word embedding.
 
 Linear weights have torch's orientation (outputs, inputs).
 """
@@ -63,7 +63,7 @@ def initialise(module: nn.Module) -> None:
 
 
 def random_text(vocabulary: int, num_sequences: int, num_tokens: int, generator: torch.Generator) -> Tensor:
-    """Sequences with one token more than are read, to predict from."""
+    """Return sequences with one token more than the model reads, so that it can predict each next token."""
     shape = (num_sequences, num_tokens + 1)
     return torch.randint(vocabulary, shape, generator=generator, device=generator.device)
 

@@ -1,7 +1,7 @@
 """Neural matrix factorisation (NeuMF; He et al., 2017) for any number of users and items.
 
-A factorisation beside a multi-layer perceptron. A step touches few rows of the embeddings, whose gradients are
-sparse: plain SGD takes those, Adam does not.
+The model is a factorisation beside a multi-layer perceptron. A step touches few rows of the embeddings, so their
+gradients are sparse: plain SGD accepts them, Adam does not.
 """
 
 from itertools import pairwise
@@ -39,7 +39,7 @@ class NeuMF(nn.Module):
 
 
 def ratings(num_users: int, num_items: int, batch_size: int, generator: torch.Generator) -> Batch:
-    """One popular item that the user saw for every four drawn from all that there are."""
+    """Return a batch with one popular item that the user saw for every four items drawn from all."""
     device = generator.device
     users = torch.randint(num_users, (batch_size,), generator=generator, device=device)
     seen = zipf_ids(num_items, (batch_size,), generator)

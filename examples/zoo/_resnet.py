@@ -1,6 +1,6 @@
-"""Residual networks (He et al., 2015) with the shapes and declaration order of torchvision's.
+"""Residual networks (He et al., 2015) with the shapes and declaration order of torchvision's models.
 
-The stride of a bottleneck sits on its 3x3 convolution, as there ("version 1.5").
+The stride of a bottleneck is in its 3x3 convolution, as in torchvision ("version 1.5").
 """
 
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def shortcut(channels: int, outputs: int, stride: int) -> nn.Module | None:
-    """The projection beside a block that changes its input's shape; None where the input passes as it is."""
+    """Return the projection beside a block that changes its input's shape; None if the block keeps the shape."""
     if stride == 1 and channels == outputs:
         return None
     return nn.Sequential(nn.Conv2d(channels, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))

@@ -1,6 +1,6 @@
 """DenseNet121 on images of ImageNet's shape (Huang et al., 2016): 7,978,856 parameters.
 
-Many small variables: each layer adds 32 channels to all that came before it. To tune it:
+It has many small variables: each layer adds 32 channels to all earlier ones. To tune it:
 
     autosync tune examples/zoo/densenet121.py --cluster configs/clusters/local-2.yaml
 """

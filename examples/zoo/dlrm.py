@@ -1,7 +1,7 @@
-"""DLRM (Naumov et al., 2019) at the size of the Criteo Kaggle data, its tables capped at 200,000 rows.
+"""DLRM (Naumov et al., 2019) at the size of the Criteo Kaggle data, with tables of at most 200,000 rows.
 
-The published configuration for that data: bottom 13-512-256-64-16, tables of width 16, pairwise dot products,
-top 367-512-256-1. Capping (as hashing the ids does) takes the tables from 33,762,577 rows to 1,483,115:
+This is the published configuration for that data: bottom 13-512-256-64-16, tables of width 16, pairwise dot products,
+top 367-512-256-1. The cap (which hashing the ids would also give) reduces the tables from 33,762,577 rows to 1,483,115:
 24,205,825 parameters in all. Gradients of the tables are sparse. To tune it:
 
     autosync tune examples/zoo/dlrm.py --cluster configs/clusters/local-2.yaml

@@ -1,7 +1,7 @@
-"""A GPT-2 of two layers of width 256 with 4,096 byte pairs, on random text: 2,694,144 parameters.
+"""A GPT-2 with two layers of width 256 and a vocabulary of 4,096, on random text: 2,694,144 parameters.
 
-Two fifths of them are the embedding, which is the output too, so its gradient is complete only at the very end. Nothing
-is clipped. To tune it:
+Two fifths of them are the embedding. It is also the output layer, so its gradient is complete only at the very end.
+Gradients are not clipped. To tune it:
 
     autosync tune examples/zoo/gpt_mini.py --cluster configs/clusters/local-2.yaml
 """

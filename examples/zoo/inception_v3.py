@@ -1,6 +1,6 @@
 """InceptionV3 with its auxiliary head on 299x299 images (Szegedy et al., 2015): 27,161,264 parameters.
 
-Branches run side by side, so gradients become ready in another order than they are declared. To tune it:
+Branches are parallel, so gradients do not become ready in the order of declaration. To tune it:
 
     autosync tune examples/zoo/inception_v3.py --cluster configs/clusters/local-2.yaml
 """
@@ -20,7 +20,7 @@ Kernel = int | tuple[int, int]
 
 
 class Conv(nn.Module):
-    """Convolution, batch norm and ReLU; the size is kept unless a stride or `valid` shrinks it."""
+    """A convolution with batch norm and ReLU. It keeps the image's size, except with a stride or `valid`."""
 
     def __init__(self, channels: int, outputs: int, kernel: Kernel, *, stride: int = 1, valid: bool = False) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def mixed_8(channels: int) -> nn.Module:
 
 
 class InceptionV3(nn.Module):
-    """Returns the logits and those of the auxiliary head, which only training needs."""
+    """InceptionV3, which returns the logits and those of the auxiliary head; only training needs the latter."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """The small LSTM of Zaremba et al. (2014) for the Penn Treebank's 10,000 words: 4,651,600 parameters.
 
-Two layers of 200 units over 20 words; of the recurrent weights each is used once a word. Their cells have one bias, and
-their gradients are not clipped here, so that the embedding's, which are sparse, may travel as rows. To tune it:
+It has two layers of 200 units over 20 words. Each word uses every recurrent weight once. In contrast to the paper, a
+cell has one bias, and gradients are not clipped, so that the embedding's sparse gradients can travel as rows. To tune
+it:
 
     autosync tune examples/zoo/lstm_ptb.py --cluster configs/clusters/local-2.yaml
 """
@@ -22,7 +23,7 @@ BATCH_SIZE = 64
 
 
 class LSTM(nn.Module):
-    """A layer of cells; the inputs of all words go through one product, the states word by word through another."""
+    """A layer of cells. The inputs of all words are multiplied at once, the states word by word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class LanguageModel(nn.Module):
 
 
 def batch(generator: torch.Generator) -> Tensor:
-    """Text in which few words are frequent, with one more word than is read, to predict from."""
+    """Return text in which few words are frequent, with one word more than the model reads."""
     return zipf_ids(VOCABULARY, (BATCH_SIZE, NUM_WORDS + 1), generator)
 
 

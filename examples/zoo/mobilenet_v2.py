@@ -1,6 +1,6 @@
 """MobileNetV2 on images of ImageNet's shape (Sandler et al., 2018): 3,504,872 parameters.
 
-Much compute for few bytes: the zoo's easiest model to synchronise. To tune it:
+It has much compute for few bytes, so it is the zoo's easiest model to synchronise. To tune it:
 
     autosync tune examples/zoo/mobilenet_v2.py --cluster configs/clusters/local-2.yaml
 """

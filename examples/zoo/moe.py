@@ -1,7 +1,7 @@
 """A mixture of eight experts (Jacobs et al., 1991) between two linear layers, on random features: 2,124,562 parameters.
 
-The gate weighs all experts for every example, so each expert has a gradient in each step; the experts' layers have no
-order among them but that of the code. To tune it:
+The gate weighs all experts for every example, so each expert has a gradient in each step. The experts are independent,
+so only the code decides their order. To tune it:
 
     autosync tune examples/zoo/moe.py --cluster configs/clusters/local-2.yaml
 """

@@ -1,8 +1,8 @@
 """Neural collaborative filtering (NeuMF; He et al., 2017) at the size of MovieLens-20M.
 
-138,493 users, 26,744 items and MLPerf's layer sizes, a factorisation of width 64 beside a multi-layer
-perceptron of 256, 256, 128, 64: 31,832,577 parameters. A step touches few rows of the embeddings, whose
-gradients are sparse: plain SGD takes those, Adam does not. To tune it:
+It has 138,493 users, 26,744 items and MLPerf's layer sizes, with a factorisation of width 64 beside a multi-layer
+perceptron of 256, 256, 128, 64: 31,832,577 parameters. A step touches few rows of the embeddings, so their gradients
+are sparse: plain SGD accepts them, Adam does not. To tune it:
 
     autosync tune examples/zoo/ncf.py --cluster configs/clusters/local-2.yaml
 """

@@ -1,7 +1,7 @@
 """Neural collaborative filtering (NeuMF; He et al., 2017) at the size of MovieLens-1M.
 
-6,040 users, 3,706 items, a factorisation of width 64 beside a multi-layer perceptron of 256, 128, 64:
-1,912,513 parameters. A step touches some tenth of the rows, whose gradients are sparse. To tune it:
+It has 6,040 users and 3,706 items, with a factorisation of width 64 beside a multi-layer perceptron of 256, 128, 64:
+1,912,513 parameters. A step touches about a tenth of the rows, so their gradients are sparse. To tune it:
 
     autosync tune examples/zoo/ncf_small.py --cluster configs/clusters/local-2.yaml
 """

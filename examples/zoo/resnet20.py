@@ -1,7 +1,7 @@
 """ResNet20 on images of CIFAR's shape (He et al., 2015, section 4.2): 269,722 parameters.
 
-Shortcuts that change the shape have no parameters ("option A"). One megabyte of gradients in 59 variables: what a
-message costs counts for more than its bytes. To tune it:
+Shortcuts that change the shape have no parameters ("option A"). It has one megabyte of gradients in 59 variables, so
+the cost of each message matters more than its bytes. To tune it:
 
     autosync tune examples/zoo/resnet20.py --cluster configs/clusters/local-2.yaml
 """
@@ -36,7 +36,7 @@ class Block(nn.Module):
         return functional.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
     def shortcut(self, x: Tensor) -> Tensor:
-        """The input; where the shape changes, every second pixel of it with channels of zeros beside its own."""
+        """Return the input. If the shape changes, return every second pixel, with channels of zeros added."""
         if self.stride == 1:
             return x
         missing = x.shape[1] // 2

@@ -1,6 +1,6 @@
 """SqueezeNet 1.1 on images of ImageNet's shape (Iandola et al., 2016): 1,235,496 parameters.
 
-Convolutions alone, none of them large. To tune it:
+It has only convolutions, none of them large. To tune it:
 
     autosync tune examples/zoo/squeezenet.py --cluster configs/clusters/local-2.yaml
 """

@@ -1,7 +1,7 @@
 """The base Transformer of "Attention is all you need" (Vaswani et al., 2017) on random sentence pairs.
 
-One embedding of 37,000 byte pairs serves source, target and output. 63,045,632 parameters (the paper rounds
-to 65 million); projections of the attention have no bias, positions are sinusoids. To tune it:
+One embedding of 37,000 byte pairs is used for source, target and output. It has 63,045,632 parameters (the paper rounds
+to 65 million). Projections of the attention have no bias, and positions are sinusoids. To tune it:
 
     autosync tune examples/zoo/transformer.py --cluster configs/clusters/local-2.yaml
 """
@@ -84,7 +84,7 @@ class Transformer(nn.Module):
 
 
 def batch(generator: torch.Generator) -> Batch:
-    """As many sentences as make 2,048 tokens a side; the target has one more, to predict from."""
+    """Return sentence pairs of 2,048 tokens a side; each target has one more token, for prediction."""
     device = generator.device
     source = torch.randint(VOCABULARY, (NUM_SENTENCES, NUM_TOKENS), generator=generator, device=device)
     target = torch.randint(VOCABULARY, (NUM_SENTENCES, NUM_TOKENS + 1), generator=generator, device=device)

@@ -1,6 +1,6 @@
-"""A vision transformer (Dosovitskiy et al., 2020) for images of CIFAR's size: 4 layers of width 192, as DeiT-tiny's.
+"""A vision transformer (Dosovitskiy et al., 2020) for images of CIFAR's size: 4 layers of width 192, as in DeiT-tiny.
 
-1,821,220 parameters: 64 patches of 4 x 4 pixels and a class token, 100 classes. To tune it:
+It has 1,821,220 parameters: 64 patches of 4 x 4 pixels and a class token, 100 classes. To tune it:
 
     autosync tune examples/zoo/vit_mini.py --cluster configs/clusters/local-2.yaml
 """
