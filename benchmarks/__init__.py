@@ -1,1 +1,1 @@
-"""Measurements by question: a folder each, whose README says how to run it and where the result stands."""
+"""Measurements, with a folder for each question. A folder's README tells how to run it and where the result is."""

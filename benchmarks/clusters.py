@@ -13,13 +13,13 @@ MEGABIT = 125_000.0
 
 
 def on_this_machine(*devices: int, name: str = "here", backend: BackendName = "gloo") -> ClusterSpec:
-    """Nodes with so many ranks each; one without ranks only serves."""
+    """Return a cluster on this machine with these numbers of ranks; a node with 0 ranks only serves."""
     nodes = [_node(f"n{number}", 800.0, count, host="localhost") for number, count in enumerate(devices)]
     return ClusterSpec(name=name, nodes=tuple(nodes), backend=backend)
 
 
 def emulated(*megabits: float, devices: int = 1, servers: Sequence[float] = ()) -> ClusterSpec:
-    """Worker hosts with these rates, then hosts that only serve, under a name that no other testbed has."""
+    """Return a cluster with worker hosts of these rates, then hosts that only serve, under a unique name."""
     nodes = [_node(f"n{number}", rate, devices) for number, rate in enumerate(megabits)]
     nodes += [_node(f"s{number}", rate, 0) for number, rate in enumerate(servers)]
     return ClusterSpec(name=f"bench-{secrets.token_hex(4)}", nodes=tuple(nodes), launcher="testbed")

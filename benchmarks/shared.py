@@ -1,4 +1,4 @@
-"""What benchmarks share: a command line, progress on stderr, one JSON document on stdout, and ranks as processes."""
+"""The shared parts of benchmarks: a command line, progress on stderr, one JSON document on stdout, and ranks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Process: TypeAlias = subprocess.Popen[bytes]
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """A command line that is explained by the module's docstring."""
+    """Return a parser whose help is the module's docstring."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def tell(words: object) -> None:
-    """Progress, for people."""
+    """Report progress to the user on stderr."""
     print(words, file=sys.stderr, flush=True)
 
 
 def report(document: Mapping[str, Any], *, holds: object = True) -> int:
-    """Print the result; the exit code."""
+    """Print the result; return the exit code."""
     print(json.dumps(document, indent=2))
     return 0 if holds else 1
 
@@ -43,7 +43,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 
 def start_ranks(*command: object, environment: Mapping[str, str] | None = None, **options: Any) -> Process:
-    """Start a script whose ranks are on this machine, in a process group of its own; `end_ranks` ends it."""
+    """Start a script whose ranks are on this machine, in its own process group; `end_ranks` ends it."""
     settings = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
@@ -63,7 +63,7 @@ def end_ranks(process: Process) -> None:
 
 
 def fork_ranks(bodies: Sequence[Callable[[], None]]) -> None:
-    """Run each body in a fork and wait for all: ranks that import torch by themselves take seconds to start."""
+    """Run each body in a fork and wait for all. Ranks that import torch themselves would take seconds to start."""
     children = []
     for body in bodies:
         child = os.fork()

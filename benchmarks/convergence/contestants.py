@@ -1,4 +1,4 @@
-"""Who trains in `convergence.py`: stock DDP's buckets, each codec, late updates and rare averages."""
+"""The contestants of `convergence.py`: stock DDP's buckets, each codec, late updates and rare averages."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Kind = Literal["exact", "codec", "codec without error feedback", "late", "torch'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """A way to train. `build` makes its strategy; None where stock DDP trains with a communication hook of torch's.
+    """A way to train. `build` makes its strategy; None for stock DDP with a communication hook of torch.
 
-    `bound` is the most times the exact run's final loss that its own may be, where one is promised. With
-    `corrects_momentum` workers send from velocities of their own, and the optimizer has no momentum (SGD only).
+    `bound` is the largest allowed ratio of its final loss to the exact run's, where one is promised. With
+    `corrects_momentum`, workers send their own velocities, and the optimizer has no momentum (SGD only).
     """
 
     name: str
@@ -42,7 +42,7 @@ class Contestant:
 
 
 def applies(contestant: Contestant, model: ModelSpec, cluster: ClusterSpec) -> bool:
-    """Whether its strategy is legal for the training: what corrects momentum or comes late cannot be clipped, say."""
+    """Return whether the strategy is legal for the training. For example, late updates cannot be clipped."""
     bundle = bundle_of(contestant, model, cluster, momentum=0.5)
     return bundle is None or not legality.problems(bundle.strategy, model, cluster)
 
@@ -50,7 +50,7 @@ def applies(contestant: Contestant, model: ModelSpec, cluster: ClusterSpec) -> b
 def bundle_of(
     contestant: Contestant, model: ModelSpec, cluster: ClusterSpec, *, momentum: float = 0.0
 ) -> Bundle | None:
-    """A contestant's strategy with what it is for. `momentum` is what one that corrects it takes."""
+    """Return a contestant's strategy as a bundle. `momentum` is for a contestant that corrects it."""
     if contestant.build is None:
         return None
     strategy = contestant.build(model, cluster)
@@ -60,7 +60,7 @@ def bundle_of(
 
 
 def bytes_a_step(bundle: Bundle) -> float:
-    """What leaves the busiest node in a step, in the long run."""
+    """Return the bytes that leave the busiest node in an average step."""
     plan = lower(bundle.strategy, bundle.model, bundle.cluster)
     return float(amortised_traffic(plan, bundle.cluster).node_out.max())
 
@@ -70,7 +70,7 @@ def _names(model: ModelSpec, *, are_matrices: bool) -> tuple[str, ...]:
 
 
 def _everything(codec: Codec) -> Callable[[ModelSpec, ClusterSpec], Strategy]:
-    """All gradients through a codec."""
+    """Return a builder of strategies with all gradients through a codec."""
     return lambda model, _: Strategy(
         messages=tuple(
             Message(parts=names, codec=codec)
@@ -80,7 +80,10 @@ def _everything(codec: Codec) -> Callable[[ModelSpec, ClusterSpec], Strategy]:
 
 
 def _matrices(codec: Codec) -> Callable[[ModelSpec, ClusterSpec], Strategy]:
-    """Matrices and kernels through a codec, vectors as they are: as in PowerSGD's and DGC's own programs."""
+    """Return a builder of strategies with matrices and kernels through a codec, and vectors unencoded.
+
+    The original programs of PowerSGD and DGC do the same.
+    """
     return lambda model, _: Strategy(
         messages=(
             Message(parts=_names(model, are_matrices=True), codec=codec),
@@ -90,7 +93,7 @@ def _matrices(codec: Codec) -> Callable[[ModelSpec, ClusterSpec], Strategy]:
 
 
 def _stale(staleness: int) -> Callable[[ModelSpec, ClusterSpec], Strategy]:
-    """Half of the variables at each of two servers, whose answers come so many steps late."""
+    """Return a builder of strategies with two servers, each for half of the variables, whose answers come late."""
 
     def build(model: ModelSpec, cluster: ClusterSpec) -> Strategy:
         names = [one.name for one in in_ready_order(model.variables)]
@@ -106,7 +109,7 @@ def _stale(staleness: int) -> Callable[[ModelSpec, ClusterSpec], Strategy]:
 
 
 def _averages(every: int, outer: OuterOptimizer | None = None) -> Callable[[ModelSpec, ClusterSpec], Strategy]:
-    """Each worker for itself, and the parameters averaged now and then."""
+    """Return a builder of strategies in which each worker trains for itself and parameters are averaged at times."""
     return lambda model, _: Strategy(
         messages=(
             Message(

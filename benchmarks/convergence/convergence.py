@@ -1,16 +1,16 @@
-"""Real training by codecs, late updates and rare averages: how close does it come to exact training?
+"""Trains with codecs, late updates and rare averages, and compares the final losses with exact training.
 
     python benchmarks/convergence/convergence.py > out.json
     python benchmarks/convergence/convergence.py --read out.json --markdown table.md --pictures docs/pictures
 
-Trains a character-level transformer and a convolutional network (`tasks.py`) on ranks on this machine, by
-stock DDP's buckets, by each strategy of `contestants.py`, and by torch's own PowerSGD for comparison. All
-contestants of a seed begin with the same parameters and see the same batches. Learning rates and
-momenta are the best for the exact run; no contestant has one of its own.
+Trains a character-level transformer and a convolutional network (`tasks.py`) on ranks on this machine, with stock DDP's
+buckets, with each strategy of `contestants.py`, and with torch's own PowerSGD for comparison. All contestants of a seed
+begin with the same parameters and see the same batches. Learning rates and momenta are the best for the exact run; the
+other contestants have the same.
 
 The final loss is the mean over the last twentieth of the steps (all of them on new data) and all ranks. Each
-contestant's is divided by the exact run's of the same seed; what is promised (2 % for bf16, PowerSGD and top-k with
-error feedback) is held against the mean of these ratios over the seeds. Beside it: the loss on more new data after the
+contestant's is divided by the exact run's of the same seed. The promises (2 % for bf16, PowerSGD and top-k with error
+feedback) apply to the mean of these ratios over the seeds. The document also has the loss on new data after the
 training's end.
 
 Prints one JSON document; ends with 1 unless all promises hold.
@@ -45,12 +45,12 @@ from benchmarks.shared import end_ranks, parser_of, start_ranks, tell
 HERE = Path(__file__).parent
 FINAL_SHARE = 1 / 20
 NUM_POINTS = 50
-"""Points of a curve: each the mean of as many steps as fall to it."""
+"""The number of points of a curve; each is the mean of equally many steps."""
 STEP_LIMIT_SECONDS = 0.5
 
 
 def train_all(runs: Sequence[dict[str, Any]], folder: Path, num_ranks: int) -> list[list[dict[str, Any]]]:
-    """Each run's results by rank."""
+    """Return each run's results by rank."""
     (folder / "runs.json").write_text(json.dumps(runs))
     limit_seconds = 60 + STEP_LIMIT_SECONDS * sum(run["num_steps"] for run in runs)
     process = start_ranks(HERE / "ranks.py", folder, num_ranks)
@@ -80,29 +80,29 @@ def _setting(fields: dict[str, Any]) -> str:
 
 
 def mean_losses(results: Sequence[dict[str, Any]]) -> list[float]:
-    """Each step's loss over all ranks."""
+    """Return each step's mean loss over all ranks."""
     return [fmean(both) for both in zip(*(one["losses"] for one in results), strict=True)]
 
 
 def final_loss(losses: Sequence[float]) -> float:
-    """The mean of the last steps."""
+    """Return the mean of the last steps."""
     return fmean(losses[-max(1, round(len(losses) * FINAL_SHARE)) :])
 
 
 def curve_of(losses: Sequence[float]) -> list[tuple[int, float]]:
-    """(last step, mean loss) of stretches of equal length."""
+    """Return (last step, mean loss) of stretches of equal length."""
     length = max(1, len(losses) // NUM_POINTS)
     starts = range(0, len(losses) - length + 1, length)
     return [(start + length, fmean(losses[start : start + length])) for start in starts]
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Train by all contestants with all seeds; how far from exact each ends."""
+    """Train all contestants with all seeds; return how far from exact training each ends."""
     training = TRAININGS[name]
     num_steps = options.steps or training.num_steps
     model, cluster = profile(training.make(training.setting), steps=1), on_this_machine(*(1,) * options.ranks)
     chosen = [one for one in CONTESTANTS if not options.contestant or one.name in (*options.contestant, EXACT)]
-    # The correction is of SGD's momentum, and takes its place.
+    # Momentum correction is for SGD's momentum and replaces it.
     bare = profile(training.make(replace(training.setting, momentum=0.0)), steps=1)
     chosen = [one for one in chosen if not (one.corrects_momentum and model.optimizer.name != "SGD")]
     chosen = [one for one in chosen if applies(one, bare if one.corrects_momentum else model, cluster)]
@@ -153,7 +153,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def judged(
     contestant: Contestant, own: Sequence[Sequence[dict[str, Any]]], exact: Sequence[Sequence[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """A contestant's results of all seeds beside the exact run's."""
+    """Return a contestant's results of all seeds, compared with the exact run's."""
     failures = sorted({rank["failure"] for one in (*own, *exact) for rank in one if rank["failure"]})
     if not failures and not all(math.isfinite(loss) for one in own for rank in one for loss in rank["losses"]):
         failures = ["diverged: a loss is no number"]
@@ -197,7 +197,7 @@ def arguments_of(command_line: list[str] | None = None) -> argparse.Namespace:
 
 
 def trained(options: argparse.Namespace) -> dict[str, Any]:
-    """Train by all that is asked for; the document."""
+    """Train everything that the options ask for; return the document."""
     began = time.monotonic()
     torch.set_num_threads(1)
     results = {}
@@ -222,7 +222,7 @@ def main() -> int:
     """Run from the command line."""
     options = arguments_of()
     document = json.loads(options.read.read_text()) if options.read else trained(options)
-    # First of all: what follows may fail, and training took hours.
+    # Printed first, because the rest may fail after hours of training.
     print(json.dumps(document))
     if options.markdown:
         options.markdown.write_text(markdown(document))

@@ -1,7 +1,7 @@
-"""The ranks of `convergence.py`: `python ranks.py FOLDER NUM_RANKS` trains by the runs in FOLDER/runs.json.
+"""The ranks of `convergence.py`: `python ranks.py FOLDER NUM_RANKS` trains the runs in FOLDER/runs.json.
 
-The ranks are forks of this process, and train one run after another. After each, FOLDER/result-RUN-RANK.json has the
-losses of all its steps on this rank's data, or why it failed.
+The ranks are forks of this process, and train the runs in succession. After each, FOLDER/result-RUN-RANK.json has the
+losses of all its steps on this rank's data, or the reason why it failed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from benchmarks.convergence.tasks import TRAININGS, Setting, schedule
 from benchmarks.shared import fork_ranks
 
 NUM_EVALUATED = 32
-"""Batches of new data that each rank is evaluated on at the end."""
+"""The number of batches of new data that each rank is evaluated on at the end."""
 
 
 def train(run: dict[str, Any], rank: int) -> dict[str, Any]:
-    """One training on one rank; all ranks begin alike, and each has data of its own."""
+    """Train one run on one rank. All ranks begin with the same parameters, and each has its own data."""
     began = time.monotonic()
     setting = Setting(learning_rate=run["learning_rate"], momentum=run["momentum"], clip_norm=run["clip_norm"])
     task = TRAININGS[run["training"]].make(setting)
@@ -70,7 +70,7 @@ def train(run: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def _with_torchs_hook(model: torch.nn.Module) -> torch.nn.Module:
-    """Stock DDP with torch's own PowerSGD, from the third step on (it cannot begin earlier)."""
+    """Return stock DDP with torch's own PowerSGD from the third step on, because it cannot begin earlier."""
     called = DistributedDataParallel(model)
     state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=4, start_powerSGD_iter=2)
     called.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

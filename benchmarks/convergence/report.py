@@ -1,4 +1,4 @@
-"""What `convergence.py` found, for people: a table in Markdown and a picture of the curves for each training."""
+"""The result of `convergence.py` for readers: a table in Markdown and a picture of the curves for each training."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WIDTH, HEIGHT = 960.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 250.0, 40.0, 36.0
 HEAD = 34.0
 SKIPPED = 1 / 25
-"""The share of a curve that is left out: the fall of the first steps would take all the height."""
+"""The share of a curve that is left out, because the fall of the first steps would take all the height."""
 
 
 def markdown(document: Mapping[str, Any]) -> str:
-    """A table for each training."""
+    """Return a table for each training."""
     return "\n".join(_table(name, result, document) for name, result in document["trainings"].items())
 
 
@@ -58,7 +58,7 @@ def _table(name: str, result: Mapping[str, Any], document: Mapping[str, Any]) ->
 
 
 def write_pictures(document: Mapping[str, Any], folder: Path) -> None:
-    """The curves of each training."""
+    """Write the curves of each training."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, result in document["trainings"].items():
         stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -66,7 +66,7 @@ def write_pictures(document: Mapping[str, Any], folder: Path) -> None:
 
 
 def picture(name: str, result: Mapping[str, Any]) -> str:
-    """Panels one under the other, each with the exact run's curve and those of one kind of contestants."""
+    """Return panels one below the other, each with the exact run's curve and those of one kind of contestants."""
     drawing = Drawing()
     curves = {
         contestant: [(int(step), float(loss)) for step, loss in found["curve"]]
@@ -85,7 +85,7 @@ def picture(name: str, result: Mapping[str, Any]) -> str:
 
 
 class Scale(NamedTuple):
-    """From steps and losses to places; losses are on a logarithmic scale."""
+    """The scale from steps and losses to positions; losses are on a logarithmic scale."""
 
     top: float
     num_steps: int
@@ -106,7 +106,7 @@ Curve = Sequence[tuple[int, float]]
 def _panel(drawing: Drawing, top: float, words: str, curves: Mapping[str, Curve], num_steps: int) -> None:
     kept = {name: [point for point in curve if point[0] > SKIPPED * num_steps] for name, curve in curves.items()}
     exact = [loss for _, loss in kept[EXACT]]
-    # What has left the picture at the top has gone further from its start than exact training ever was.
+    # A curve that leaves the picture at the top is far above exact training.
     most = min(max(loss for curve in kept.values() for _, loss in curve), 1.15 * max(exact))
     least = min(loss for curve in kept.values() for _, loss in curve)
     scale = Scale(top, num_steps, least * 0.98, most * 1.02)
@@ -139,14 +139,14 @@ def _line(scale: Scale, curve: Curve) -> Pen:
 
 
 def _label_places(scale: Scale, curves: Mapping[str, Curve], height: float = 16.0) -> dict[str, float]:
-    """Beside the curves' ends, in their order, as far apart as a line is high."""
+    """Return the positions of labels beside the curves' ends, in their order and at least a line apart."""
     ends = sorted(curves, key=lambda name: -curves[name][-1][1])
     places: dict[str, float] = {}
     lowest = scale.top + TOP
     for name in ends:
         lowest = places[name] = max(scale.y(curves[name][-1][1]), lowest)
         lowest += height
-    # Those that were pushed out at the bottom push the others up.
+    # Labels that would be below the bottom move the others up.
     limit = scale.top + HEIGHT - BOTTOM
     for name in reversed(ends):
         places[name] = min(places[name], limit)
@@ -155,7 +155,7 @@ def _label_places(scale: Scale, curves: Mapping[str, Curve], height: float = 16.
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """Four to eight round numbers between the two."""
+    """Return four to eight round numbers between the two."""
     for size in (5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002):
         found = [round(size * k, 3) for k in range(math.ceil(least / size), math.floor(most / size) + 1)]
         if len(found) >= 4:

@@ -1,7 +1,7 @@
-"""What `convergence.py` trains: a character-level transformer and a convolutional network, on data made here.
+"""The trainings of `convergence.py`: a character-level transformer and a convolutional network, on generated data.
 
-Both draw new data in every step, so nothing can be learnt by heart, and the loss of a step is the loss on new data.
-Both have a loss that no model gets below: words follow one another by chance, and digits drown in noise.
+Both draw new data in every step, so nothing can be memorised, and the loss of a step is the loss on new data. Both have
+a lower limit of the loss that no model can beat: words follow one another by chance, and digits are hidden by noise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from transformer import LanguageModel
 from transformer import loss as text_loss
 
-# The text: short tales, of which some is chance and some follows (who it is about, endings of words).
+# The text: short tales. Some words are random, and some follow from others (such as the person and the endings).
 NAMES = "anna boris clara david emma felix greta henry irene jacob karla louis maria nina oscar paula".split()  # noqa: SIM905 - words are read as words
 THINGS = "apple basket candle door engine feather garden hammer island jacket kettle lantern mirror".split()  # noqa: SIM905
 QUALITIES = "old new red green heavy small broken golden quiet strange wooden warm".split()  # noqa: SIM905
@@ -36,7 +36,7 @@ NUM_TEXTS = 4
 
 
 def language_model() -> nn.Module:
-    """The example's, with about 230,000 parameters."""
+    """Return the example's model with about 230,000 parameters."""
     return LanguageModel(
         num_symbols=len(CHARACTERS),
         length=NUM_CHARACTERS,
@@ -48,7 +48,7 @@ def language_model() -> nn.Module:
 
 
 def tale(draw: random.Random) -> str:
-    """A few sentences about one person and one thing."""
+    """Return a few sentences about one person and one thing."""
     who, other = draw.sample(NAMES, 2)
     thing, deed, place = draw.choice(THINGS), draw.choice(DEEDS), draw.choice(PLACES)
     sentences = [
@@ -62,7 +62,7 @@ def tale(draw: random.Random) -> str:
 
 
 def texts(generator: torch.Generator) -> Tensor:
-    """Stretches that begin anywhere in a tale, as character numbers; one more than the model reads."""
+    """Return stretches that begin anywhere in a tale, as character numbers; one more than the model reads."""
     draw = random.Random(int(torch.randint(2**62, (), generator=generator)))
     stretches = []
     for _ in range(NUM_TEXTS):
@@ -91,7 +91,7 @@ NOISE = 1.0
 
 
 class ConvNet(nn.Module):
-    """About 230,000 parameters; no statistics of batches, which would be each rank's own."""
+    """A network of about 230,000 parameters without batch statistics, which would differ between ranks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ GLYPHS = torch.tensor([[[float(dot) for dot in row] for row in digit.split()] fo
 
 
 def images(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Digits in many places, some paler than others, under noise."""
+    """Return digits in many places, some paler than others, under noise."""
     labels = torch.randint(len(DOTS), (NUM_IMAGES,), generator=generator)
     drawn = GLYPHS[labels].repeat_interleave(2, 1).repeat_interleave(2, 2)
     down = torch.randint(SIDE - drawn.shape[1] + 1, (NUM_IMAGES,), generator=generator)
@@ -135,7 +135,7 @@ def image_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the optimizer is set to. `momentum` is AdamW's first beta too."""
+    """The settings of the optimizer. `momentum` is also AdamW's first beta."""
 
     learning_rate: float
     momentum: float
@@ -144,7 +144,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A task by its optimizer's setting, the one that it takes, and how long it is."""
+    """A task that depends on its optimizer's settings, the chosen settings, and the number of steps."""
 
     make: Callable[[Setting], Task]
     setting: Setting
@@ -205,7 +205,7 @@ TRAININGS = {
 
 
 def schedule(optimizer: torch.optim.Optimizer, num_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    """The rate rises over the first twentieth of the steps and falls to nothing along a cosine."""
+    """Return a schedule: the rate rises over the first twentieth of the steps and falls to zero along a cosine."""
     rise = num_steps // 20
 
     def factor(step: int) -> float:

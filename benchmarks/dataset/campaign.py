@@ -1,7 +1,8 @@
-"""A campaign under way: combination after combination, round after round, every trial on the disk before the next.
+"""A running campaign: it visits one combination after another, in rounds, and stores each trial before the next.
 
-A round gives each combination a visit of some trials, so that early on there is a little of everything. A visit begins
-and ends with the reference. Whatever ends a campaign, what was measured stays, and the next one goes on behind it.
+A round gives each combination a visit of some trials, so that all combinations have some records early on. A visit
+begins and ends with the reference. Whatever ends a campaign, its measurements are kept, and the next run continues
+after them.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from benchmarks.dataset.campaign_plan import Campaign, Combination
 from benchmarks.dataset.proposals import Proposal, Proposals
 
 TIMES_AGAIN = 2
-"""How often strategies are measured beside the first time that are to be measured again."""
+"""How often strategies that are to be repeated are measured after the first time."""
 MAX_LAUNCH_FAILURES = 3
 MAX_FAILURES_IN_A_ROW = 8
 MAX_DISTURBED = 3
-"""How often a trial is made during which other programs were busy; the last one counts, and is flagged."""
+"""How often a trial is repeated while other programs are busy; the last one counts, and is flagged."""
 RATE_TRIALS = 200
-"""Over how many of the last trials the rate is told."""
+"""The number of last trials from which the rate is computed."""
 
 OpenService = Callable[[Combination, Path], AbstractContextManager[Service]]
 Tell = Callable[[str], None]
 
 
 class Watch(Protocol):
-    """What a campaign must know of the machine (see `machine.py`)."""
+    """The interface to the machine that a campaign needs (see `machine.py`)."""
 
     max_other_cpu: float
 
@@ -53,9 +54,9 @@ class Watch(Protocol):
 
 @dataclass(slots=True)
 class _State:
-    """The records of one combination; apart from them its references and what was measured again.
+    """The records of one combination, with references and repeated measurements apart.
 
-    Of a strategy that was measured twice for doubt, the less doubtful trial is its record.
+    If a doubtful strategy was measured twice, the less doubtful trial is its record.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -79,16 +80,16 @@ class _State:
 
     @property
     def num_counted(self) -> int:
-        """How many count as what the plan asks for: not those that kept the processors busy."""
+        """The number of records that count for the plan. Those that kept the processors busy do not count."""
         return sum(not (one.measurement and "busy_cpu" in one.measurement.flags) for one in self.records)
 
     def to_mend(self) -> list[Record]:
-        """What is doubtful and was measured once only."""
+        """Return the doubtful records whose strategies were measured only once."""
         flagged = flag_drift([*self.records, *self.references])[: len(self.records)]
         return [one for at, one in enumerate(flagged) if at not in self._mended and is_worth_repeating(one)]
 
     def to_repeat(self, num_again: int) -> list[Record]:
-        """Of the fastest random strategies those that were not measured again often enough, each as often as needed."""
+        """Return the records of the fastest random strategies to measure again, each as often as it still needs."""
         measured = sorted(
             (record.measurement.median_seconds, position)
             for position, record in enumerate(self.records)
@@ -96,12 +97,12 @@ class _State:
         )
         fastest = [self.records[position] for _, position in measured[:num_again]]
         times = Counter(record.strategy_id for record in self.again)
-        # In turn, so that neighbours in time are trials of different strategies.
+        # In turn, so that consecutive trials are of different strategies.
         return [one for time in range(TIMES_AGAIN) for one in fastest if times[one.strategy_id] <= time]
 
 
 class Collector:
-    """Collects the records of a campaign into a store, which nobody else may write to meanwhile."""
+    """Collects the records of a campaign into a store, to which no other process may write meanwhile."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Collector:
         self._read()
 
     def _read(self) -> None:
-        """Take up what is in the store; what is of other plans counts for the numbers of trials only."""
+        """Read the store. Records of other plans only count for the numbers of trials."""
         for record in self._store.records(report=lambda problem: self._tell(f"left out: {problem}")):
             self._num_trials = max(self._num_trials, record.trial + 1)
             state = self._states.get(combination_of(record))
@@ -154,18 +155,18 @@ class Collector:
         return num_new + sum(min(len(state.again), TIMES_AGAIN * one.num_again) for state, one in states)
 
     def done_of_each(self) -> dict[str, list[int]]:
-        """By combination, how many records there are and are to be."""
+        """Return for each combination how many records it has and how many it shall have."""
         return {one.name: [self._state(one).num_counted, one.num_records] for one in self._combinations}
 
     @property
     def is_late(self) -> bool:
-        """Whether another trial may not end in time."""
+        """Whether another trial might not end in time."""
         if self._limit_seconds is None:
             return False
         return self.clock() - self._started + self._longest_seconds > self._limit_seconds
 
     def collect(self) -> bool:
-        """Measure until all is there, or the time is over; whether all is there."""
+        """Measure until everything is done or the time is over; return whether everything is done."""
         for combination, num_wanted in self.visits():
             if self.is_late:
                 return False
@@ -194,7 +195,10 @@ class Collector:
             self._visit(combination, proposals, map(proposals.again, again))
 
     def visits(self) -> Iterator[tuple[Combination, int]]:
-        """Which combination has its turn, until it has how many records; each round in an order of its own."""
+        """Yield the next combination, and the number of records that it shall have by then.
+
+        Each round has its own random order.
+        """
         most = max(combination.num_records for combination in self._combinations)
         for end in range(self.campaign.visit_trials, most + self.campaign.visit_trials, self.campaign.visit_trials):
             lots = random.Random(f"{self.campaign.seed}/{end}")
@@ -213,7 +217,7 @@ class Collector:
         return has_all and not state.to_mend() and not state.to_repeat(combination.num_again)
 
     def _new_ones(self, combination: Combination, proposals: Proposals, num_wanted: int) -> Iterator[Proposal]:
-        """New strategies until there are so many records that count."""
+        """Yield new strategies until there are enough records that count."""
         state = self._state(combination)
         while state.num_counted < num_wanted:
             proposal = proposals.next(state.records)
@@ -247,12 +251,12 @@ class Collector:
             self.machine.await_quiet(self._tell)
 
     def before_trial(self) -> None:
-        """Look at the machine once more where it was busy since the last trial."""
+        """Check the machine again if it was busy since the last trial."""
         if self.machine.others_share() > self.machine.max_other_cpu:
             self._await_quiet()
 
     def is_disturbed(self, record: Record) -> bool:
-        """Whether a trial is to be made again, for what other programs used meanwhile."""
+        """Return whether a trial must be repeated because other programs were busy."""
         return self._waits and record.measurement is not None and "busy_machine" in record.measurement.flags
 
     def next_number(self) -> int:
@@ -260,7 +264,10 @@ class Collector:
         return self._num_trials - 1
 
     def keep(self, combination: Combination, record: Record, seconds: float) -> bool:
-        """Write a record down; whether the visit goes on. What the machines failed is no trial."""
+        """Store a record, and return whether the visit continues.
+
+        A failure of the machines does not count as a trial.
+        """
         if record.failure is not None and record.failure.is_infrastructure:
             self._num_launch_failures += 1
             self._tell(f"{combination.name}: {record.failure.message}")
@@ -298,13 +305,13 @@ class Collector:
 
     @property
     def records_per_hour(self) -> float | None:
-        """Over the last trials; None before there are two."""
+        """The rate over the last trials; None before there are two."""
         ends = self._ends[-RATE_TRIALS:]
         return None if len(ends) < 2 or ends[-1] <= ends[0] else 3600 * (len(ends) - 1) / (ends[-1] - ends[0])
 
 
 class _Visit:
-    """One combination's turn on a service."""
+    """One visit to a combination with a service."""
 
     def __init__(self, collector: Collector, combination: Combination, service: Service) -> None:
         self.num_since_reference = 0
@@ -323,7 +330,7 @@ class _Visit:
         )
 
     def measure(self, proposal: Proposal) -> bool:
-        """One trial, written down; whether the visit goes on."""
+        """Run one trial and store it; return whether the visit continues."""
         collector = self._collector
         number = collector.next_number()
         for _ in range(MAX_DISTURBED):
@@ -347,7 +354,7 @@ class _Visit:
 
 
 def outcome(record: Record) -> str:
-    """What came of a trial, in words."""
+    """Return the outcome of a trial in words."""
     if record.failure is not None:
         return f"{record.failure.kind}: {record.failure.message[:120]}"
     measured: Measurement | None = record.measurement

@@ -1,11 +1,11 @@
-"""The plan file of a campaign: which models are measured on which clusters, how often, with what, and how long each.
+"""The plan file of a campaign: its models and clusters, and how often, how and how long each is measured.
 
     schema: autosync.campaign/1
     name: first
     groups:
       - {models: [gpt_mini, moe], clusters: [2-hosts, 4-hosts], records: 60}
 
-All that is not said has a default. docs/dataset.md has the fields.
+All other fields have defaults. docs/dataset.md describes the fields.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ SCHEMA_KIND = "campaign"
 SCHEMA_VERSION = 1
 
 Source = Literal["sampled", "mutated", "crossed", "neighbour"]
-"""Where strategies come from, after the presets: the space; a change of a good one; two good ones; a change or two of
-the best."""
+"""The sources of strategies after the presets: the space, a change of a good strategy, two good strategies crossed, or
+one or two changes of the best."""
 
 MIX: Mapping[Source, int] = {"sampled": 6, "mutated": 2, "crossed": 1, "neighbour": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Each of these models on each of these clusters: how many records of it there are to be, and from which sources.
+    """Each of these models on each of these clusters, with the number of records and the sources of strategies.
 
-    In the end `again` of its fastest random strategies are measured again: the fastest of many short trials is partly
-    the luckiest. A combination that stands in several groups is as the last of them says.
+    In the end, `again` of its fastest random strategies are measured again, because the fastest of many short trials is
+    partly the luckiest. For a combination in several groups, the last group counts.
     """
 
     __pydantic_config__ = STRICT
@@ -72,12 +72,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Which strategies are not measured at all, by what their plans come to; stock DDP and its like always are.
+    """The rules for strategies that are not measured, based on their plans.
 
-    Those whose busiest link alone needs more than `slowest` times what a step of `ddp` does, its compute and its wire
-    one behind the other: hopeless, and they would eat up the time. And those whose messages and bytes need more than
-    `busy` of the processors for as long as the busiest link or compute take: on a testbed all ranks share the machine,
-    and such a strategy would measure its processors, not the network.
+    Stock DDP and the reference are always measured. A strategy is left out if its busiest link alone needs more than
+    `slowest` times the step of `ddp` (compute plus wire time), because it is hopeless and would take too much time. It
+    is also left out if its messages and bytes need more than the share `busy` of the processors while the busiest link
+    or compute is busy: on a testbed all ranks share the machine, so the trial would measure the processors and not the
+    network.
     """
 
     __pydantic_config__ = STRICT
@@ -90,14 +91,14 @@ class Screen:
             raise ValueError("slowest is a factor of 1 or more, busy a share above 0")
 
     def keeps_out(self, facts: PlanFacts, *, compute_seconds: float, slowest_seconds: float) -> bool:
-        """Whether a plan is not measured; `slowest_seconds` is what its busiest link may need."""
+        """Return whether a plan is not measured. `slowest_seconds` is the most that its busiest link may need."""
         available_seconds = (os.cpu_count() or 1) * max(facts.wire_seconds, compute_seconds)
         is_busy = _processor_seconds(facts) > self.busy * available_seconds
         return is_busy or facts.wire_seconds > slowest_seconds
 
 
 def _processor_seconds(facts: PlanFacts) -> float:
-    """What the messages and the bytes of a plan cost the processors, by the timeline's figures."""
+    """Return the processor time of a plan's messages and bytes, by the timeline's figures."""
     costs = ProcessorCosts()
     num_own = facts.num_sends - facts.num_native_sends
     messages = num_own * costs.of_message(native=False) + facts.num_native_sends * costs.of_message(native=True)
@@ -106,7 +107,7 @@ def _processor_seconds(facts: PlanFacts) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """How long a strategy is measured: the fields of these names of `autosync.trials.policy.Policy`."""
+    """How long a strategy is measured: the fields with these names in `autosync.trials.policy.Policy`."""
 
     __pydantic_config__ = STRICT
 
@@ -124,7 +125,7 @@ class Steps:
         self.policy()
 
     def policy(self) -> Policy:
-        """As a policy; refused where it is none."""
+        """Return these fields as a policy; raise if they are invalid."""
         return Policy(**{name: getattr(self, name) for name in self.__dataclass_fields__})
 
 
@@ -132,8 +133,8 @@ class Steps:
 class Quiet:
     """When the machine counts as busy: other programs use more than `max_other_cpu` of its processor time.
 
-    Then the campaign waits, and gives up after `patience_seconds`. `max_drift` is how far the reference may be from its
-    usual times, as a share of them.
+    The campaign then waits, and gives up after `patience_seconds`. `max_drift` is the largest distance of the reference
+    from its usual times, as a share of them.
     """
 
     __pydantic_config__ = STRICT
@@ -149,7 +150,7 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """A plan file. `visit_trials` are measured of one combination before the next has its turn."""
+    """A plan file. `visit_trials` is the number of trials of a combination before the next one's turn."""
 
     __pydantic_config__ = STRICT
 
@@ -177,9 +178,9 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """A model on a cluster, and how many records of it there are to be; `key` has the hashes of their specs.
+    """A model on a cluster, with the number of its records; `key` has the hashes of their specs.
 
-    `num_again` strategies are measured again once these are there.
+    `num_again` strategies are measured again once these records exist.
     """
 
     target: str
@@ -197,20 +198,20 @@ class Combination:
 
 
 def check_mix(mix: Mapping[Source, int]) -> None:
-    """Refuse a mix that has nothing in it."""
+    """Refuse an empty mix."""
     if any(share < 0 for share in mix.values()) or not sum(mix.values()):
         raise ValueError("a mix has shares of 0 or more, one of them above 0")
 
 
 def load_campaign(path: Path | str) -> tuple[Campaign, tuple[Combination, ...]]:
-    """The campaign of a plan file with its combinations; every model and cluster that it names has to be there."""
+    """Return the campaign of a plan file and its combinations; raise if a model or cluster is missing."""
     campaign, document = documents.load(path, kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=Campaign)
     problems: list[Problem] = []
     found = list(_combinations(campaign, problems))
     if problems:
         placed = [problem if problem.file else document.locate(problem) for problem in problems]
         raise DocumentError(first_problems(placed))
-    # The last one of a name stays, in the place of the first.
+    # The last combination of a name counts, at the position of the first.
     return campaign, tuple({one.name: one for one in found}.values())
 
 
@@ -247,7 +248,7 @@ def _cluster(name: str) -> tuple[ClusterSpec, str]:
 
 
 def _look_up(names: Sequence[str], known: dict[str, T], load: Callable[[str], T], path: ValuePath) -> Iterator[Problem]:
-    """Load what is not known yet; what cannot be loaded is told with its place in the plan, unless it is in a file."""
+    """Load what is not known yet. Yield each problem with its place in the plan, unless it is in a file."""
     for index, name in enumerate(names):
         if name not in known:
             try:

@@ -3,13 +3,14 @@
     python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --minutes 120  # measure for two hours
     python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --status       # what is missing
     python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --pack         # write datasets/records
-    python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --from FOLDER  # go on from those
+    python benchmarks/dataset/collect_dataset.py configs/campaigns/first.yaml --from FOLDER  # continue from those
 
-What is measured is on the disk at once, in a store (`--store`, else autosync-campaigns/NAME): stop it with Ctrl-C or
-pull the plug, and start it again; it goes on where it was. Where the store is gone, `--from` begins it with what was
-packed of it. It measures nothing while other programs use the processors.
-The last thing it prints, on stdout, is one JSON document. Ends with 0 where all is measured, 1 where it gave up, 3 if
-the time was over first, 130 where it was interrupted. docs/dataset.md says how to write a plan.
+Each measurement is on the disk at once, in a store (`--store`, by default autosync-campaigns/NAME). Stop it with Ctrl-C
+or pull the plug and start it again: it continues where it was. If the store is lost, `--from` restores it from the
+packed records. It measures nothing while other programs use the processors.
+
+The last output, on stdout, is one JSON document. The exit code is 0 if everything is measured, 1 if it gave up, 3 if
+the time was over first, 130 if it was interrupted. docs/dataset.md tells how to write a plan.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def main() -> int:
 
 
 def chosen(combinations: Sequence[Combination], names: Sequence[str] | None) -> list[Combination]:
-    """The combinations of these names, or all."""
+    """Return the combinations of these names, or all."""
     known = {combination.name: combination for combination in combinations}
     for name in names or ():
         if name not in known:
@@ -93,7 +94,7 @@ def chosen(combinations: Sequence[Combination], names: Sequence[str] | None) -> 
 def collected(
     campaign: Campaign, combinations: Sequence[Combination], store: RecordStore, options: argparse.Namespace
 ) -> tuple[int, dict[str, Any]]:
-    """Measure, unless only the status is wanted; the exit code and what to print."""
+    """Measure, unless only the status is wanted; return the exit code and the document to print."""
 
     def open_service(combination: Combination, folder: Path) -> TrialService:
         return TrialService(
@@ -151,7 +152,7 @@ def packed(
 ) -> dict[str, Any]:
     """Write the store's records of the plan as Parquet, flagged where the machine drifted.
 
-    Combinations that the plan had once and has no more stay in the store, as do trials that a better one replaced.
+    Combinations that were removed from the plan stay in the store only, as do trials that a better one replaced.
     """
     problems: list[str] = []
     found = list(store.records(report=lambda problem: problems.append(str(problem))))
@@ -181,7 +182,7 @@ def packed(
 
 
 def _refuse_loss(records: Sequence[Record], output: Path) -> None:
-    """Stop where what was packed before would be lost, because the store does not have it."""
+    """Refuse to replace packed records that the store does not have."""
     if (output / RECORDS_FILE).is_file():
         lost = not_among(read_packed(output), records)
         if lost:

@@ -1,4 +1,4 @@
-"""The machine of a campaign: how busy it is with other things, and waiting until it is not."""
+"""The machine of a campaign: measures how busy other programs are, and waits until they are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOK_SECONDS = 0.5
 
 
 class Machine:
-    """Tells what others use, and waits until it is little."""
+    """Measures the use by other programs, and waits until it is small."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class Machine:
         self._others = BackgroundLoad(proc)
 
     def others_share(self) -> float:
-        """The share of all processor time that others used since this was last asked."""
+        """Return the share of all processor time that others used since the last call."""
         return self._others.share()
 
     def await_quiet(self, tell: Callable[[str], None]) -> None:
-        """Return when others use little; OperationError where they do not stop for too long."""
+        """Return when others use little; raise an OperationError if they are busy for too long."""
         deadline = self._clock() + self._patience_seconds
         told = False
         while True:

@@ -1,7 +1,7 @@
-"""What a campaign measures of one combination, one strategy after another: each is new, and follows from those before.
+"""The strategies that a campaign measures for one combination; each is new, and depends on the earlier ones.
 
-First stock DDP and the presets, then strategies by the mix of the plan. What comes next depends on the seed, on the
-combination and on what was measured of it: a campaign that is interrupted goes on as if it had not been.
+First come stock DDP and the presets, then strategies by the mix of the plan. The next strategy depends on the seed, the
+combination and its measurements, so an interrupted campaign continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REFERENCE_PRESET = "ddp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A strategy to measure, and what its plan comes to; neither for torch's own DDP."""
+    """A strategy to measure and the facts of its plan; torch's own DDP has neither."""
 
     candidate: Candidate
     facts: PlanFacts | None
@@ -54,7 +54,10 @@ class Proposals:
         self._strategies: dict[str, Strategy] = {}
 
     def next(self, records: Sequence[Record]) -> Proposal | None:
-        """What comes after these records of the combination, references not among them; None if nothing new is left."""
+        """Return the strategy after these records of the combination; None if nothing new is left.
+
+        The records exclude references.
+        """
         number = len(records)
         if number < len(self._beginning):
             return self._beginning[number]
@@ -71,11 +74,11 @@ class Proposals:
         return None
 
     def again(self, record: Record) -> Proposal:
-        """The strategy of a record once more."""
+        """Return the strategy of a record once more."""
         return self._proposal(AGAIN_ORIGIN, self._strategy(record))
 
     def mended(self, record: Record) -> Proposal:
-        """What a record is of once more, to put a better trial in its place."""
+        """Return the strategy of a record once more, so that a better trial can replace the record."""
         if record.strategy_id is None:
             return Proposal(candidate=STOCK_DDP, facts=None)
         return self._proposal(record.origin, self._strategy(record))
@@ -84,7 +87,7 @@ class Proposals:
         return jsonio.content_hash([self._campaign.seed, *self._combination.key, number])
 
     def _source(self, number: int) -> Source:
-        """Where strategy `number` comes from: within each cycle all shares of the mix, in an order by lot."""
+        """Return the source of strategy `number`. Each cycle has all shares of the mix, in a random order."""
         cycle = [source for source, share in sorted(self._combination.mix.items()) for _ in range(share)]
         rng = random.Random(jsonio.content_hash([self._campaign.seed, *self._combination.key, "mix"]))
         return rng.sample(cycle, len(cycle))[number % len(cycle)]
@@ -102,7 +105,7 @@ class Proposals:
                     yield proposal
 
     def _drawn(self, source: str, records: Sequence[Record], rng: random.Random) -> Iterator[Strategy]:
-        """Strategies from one source, a limited number; from none of ours, the space."""
+        """Yield a limited number of strategies from a source; an unsuitable source falls back to the space."""
         good = self._good(records) or [self._preset(REFERENCE_PRESET)]
         space = self._space
         for _ in range(MAX_DRAWS):
@@ -118,7 +121,7 @@ class Proposals:
                 yield space.sample(rng)
 
     def _good(self, records: Sequence[Record]) -> list[Strategy]:
-        """The fastest quarter of what was measured, but three at least; the fastest first."""
+        """Return the fastest quarter of the measured strategies, at least three, the fastest first."""
         measured = sorted(
             (record.measurement.median_seconds, position)
             for position, record in enumerate(records)
@@ -135,7 +138,7 @@ class Proposals:
         return found
 
     def _admitted(self, origin: str, strategy: Strategy) -> Proposal | None:
-        """The strategy as a proposal, unless the engine cannot run it or the plan's screen keeps it out."""
+        """Return the strategy as a proposal, unless the engine cannot run it or the plan's screen keeps it out."""
         if not set(strategy.classes) <= {"exact", *self._campaign.limits.allow}:
             return None
         plan = lower(strategy, self._model, self._cluster)

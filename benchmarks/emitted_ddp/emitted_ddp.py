@@ -1,7 +1,7 @@
-"""Whether emitted arguments keep what was promised: `python benchmarks/emitted_ddp/emitted_ddp.py > emitted.json`.
+"""Checks that emitted arguments are as fast as promised: `python benchmarks/emitted_ddp/emitted_ddp.py > emitted.json`.
 
-For several strategies a plain torch script, which runs the file that `autosync emit` writes, and a trial of the same
-settings take turns on a cluster, in an order drawn by lot. The trial's time is what tuning promises; the ratio of the
+For each of several strategies, a plain torch script with the file that `autosync emit` writes takes turns with a trial
+of the same settings on a cluster, in random order. The trial's time is the time that tuning promises; the ratio of the
 two has a 95 % interval. Ends with 1 unless each interval lies within the tolerance of 1.
 """
 
@@ -82,7 +82,7 @@ def _strategies(model: ModelSpec, cluster: ClusterSpec) -> dict[str, Strategy]:
 def _compared(
     name: str, strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The plain script beside the trial, round after round."""
+    """Measure the plain script and the trial in turn, round after round."""
     lots = random.Random(name)
     promised: list[list[float]] = []
     plain: list[list[float]] = []

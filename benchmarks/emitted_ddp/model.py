@@ -30,7 +30,7 @@ def optimizer(parameters: object) -> torch.optim.Optimizer:
 
 
 def task() -> object:
-    """The task. The plain script imports this file, and must not load autosync by it."""
+    """Return the task. The import is here, because the plain script imports this file and must not load autosync."""
     from autosync import Task
 
     return Task(name="layers", model=make_model, batch=draw, loss=loss, optimizer=optimizer, batch_size=BATCH_SIZE)

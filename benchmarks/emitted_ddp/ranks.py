@@ -1,6 +1,6 @@
 """One rank of a plain torch training: `python ranks.py EMITTED.py MEETING NUM_STEPS OUT.json`.
 
-It knows nothing of autosync: DDP is what the emitted file makes of it, and a step is timed as anybody would.
+It does not use autosync: the emitted file wraps the model in DDP, and steps are timed in the ordinary way.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Which strategies `exactness.py` tries: each case follows from a seed and an index, whatever came before it."""
+"""The strategies that `exactness.py` tries. Each case depends only on a seed and an index."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLUSTERS = {
     "2 nodes and a server": (1, 1, 0),
     "2 nodes x 2 and a server": (2, 2, 0),
 }
-"""Ranks of each node; 0 is a node that only serves."""
+"""The numbers of ranks of each node; 0 is a node that only serves."""
 SEVERAL = tuple(name for name in CLUSTERS if name != ALONE)
 
 SLICE_BYTES = (1024, 2048, 4096)
@@ -55,8 +55,8 @@ class Case:
     """One training that must be exact.
 
     `origin` is a preset's name or "sample". `hand_off` and `checks` are options of `parallelize`. After step
-    `state_step` the model's state dict is read at once, after step `eval_step` the model is evaluated; -1 for never.
-    With `saves_state` the optimizer's state is asked for at the end. `draws` seeds the delays.
+    `state_step` the model's state dict is read at once, and after step `eval_step` the model is evaluated; -1 means
+    never. With `saves_state` the optimizer's state is read at the end. `draws` seeds the delays.
     """
 
     index: int
@@ -73,11 +73,11 @@ class Case:
     draws: int
 
     def plan(self) -> Plan:
-        """What the runtime will execute."""
+        """Return the plan that the runtime will execute."""
         return lower(self.bundle.strategy, self.bundle.model, self.bundle.cluster)
 
     def describe(self) -> dict[str, Any]:
-        """The case as it is printed and read back by `read_case`."""
+        """Return the case as it is printed and read back by `read_case`."""
         options = {name: getattr(self, name) for name in _OPTIONS}
         return {**options, "strategy": dump_strategy(self.bundle.strategy)}
 
@@ -98,19 +98,20 @@ _OPTIONS = (
 
 
 def cluster_of(name: str, backend: BackendName = "gloo") -> ClusterSpec:
-    """A cluster of that shape, all on this machine."""
+    """Return a cluster of that shape, all on this machine."""
     return on_this_machine(*CLUSTERS[name], name=name, backend=backend)
 
 
 def read_case(fields: Mapping[str, Any], strategy: Strategy, model: ModelSpec, backend: BackendName = "gloo") -> Case:
-    """A case from what `describe` wrote of it."""
+    """Return a case from the fields that `describe` returned."""
     bundle = bundled(strategy, model, cluster_of(fields["cluster"], backend))
     return Case(bundle=bundle, **{name: fields[name] for name in _OPTIONS})
 
 
 class Cases:
-    """Draws cases. `models` are the specs of (task, dtype); `clusters` names those to draw from, by default all of
-    several ranks.
+    """Draws cases. `models` are the specs of (task, dtype); `clusters` names the clusters to draw from.
+
+    By default these are all with several ranks.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Cases:
         self._spaces: dict[tuple[str, str, str, bool], Space] = {}
 
     def draw(self, index: int) -> Case:
-        """The case of an index. Every third is a preset, all exact ones in turn."""
+        """Return the case of an index. Every third is a preset, all exact ones in turn."""
         rng = random.Random(f"{self._seed}/{index}")
         every = round(1 / P_PRESET)
         for _ in range(NUM_TRIES):
@@ -148,12 +149,15 @@ class Cases:
                 continue
             if strategy.is_exact:
                 return self._case(rng, index, (task, dtype, cluster), name, strategy)
-        # On NCCL some apply nowhere.
+        # On NCCL some presets apply nowhere.
         assert self._backend != "gloo", f"the preset {name} applies nowhere"
         return self._case(rng, index, (task, dtype, cluster), "sample", self._sample(rng, task, dtype, cluster))
 
     def _exact_presets(self) -> list[str]:
-        """The presets that are to come to what one process does. A preset is of one class wherever it applies."""
+        """Return the presets that must equal training in one process.
+
+        A preset has the same class wherever it applies.
+        """
         found: list[str] = []
         for name in preset_names():
             for model, cluster in itertools.product(self._models.values(), self._clusters):
@@ -196,7 +200,7 @@ class Cases:
 
 
 def _preset(rng: random.Random, name: str, model: ModelSpec, cluster: ClusterSpec) -> Strategy:
-    """A preset's strategy, in half of the cases with the other overlap."""
+    """Return a preset's strategy, in half of the cases with the other overlap."""
     if name == PERIODIC:
         parts = tuple(Message(parts=(variable.name,), synchroniser=Periodic(every=1)) for variable in model.variables)
         strategy = Strategy(messages=parts)

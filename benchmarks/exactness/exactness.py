@@ -1,16 +1,16 @@
-"""Random exact strategies and all presets, trained by real ranks and held against single-process training.
+"""Trains random exact strategies and all presets on real ranks, and compares them with single-process training.
 
     python benchmarks/exactness/exactness.py --count 2000 --seed 1 > out.json
 
-Ranks are processes on this machine (gloo over loopback), started once for each shape of cluster and fed case after
-case. Four models with several optimizers each, in float64 and float32; see `reference.py` for what they are
-held against and by which tolerances. Prints one JSON document: how many cases, how many failed, were refused (with the
-reasons) or hung, seconds, and each failure with its strategy. A failure runs again with `--only FILE`, where FILE is
-the document or a part of it, or with `--seed` and `--index`.
+Ranks are processes on this machine (gloo over loopback). They are started once for each shape of cluster and run case
+after case. There are four models with several optimizers each, in float64 and float32; `reference.py` has the
+comparison and its tolerances. Prints one JSON document: the number of cases, how many failed, were refused (with the
+reasons) or hung, the seconds, and each failure with its strategy. A failure runs again with `--only FILE`, where FILE
+is the document or a part of it, or with `--seed` and `--index`.
 
-With `--device cuda` training is on GPUs, which ranks share if there are too few; with `--backend nccl` the plans are
-NCCL's, which takes one rank a GPU (`--cluster "one rank"` where there is one). `--rehearse` does on the CPU what the
-engine does there.
+With `--device cuda` training is on GPUs, which ranks share if there are too few. With `--backend nccl` the plans are
+NCCL's, which needs one GPU for each rank (`--cluster "one rank"` if there is only one). `--rehearse` does on the CPU
+what the engine does there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_PRINTED = 50
 LIMIT_SECONDS = 90.0
 """How long ranks may take for a case."""
 GRACE_SECONDS = 10.0
-"""How long the other ranks have once one has failed: they may wait for it in vain."""
+"""How long the other ranks may take after one has failed, because they may wait for it in vain."""
 
 
 class NoAnswerError(Exception):
@@ -59,7 +59,7 @@ class NoAnswerError(Exception):
 
 
 class Ranks:
-    """The ranks of one shape of cluster; started when they are needed, and again after a failure."""
+    """The ranks of one shape of cluster, started when needed and restarted after a failure."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class Ranks:
         self._store: Any = None
 
     def begin(self, case: Case) -> None:
-        """Hand a case to the ranks."""
+        """Give a case to the ranks."""
         if self._process is None:
             self._start()
         for one in self._connections:
             one.send(case)
 
     def end(self) -> list[Answer]:
-        """Their answers. Ranks that may not be as they were are ended."""
+        """Return the ranks' answers. Ranks in a doubtful state are ended."""
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + LIMIT_SECONDS
         while len(answers) < len(self._connections):
@@ -133,7 +133,7 @@ class Ranks:
             )
 
     def stop(self) -> None:
-        """End the ranks: they are a process group of their own."""
+        """End the ranks, which are a process group of their own."""
         for one in self._connections:
             one.close()
         self._connections = []
@@ -152,7 +152,7 @@ def _receive(one: Connection) -> Answer:
 
 
 class Tally:
-    """What came of all cases."""
+    """The outcomes of all cases."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -222,13 +222,13 @@ class Tally:
 
 
 def _kind_of(reason: str) -> str:
-    """A reason without the names in it."""
+    """Return a reason without the names in it."""
     without = re.sub(r"the message of \S+( and \d+ more)?", "a message", reason)
     return re.sub(r"\S+\.(weight|bias)(\[\d+\])?", "a variable", without)[:200]
 
 
 def problems_of(answers: Sequence[Answer], cluster: ClusterSpec) -> list[str]:
-    """All that is wrong with the answers of a cluster's ranks."""
+    """Return all problems in the answers of a cluster's ranks."""
     problems = [f"rank {rank}: {text}" for rank, one in enumerate(answers) for text in one.problems]
     if len(answers) < len(cluster.ranks):
         return [*problems, f"{len(cluster.ranks) - len(answers)} ranks gave no answer"]
@@ -236,7 +236,7 @@ def problems_of(answers: Sequence[Answer], cluster: ClusterSpec) -> list[str]:
 
 
 def _differences(digests: list[dict[str, str]]) -> list[str]:
-    """The tensors that are not the same on all ranks, bit for bit."""
+    """Return the tensors that are not the same on all ranks, bit for bit."""
     first, *others = digests
     return [
         f"{name} of rank {rank} is not rank 0's, bit for bit"
@@ -247,12 +247,12 @@ def _differences(digests: list[dict[str, str]]) -> list[str]:
 
 
 def specs() -> dict[tuple[str, str], ModelSpec]:
-    """The model specs of all tasks in all precisions."""
+    """Return the model specs of all tasks in all precisions."""
     return {(name, dtype): profile(task_of(name, dtype)) for name in TASKS for dtype in DTYPES}
 
 
 def run(cases: Iterable[Case], ranks: Mapping[str, Ranks], *, deadline: float) -> Tally:
-    """Try the cases, one after the other; the next one is drawn while ranks work."""
+    """Try the cases in succession; the next one is drawn while ranks work."""
     tally = Tally()
     drawn = iter(cases)
     case = next(drawn, None)
@@ -275,7 +275,7 @@ def run(cases: Iterable[Case], ranks: Mapping[str, Ranks], *, deadline: float) -
 
 
 def failures_in(path: Path, models: Mapping[tuple[str, str], ModelSpec], backend: BackendName) -> Iterator[Case]:
-    """The cases of a printed document, or of a single failure cut out of it."""
+    """Yield the cases of a printed document, or of a single failure from it."""
     document = json.loads(path.read_text())
     for fields in document.get("failures", [document]):
         text = documents.format_json(fields["strategy"])
@@ -307,7 +307,7 @@ def main() -> int:
     torch.set_num_threads(1)
     models = specs()
     backend: BackendName = "nccl" if arguments.rehearse == "nccl" else arguments.backend
-    # NCCL knows no rank without a device.
+    # NCCL has no ranks without a device.
     clusters = tuple(arguments.cluster or [one for one in SEVERAL if backend == "gloo" or 0 not in CLUSTERS[one]])
     chosen = {key: model for key, model in models.items() if key[0] in (arguments.task or TASKS)}
     cases = Cases(chosen, seed=arguments.seed, clusters=clusters, num_steps=arguments.steps, backend=backend)

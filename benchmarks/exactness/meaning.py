@@ -1,6 +1,6 @@
-"""What lossy and stale strategies are held against: training in one process, as the strategy's words mean it.
+"""The expected result of lossy and stale strategies: training in one process, by the definition of the strategy.
 
-No plan and no engine is in this: it is what codecs (the reference's), staleness and averages make of each variable.
+It uses no plan and no engine, only the effect of codecs (the reference's), staleness and averages on each variable.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from autosync.strategy.synchronisers.parameter_server import ParameterServer
 from autosync.strategy.synchronisers.periodic import Periodic
 from benchmarks.exactness.reference import Training
 
-# By the norm of what training changed in each variable.
+# Relative to the norm of training's change of each variable.
 TOLERANCE = 1e-10
 CAST_TOLERANCE = 2e-2
-"""The meaning of a cast leaves out that sums are rounded on the wire."""
+"""The computation of a cast ignores that sums are rounded on the wire."""
 SIGN_TOLERANCE = 1e-6
 """Means are summed in some order and sent in float32."""
 
@@ -33,7 +33,7 @@ Values: TypeAlias = Mapping[str, Array]
 
 
 class _AllRanks:
-    """All ranks' trainings in one process: rank 0's parameters for all, and each rank's own batches."""
+    """The trainings of all ranks in one process: all with rank 0's parameters, and each with its rank's batches."""
 
     def __init__(self, task: str, dtype: str, num_ranks: int) -> None:
         self._made = [Training(task, dtype, rank) for rank in range(num_ranks)]
@@ -42,10 +42,10 @@ class _AllRanks:
         }
 
     def gradients(self, copies: Sequence[Values]) -> tuple[list[Values], float]:
-        """Every rank's gradients of its next step, at its own parameters; and the learning rate of the step."""
+        """Return every rank's gradients of its next step, at its own parameters, and the learning rate of the step."""
         found = [self._gradients(*pair) for pair in zip(self._made, copies, strict=True)]
         rate = float(self._made[0].optimizer.param_groups[0]["lr"])
-        # Moves the schedule on; parameters are set anew in the next step.
+        # This advances the schedule; parameters are overwritten in the next step.
         self._made[0].update()
         return found, rate
 
@@ -62,7 +62,7 @@ class _AllRanks:
 
 
 class Meaning:
-    """What a strategy makes of a task on one of so many ranks, after its last step.
+    """The result of a strategy for a task on one rank, after its last step.
 
     `numbers` are the positions of variables in the strategy's plan, from which PowerSGD's first factors are drawn.
     """
@@ -87,7 +87,7 @@ class Meaning:
         self._exact = self._trained((), task, dtype, numbers)
 
     def _trained(self, messages: Sequence[Message], task: str, dtype: str, numbers: Mapping[str, int]) -> list[Values]:
-        """Every rank's parameters at the end; without messages, by plain training on all batches."""
+        """Return every rank's parameters at the end; without messages, those of plain training on all batches."""
         ranks = _AllRanks(task, dtype, self._num_ranks)
         by_variable = {_whole(part): message for message in messages for part in message.parts}
         variables = {
@@ -103,7 +103,7 @@ class Meaning:
         return copies
 
     def values_differ(self, step: int, values: Mapping[str, Tensor]) -> tuple[list[str], float]:
-        """What is wrong with this rank's parameters after the last step, and the error as a share of its tolerance."""
+        """Return the problems of this rank's parameters after the last step, and the error over its tolerance."""
         assert step == self._num_steps - 1, "it is worked out for the last step only"
         found = {name: value.numpy() for name, value in values.items() if name in self._initial}
         off, off_exact = self._far(found, self._meant[self._rank]), self._far(found, self._exact[self._rank])
@@ -116,7 +116,7 @@ class Meaning:
         return problems, off / limit
 
     def _far(self, found: Values, expected: Values) -> float:
-        """The largest error of a variable, as a share of what training changed in it."""
+        """Return the largest error of a variable, as a share of training's change of it."""
         return max(
             float(np.linalg.norm(found[name] - expected[name]) / np.linalg.norm(expected[name] - start))
             for name, start in self._initial.items()
@@ -137,7 +137,7 @@ def _whole(part: str) -> str:
 
 
 class _Follower:
-    """One variable on all ranks: `values` are those in use."""
+    """One variable on all ranks; `values` are the current ones."""
 
     def __init__(self, initial: Array, message: Message | None, num_ranks: int, number: int) -> None:
         synchroniser = message.synchroniser if message is not None else None
@@ -167,7 +167,7 @@ class _Follower:
 
 
 class _Coding:
-    """A codec on one variable, with what each rank keeps of it."""
+    """A codec on one variable, with the state that each rank keeps for it."""
 
     def __init__(self, codec: Codec | None, shape: tuple[int, ...], num_ranks: int, number: int) -> None:
         self._codec = codec
@@ -179,7 +179,7 @@ class _Coding:
             self._right = np.random.default_rng(number).standard_normal((columns, codec.rank))
 
     def mean(self, gradients: Sequence[Array]) -> Array:
-        """The average that all ranks get."""
+        """Return the average that all ranks get."""
         codec, shape = self._codec, gradients[0].shape
         if codec is None:
             return np.asarray(np.mean(gradients, axis=0))

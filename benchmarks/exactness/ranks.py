@@ -1,7 +1,7 @@
-"""The ranks of `exactness.py`: `python ranks.py FD...` forks one of them for each file descriptor.
+"""The ranks of `exactness.py`: `python ranks.py FD...` forks a rank for each file descriptor.
 
-To import torch takes seconds, so ranks are forks, and stay for case after case. Each gets cases over its descriptor
-and answers each.
+Importing torch takes seconds, so ranks are forks and run case after case. Each receives cases over its descriptor and
+answers each.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ MAX_DELAY_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Joins the ranks of a cluster: what a rank is told first. `serves` is the node of one that only serves.
+    """The first message to a rank, with which it joins the ranks of a cluster. `serves` is the node of a server.
 
-    Training is on the device, or done as the rehearsal says.
+    Training is on the device, or as the rehearsal says.
     """
 
     port: int
@@ -66,8 +66,10 @@ class Join:
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """What came of a case on one rank. `digests` are those of the tensors at the end, `worst` the largest error as a
-    share of its tolerance."""
+    """The outcome of a case on one rank.
+
+    `digests` are of the tensors at the end, and `worst` is the largest error as a share of its tolerance.
+    """
 
     outcome: str = "trained"
     problems: list[str] = field(default_factory=list)
@@ -100,7 +102,7 @@ class Server:
         self._store = store
 
     def run(self, case: Case) -> Answer:
-        """Serve a case; whatever goes wrong is in the answer."""
+        """Serve a case; any error is in the answer."""
         answer = Answer(outcome="served")
         if not servers_of(case.plan()):
             return answer
@@ -131,7 +133,7 @@ class Worker:
         self.expect = functools.cache(functools.partial(Expectation, num_steps=join.num_steps, device=self._device))
 
     def run(self, case: Case) -> Answer:
-        """Train a case; whatever goes wrong is in the answer."""
+        """Train a case; any error is in the answer."""
         answer = Answer()
         try:
             self._train(case, self._expectation(case), answer)
@@ -245,7 +247,7 @@ class Worker:
 
 
 class _Delays:
-    """Sleeps now and then, for a random time."""
+    """Sleeps at random moments, for a random time."""
 
     def __init__(self, rng: random.Random, *, is_on: bool) -> None:
         self._rng = rng
@@ -257,7 +259,7 @@ class _Delays:
 
 
 def _visible(case: Case, plan: Plan) -> list[str]:
-    """The variables whose gradients are the users' when backward has returned."""
+    """Return the variables whose gradients belong to the user when backward has returned."""
     engines = engine_updates(plan).variables
     if case.hand_off and stock_buckets(plan) is not None:
         engines = frozenset()
@@ -265,7 +267,7 @@ def _visible(case: Case, plan: Plan) -> list[str]:
 
 
 def _factors(plan: Plan) -> frozenset[str]:
-    """The variables whose gradients travel as factors, wholly or in part."""
+    """Return the variables whose gradients travel as factors, wholly or in part."""
     return frozenset(plan.parts[region.part].variable.name for region in plan.regions if region.kind == "factors")
 
 
@@ -274,16 +276,16 @@ def _digest(value: torch.Tensor) -> str:
 
 
 def _be_repeatable() -> None:
-    """A GPU rounds as float32 does, and twice the same: what is compared here is computed twice."""
+    """Make GPUs round as float32 and repeatably, because the compared values are computed twice."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
 
 
 def serve_connection(connection: Connection) -> None:
-    """One rank: cases until the other end closes."""
-    # After the fork, while there is one thread: of a pool that a parent had, the first threads that ask make a new one,
-    # all of them at once.
+    """Run one rank: answer cases until the other end closes."""
+    # Set after the fork, while there is one thread. If a parent had a thread pool, the first threads that use it would
+    # each create a new one.
     torch.set_num_threads(1)
     join: Join = connection.recv()
     if join.device != "cpu":
@@ -313,7 +315,7 @@ def main(descriptors: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    # Answers are pickled under this module's name, not as those of `__main__`.
+    # Answers must be pickled under this module's name, not under `__main__`.
     from benchmarks.exactness import ranks
 
     ranks.main([int(argument) for argument in sys.argv[1:]])

@@ -1,8 +1,9 @@
-"""What a case of `exactness.py` is held against: the same training in one process, and what stock DDP makes of it.
+"""The expected result of a case of `exactness.py`: the same training in one process, and in stock DDP.
 
-The reference trains in float64 on the same microbatches, accumulated. A rank's gradients are held against those of a
-copy of its model, elementwise by a forward error bound. Parameters and optimizer state are held against the reference
-by the norms of tensors: in float64 nearly equal, in float32 as near as stock DDP comes to it, within a factor.
+The reference trains in float64 on the same microbatches, accumulated. A rank's gradients are compared with those of a
+copy of its model, elementwise with a forward error bound. Parameters and optimizer state are compared with the
+reference by the norms of tensors: in float64 they must be nearly equal, in float32 as near as stock DDP is, within a
+factor.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from benchmarks.exactness.tasks import task_of
 SEED = 5
 FLOAT64_TOLERANCE = 1e-10
 FLOAT32_FACTOR = 10.0
-"""How much further than stock DDP a correct run may be from the reference: errors are random, and DDP's is one draw."""
+"""The factor by which a correct run may be farther from the reference than stock DDP: errors are random, and DDP's is
+one sample."""
 SMALLEST_NORM = 1e-3
 
 Values = dict[str, Tensor]
 
 
 class Training:
-    """A task in training on one rank; what makes it parallel is handed in."""
+    """A task in training on one rank. The caller adds the parallel parts."""
 
     def __init__(self, name: str, dtype: str, rank: int, device: str = "cpu") -> None:
         self.device = torch.device(device)
         self.task = task_of(name, dtype)
-        # Ranks begin apart: to make them agree is the engine's work, as it is DDP's.
+        # Ranks start with different parameters: the engine must make them equal, as DDP does.
         torch.manual_seed(SEED + rank)
         self.model = self.task.model().to(self.device)
         self.optimizer = self.task.optimizer(self.model.parameters())
@@ -49,7 +51,7 @@ class Training:
         self.step_batches: list[Any] = []
 
     def backward(self) -> None:
-        """All microsteps of a step."""
+        """Run all microsteps of a step."""
         count = self.task.accumulation_steps
         self.step_batches = [move(self.task.batch(self.batches), self.device) for _ in range(count)]
         for number, batch in enumerate(self.step_batches, start=1):
@@ -64,7 +66,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """The loss on a batch that all ranks evaluate alike."""
+        """Return the loss on a batch that is the same for all ranks."""
         self.model.eval()
         loss = float(self.task.loss(self.model, move(evaluation_batch(self.task), self.device)))
         self.model.train()
@@ -76,12 +78,12 @@ def evaluation_batch(task: Any) -> Any:
 
 
 def values_of(model: nn.Module) -> Values:
-    """The state dict in float64, copied."""
+    """Return the state dict in float64, copied."""
     return {name: value.detach().to("cpu", torch.float64, copy=True) for name, value in model.state_dict().items()}
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> Values:
-    """The optimizer's state as its state dict has it, in float64, copied."""
+    """Return the optimizer's state as in its state dict, in float64, copied."""
     return {
         f"{key} of parameter {index}": torch.as_tensor(value).detach().to("cpu", torch.float64, copy=True)
         for index, entries in optimizer.state_dict()["state"].items()
@@ -92,7 +94,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> Values:
 
 @dataclass(slots=True)
 class Trained:
-    """What came of a training: parameters and evaluations after each step, the optimizer's state at the end."""
+    """The result of a training: parameters and evaluations after each step, and the optimizer's state at the end."""
 
     values: list[Values] = field(default_factory=list)
     evaluations: list[float] = field(default_factory=list)
@@ -100,7 +102,7 @@ class Trained:
 
 
 class Expectation:
-    """What a task comes to on so many ranks. Its ranks make it together."""
+    """The expected result of a task on this number of ranks, which compute it together."""
 
     def __init__(self, name: str, dtype: str, *, num_steps: int, device: str = "cpu") -> None:
         self.exact = by_one_process(name, dtype, dist.get_world_size(), num_steps)
@@ -113,16 +115,16 @@ class Expectation:
         if self._is_float64:
             return dict.fromkeys(exact, FLOAT64_TOLERANCE)
         errors = {name: error_of(stock[name], exact[name]) for name in exact}
-        # Where DDP happens to hit a tensor exactly, what it usually does counts.
+        # If DDP matches a tensor exactly by chance, its usual error counts.
         usual = max(statistics.median(errors.values()), 4 * torch.finfo(torch.float32).eps) if errors else 0.0
         return {name: FLOAT32_FACTOR * max(error, usual) for name, error in errors.items()}
 
     def values_differ(self, step: int, values: Values) -> tuple[list[str], float]:
-        """What is wrong after a step, and the largest error as a share of its tolerance."""
+        """Return the problems after a step, and the largest error as a share of its tolerance."""
         return _compare(values, self.exact.values[step], self._values[step], f"after step {step}")
 
     def state_differs(self, state: Values) -> tuple[list[str], float]:
-        """The same of the optimizer's state at the end."""
+        """Return the problems of the optimizer's state at the end, and the largest error over its tolerance."""
         return _compare(state, self.exact.state, self._state, "at the end")
 
     def evaluation_differs(self, step: int, loss: float) -> list[str]:
@@ -148,12 +150,12 @@ def _compare(found: Values, expected: Values, tolerances: Mapping[str, float], w
 
 
 def error_of(value: Tensor, expected: Tensor) -> float:
-    """The error relative to the tensor's norm."""
+    """Return the error relative to the tensor's norm."""
     return float((value - expected).norm() / expected.norm().clamp_min(SMALLEST_NORM))
 
 
 def by_one_process(name: str, dtype: str, num_ranks: int, num_steps: int) -> Trained:
-    """All ranks' microbatches accumulated, in float64."""
+    """Train on all ranks' microbatches, accumulated, in float64."""
     made = [Training(name, dtype, rank) for rank in range(num_ranks)]
     task = made[0].task
     model = made[0].model.double()
@@ -183,7 +185,7 @@ def _double(batch: Any) -> Any:
 
 
 def by_ddp(name: str, dtype: str, num_steps: int, device: str) -> Trained:
-    """What stock DDP makes of a task; all ranks call it."""
+    """Train a task with stock DDP. All ranks must call this."""
     made = Training(name, dtype, dist.get_rank(), device)
     wrapped = DistributedDataParallel(made.model, find_unused_parameters=name.startswith("unused"))
     if any(isinstance(module, nn.Embedding) and module.sparse for module in made.model.modules()):
@@ -201,7 +203,10 @@ def by_ddp(name: str, dtype: str, num_steps: int, device: str) -> Trained:
 
 
 def _averaged(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """What DDP does by itself, but for sparse gradients: torch 2.13's all-reduce of them on gloo corrupts the heap."""
+    """Average a bucket as DDP does, with a workaround for sparse gradients.
+
+    torch 2.13's all-reduce of sparse gradients on gloo corrupts the heap.
+    """
     gradient = bucket.buffer()
     if not gradient.is_sparse:
         return allreduce_hook(dist.group.WORLD, bucket)
@@ -217,10 +222,10 @@ def _averaged(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 
 
 class Gradients:
-    """Holds gradients as users see them against those that a copy of the model gets, exchanged by this harness.
+    """Compares the gradients that users see with those of a copy of the model, which this harness exchanges itself.
 
-    The bound of each element is 4·n·u·Σ|g_r| of the n ranks' contributions g_r to the average. Where factors travel it
-    is that of the sums behind the gradient, |A|ᵀ|B| in place of |g_r|, and n times as wide.
+    The bound of each element is 4·n·u·Σ|g_r| for the n ranks' contributions g_r to the average. For factors it comes
+    from the sums behind the gradient, with |A|ᵀ|B| in place of |g_r|, and is n times as wide.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], factors: frozenset[str]) -> None:
@@ -245,7 +250,7 @@ class Gradients:
         return forward
 
     def differ(self, made: Training) -> Iterator[str]:
-        """What is wrong with the gradients of a step whose backward pass is over, and whose update is not."""
+        """Yield the problems of a step's gradients, between its backward pass and its update."""
         if not self._names:
             return
         own = self._own(made)
@@ -257,7 +262,7 @@ class Gradients:
                 yield f"{name} has a gradient, and no rank has used it"
         sums = torch.cat([own[name].flatten() for name in used])
         magnitudes = sums.abs()
-        # The harness meets on the CPU, wherever training is.
+        # The harness communicates on the CPU, wherever training is.
         everyones = torch.stack((sums, self._with_factors(used, magnitudes))).cpu()
         gathered = [torch.empty_like(everyones) for _ in range(num_ranks)]
         dist.all_gather(gathered, everyones)
@@ -291,7 +296,7 @@ class Gradients:
             yield f"the gradient of {name} is off by {error:.1e} at {worst}, where the bound is {limit:.1e}"
 
     def _own(self, made: Training) -> Values:
-        # Not by a state dict: to ask for one makes the engine wait, and so could hide what is wrong.
+        # Not through a state dict: reading one makes the engine wait, which could hide errors.
         with torch.no_grad():
             for mine, theirs in zip(_tensors(self._copy), _tensors(made.model), strict=True):
                 mine.copy_(theirs)

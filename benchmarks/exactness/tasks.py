@@ -1,7 +1,7 @@
-"""What `exactness.py` trains: four small models, each with something that is easy to get wrong, and several optimizers.
+"""The tasks of `exactness.py`: four small models, each with a difficult property, and several optimizers.
 
-No BatchNorm (its statistics are a rank's own) and no dropout (its draws are). Batches are equal in size, so the mean of
-the ranks' losses is the loss of all their examples.
+There is no BatchNorm, whose statistics differ between ranks, and no dropout, whose random numbers do. Batches are equal
+in size, so the mean of the ranks' losses is the loss of all their examples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from autosync import Task
 
-# Said at all so that Adagrad's sparse updates do not warn.
+# Set explicitly, so that Adagrad's sparse updates do not warn.
 torch.sparse.check_sparse_tensor_invariants.disable()
 
 WIDTH = 16
@@ -27,7 +27,7 @@ Parameters = Iterable[nn.Parameter]
 
 
 class ConvNet(nn.Module):
-    """Weights of four axes, one of them without a bias; in the memory format `channels_last` or in the usual one."""
+    """Weights with four axes, one of them without a bias, in the memory format `channels_last` or the default one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ConvNet(nn.Module):
 
 
 class TiedTransformer(nn.Module):
-    """The output tied to the embedding, a parameter without axes, and a key bias whose true gradient is zero."""
+    """The output is tied to the embedding, a parameter has no axes, and a key bias has a true gradient of zero."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Ratings(nn.Module):
 
 
 class Factorized(nn.Module):
-    """Nothing but two tables with sparse gradients, for optimizers that take no others."""
+    """Only two tables with sparse gradients, for optimizers that accept no others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Factorized(nn.Module):
 
 
 class Unused(nn.Module):
-    """One layer is frozen and one is never used; a mask is a buffer of truth values."""
+    """One layer is frozen and one is never used; a mask is a boolean buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def transformer(dtype: torch.dtype, optimizer: Callable[[Parameters], torch.opti
 
 def _pairs(generator: torch.Generator) -> Tensor:
     users = torch.randint(NUM_USERS, (8,), generator=generator)
-    # Items come twice in a batch: their rows add up.
+    # Items occur repeatedly in a batch: their rows add up.
     return torch.stack((users, torch.randint(NUM_ITEMS, (8,), generator=generator)), dim=1)
 
 
@@ -178,7 +178,7 @@ class Everything(nn.Module):
 
 
 def everything(dtype: torch.dtype) -> Task:
-    """What every preset takes: plain SGD, and each kind of variable."""
+    """Return a task for every preset: plain SGD, and each kind of variable."""
     return Task(
         model=lambda: Everything().to(dtype),
         batch=lambda generator: (
@@ -233,11 +233,11 @@ TASKS: dict[str, Callable[[torch.dtype], Task]] = {
     "unused, SGD": lambda dtype: unused(dtype, momentum),
 }
 EVERYTHING = "everything, SGD"
-"""Presets are tried on it; it is not drawn among the others."""
+"""Presets are tried on it; it is not drawn with the others."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def task_of(name: str, dtype: str) -> Task:
-    """A task in a precision."""
+    """Return a task in a precision."""
     make = everything if name == EVERYTHING else TASKS[name]
     return replace(make(DTYPES[dtype]), name=f"{name}, {dtype}")

@@ -1,7 +1,7 @@
-"""Frames of agents and to them: what a launch hears of other machines, and what an agent is told.
+"""Frames from agents and to agents: messages that a launch receives from other machines, and that an agent receives.
 
-What one machine says never counts for another one, and ends in no thread's death. An agent ends when it is told
-nonsense, and leaves nothing.
+A message from one machine must not be attributed to another, and must not end a thread. An agent must end at an invalid
+message and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from tests.helpers.damaged_files import damaged, hostile_json
 
 SECONDS = 60
 _SPEAKS = "cat {place}.first; read -r program; head -c 1 >{place}.heard; sleep 0.1; cat {place}; sleep 0.5"
-"""An agent that says what is in two files: that it is there, and, once it is told to start something, the rest."""
+"""A command that acts as an agent: it prints its greeting from one file and, once it is told to start something, the
+rest from another."""
 LENGTHS = (0, 1, 2**16, 2**24, 2**31, 2**32 - 1)
 
 
 def links(_kind: str, originals: Path) -> Maker:
-    """Makes what one machine's agent says to a launch, beside another one that says what it should."""
+    """Return a maker of one machine's agent messages to a launch, beside another agent with correct messages."""
     del originals
 
     def make(rng: random.Random, box: Path) -> Attempt:
@@ -63,7 +64,7 @@ def _from_agent(rng: random.Random) -> bytes:
 
 
 def _launched(box: Path) -> str:
-    """Launch on two machines, whose agents say what is in files, and then stay for a moment."""
+    """Launch on two machines, whose agents print the contents of files and then stay for a moment."""
     processes = tuple(
         Process(
             rank=rank,
@@ -92,7 +93,7 @@ def _launched(box: Path) -> str:
 
 
 def agents(_kind: str, originals: Path) -> Maker:
-    """Makes what an agent is told by the process that launches."""
+    """Return a maker of messages from a launching process to an agent."""
     del originals
     program = base64.b64encode(zlib.compress(agent_link.agent_program().encode(), 9)) + b"\n"
 
@@ -115,7 +116,7 @@ def _to_agent(rng: random.Random, box: Path) -> bytes:
         "control": rng.random() < 0.5,
         "addresses": ["127.0.0.1"],
     }
-    # Commands are what an agent is there for: which one it is told to run is none of this.
+    # An agent's job is to run commands, so the choice of the command is not tested here.
     command = fields.pop("command")
     start = hostile_json(fields, rng) if rng.random() < 0.7 else json.dumps(fields).encode()
     start = b'{"command": ' + json.dumps(command).encode() + b", " + start[1:] if start[:1] == b"{" else start
@@ -137,7 +138,7 @@ def _to_agent(rng: random.Random, box: Path) -> bytes:
 
 
 def _minded(program: bytes, told: bytes) -> str:
-    """An agent that is told this, and then nothing more."""
+    """Start an agent, send it these messages, and close its input."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     with subprocess.Popen(
         agent_link.boot_command(sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -146,7 +147,7 @@ def _minded(program: bytes, told: bytes) -> str:
         assert process.stdout is not None, "asked for"
         process.stdin.write(program)
         process.stdin.flush()
-        # Frames come after the agent has said that it is there.
+        # Frames come after the agent has greeted.
         process.stdout.read(frames.HEAD.size)
         try:
             _, said = process.communicate(told, timeout=SECONDS)
@@ -160,7 +161,7 @@ def _minded(program: bytes, told: bytes) -> str:
 
 
 def check_children(before_kilobytes: int) -> None:
-    """Whether no process that was started here has had too much memory."""
+    """Raise if a child process has used too much memory."""
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     if most > before_kilobytes and most * 1024 > 300 * 10**6 + _own_bytes():
         raise Failure(f"{most / 1000:.0f} MB of memory")

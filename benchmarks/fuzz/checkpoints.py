@@ -1,4 +1,4 @@
-"""Folders that `autosync.save` has written, through `autosync.load` in a training of one worker."""
+"""Damaged folders of `autosync.save`, loaded by `autosync.load` in a training of one worker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORDS = '["words"]'
 
 
 class _Training:
-    """A training of one worker, which goes back to where it was after each input."""
+    """A training of one worker, which is restored after each input."""
 
     def __init__(self, folder: Path) -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -57,7 +57,7 @@ class _Training:
 
 
 def maker(_kind: str, originals: Path) -> Maker:
-    """Makes damaged checkpoints of one worker and of two, most of them with checksums that are right."""
+    """Return a maker of damaged checkpoints of one worker and of two, most of them with valid checksums."""
     training = _Training(originals)
     two = originals / "two"
     _write_two(training.good, two)
@@ -72,7 +72,7 @@ def maker(_kind: str, originals: Path) -> Maker:
 
 
 def _write_two(one: Path, two: Path) -> None:
-    """The same checkpoint as two workers write it: the second one has nothing that the first has not."""
+    """Write the same checkpoint as two workers would: the second one has nothing beyond the first."""
     saved = read(one)
     content = (one / saved.folder / file_name(0)).read_bytes()
     empty = bytes_of({_WORDS: torch.frombuffer(bytearray(b"{}"), dtype=torch.uint8)})
@@ -89,7 +89,7 @@ def _facts(name: str, raw: bytes) -> FileFacts:
 
 
 def _write(path: Path, fields: dict[str, Any], rng: random.Random) -> None:
-    """The document with a checksum that is right, where there can be one."""
+    """Write the document, with a valid checksum if possible."""
     try:
         saved = documents.from_plain(fields, into=Saved)
         fields = {**fields, "checksum": saved.own_checksum()}
@@ -130,7 +130,7 @@ def _damage_one(path: Path, outside: Path, rng: random.Random) -> None:
 
 
 def _other_tensors(raw: bytes, rng: random.Random) -> bytes:
-    """A file that is well-formed, with other tensors under the names, other names, or other words."""
+    """Return a well-formed file with other tensors under the names, other names, or other words."""
     tensors = tensors_in(raw)
     match rng.randrange(4):
         case 0:

@@ -1,4 +1,4 @@
-"""A command line in this process, and how it may end: used by the kinds of `kinds.py`."""
+"""Runs command lines in this process and judges how they end; used by the kinds of `kinds.py`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LINE = re.compile(r"error: (?P<file>\S+?):(?P<line>\d+): (?P<what>.+?) ?\((?P<r
 
 
 def command(arguments: Sequence[str], *, handed_in: Sequence[str] = ()) -> str:
-    """Run a command line; how it ended. With files `handed_in` every mistake stands at a line of one of them."""
+    """Run a command line; return how it ended. With files `handed_in`, each mistake must name a line of one of them."""
     return judge(arguments, *captured(arguments), handed_in=handed_in)
 
 
 def judge(arguments: Sequence[str], code: int, out: str, err: str, *, handed_in: Sequence[str] = ()) -> str:
-    """How a command line ended that had this exit code and printed this; `Failure` where it may not end so."""
+    """Return how a command line ended, by its exit code and output; raise `Failure` if it may not end like this."""
     asked = " ".join(arguments)[:300]
     lines = err.removesuffix("\n").split("\n") if err else []
     if code not in {0, 1, 2}:
@@ -60,14 +60,14 @@ def _check_place(line: str, handed_in: Sequence[str]) -> None:
         raise Failure(f"no line of the right form: {line[:500]!r}")
     if match["file"] not in handed_in:
         raise Failure(f"another file than was handed in: {line[:500]!r}")
-    # The parsers count more line ends than \n.
+    # The parsers count more kinds of line ends than \n.
     num_lines = len(Path(match["file"]).read_bytes().decode("utf-8", "replace").splitlines()) + 1
     if not 1 <= int(match["line"]) <= num_lines:
         raise Failure(f"a line that the file of {num_lines} lines does not have: {line[:500]!r}")
 
 
 def captured(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """What a command prints, through streams like those of a terminal."""
+    """Run a command; return its exit code and output, through streams like those of a terminal."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace") for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(list(arguments))

@@ -1,7 +1,7 @@
-"""Datasets of every form: bits flipped, another file's content, lines mutated, links and pipes, names that lead away.
+"""Damaged datasets of every form: flipped bits, contents of other files, mutated lines, links, pipes and odd names.
 
-What is read of a damaged dataset is nothing but records that were written; an error names the damaged file; and what
-is written lies where it was asked for and nowhere else.
+Reading a damaged dataset must only return records that were written. An error must name the damaged file. All output
+must be in the place that was asked for.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ PLACES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Damaged:
-    """What was done to a dataset: the file (None where it is whole), and whether its records may be others now."""
+    """The damage to a dataset: the file (None if all are intact), and whether its records may have changed."""
 
     file: Path | None
     may_change: bool = False
 
 
 def records() -> list[Record]:
-    """Records of all kinds: measured and failed, with a strategy and without."""
+    """Return records of all kinds: measured and failed, with a strategy and without."""
     rng = random.Random(0)
     space = Space(model=MODEL, cluster=CLUSTER)
     found = []
@@ -118,7 +118,7 @@ def records() -> list[Record]:
 
 
 def write_originals(folder: Path) -> None:
-    """The good dataset in every form."""
+    """Write the good dataset in every form."""
     good = records()
     for file_format in ("parquet", "csv", "jsonl"):
         export(good, folder / PLACES[file_format])
@@ -131,7 +131,7 @@ def write_originals(folder: Path) -> None:
 
 
 def damage(kind: str, folder: Path, rng: random.Random) -> _Damaged:
-    """Do something bad to the dataset of a kind."""
+    """Damage the dataset of a kind."""
     place = folder / PLACES[kind]
     if kind == "names":
         hostile = {name: rng.choice(HOSTILE) for name in ("study", "origin", "model_name", "cluster_name")}
@@ -190,7 +190,7 @@ DAMAGES = (_damaged, _damaged, _damaged, _another_schema, _another_file)
 
 
 def maker(name: str, originals: Path) -> Maker:
-    """Makes damaged datasets of one form, and one command for each."""
+    """Return a maker of damaged datasets of one form, with a command for each."""
     kind = name.removeprefix("dataset_")
     write_originals(originals)
     good = records()
@@ -222,7 +222,7 @@ def maker(name: str, originals: Path) -> Maker:
 
 
 def commands(kind: str, folder: Path) -> list[list[str]]:
-    """What may be asked of the damaged dataset. Nothing but `out` is to be written to."""
+    """Return the commands to run on the damaged dataset. They may only write to `out`."""
     place, out = str(folder / PLACES[kind]), str(folder / "out")
     return [
         ["dataset", "validate", place],
@@ -236,9 +236,9 @@ def commands(kind: str, folder: Path) -> list[list[str]]:
 
 
 def _check_names(command: Sequence[str], err: str, damaged: Path | None) -> None:
-    """The first error names the damaged file, or a folder that it is in."""
+    """Raise unless the first error names the damaged file, or a folder that contains it."""
     shown = [line for line in err.split("\n") if line.startswith(("error: ", "left out: "))]
-    # Names of hostile folders are shown so that no terminal obeys them.
+    # Hostile names are escaped for terminals.
     if damaged is None or not damaged.name.isprintable() or not shown or damaged.name in shown[0]:
         return
     is_of_all = any(word in shown[0] for word in ("holds no records", "specs that records name", "is not there"))
@@ -247,7 +247,7 @@ def _check_names(command: Sequence[str], err: str, damaged: Path | None) -> None
 
 
 def _tree(folder: Path) -> Mapping[str, str]:
-    """Every file and folder but those in `out`, with what is in it."""
+    """Return the contents of every file and folder outside `out`."""
     found = {}
     for root, folders, files in os.walk(folder):
         if "out" in folders and Path(root) == folder:

@@ -1,6 +1,6 @@
-"""Files that people write by hand, and bundles: clusters, AutoDist's resource specs, models, strategies.
+"""Files that users write by hand, and bundles: clusters, AutoDist's resource specs, models, strategies.
 
-Every mistake in one must be told with its file and a line that the file has.
+Every mistake must be reported with its file and an existing line.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ nodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
-    """A good file, and what may be asked of it: command lines in which `FILE` stands for it."""
+    """A good file, with the command lines to run on it; `FILE` stands for it."""
 
     text: str
     ending: str
@@ -102,7 +102,7 @@ class Original:
 
 
 def originals(folder: Path, kind: str) -> list[Original]:
-    """Good files of a kind; those that they need beside them are written into the folder."""
+    """Return good files of a kind, and write the files that they need into the folder."""
     found: dict[str, list[Original]] = {
         "cluster": list(_clusters()),
         "resource_spec": [Original(text=text, ending=".yml", commands=_shows("cluster")) for text in _RESOURCE_SPECS],
@@ -132,7 +132,7 @@ def originals(folder: Path, kind: str) -> list[Original]:
 
 
 def _contexts(rng: random.Random) -> Iterator[tuple[ModelSpec, ClusterSpec, list[Strategy]]]:
-    """Models, clusters and strategies for them: shipped and known ones, and random ones that use all there is."""
+    """Yield models, clusters and strategies for them: shipped and known ones, and random ones that use everything."""
     for model_name, cluster_name in (("ncf", "4-hosts-2-servers"), ("vgg16", "6-hosts-3-speeds")):
         model, cluster = load_model(model_name), load_cluster(cluster_name)
         presets = ("ddp", "ps_partitioned", "bytescheduler", "poseidon")
@@ -154,7 +154,7 @@ def _clusters() -> Iterator[Original]:
 def _models(model: ModelSpec, of_strategy: Path, of_cluster: Path) -> list[Original]:
     commands = (
         *_both("strategy", "validate", str(of_strategy), "--model", "FILE", "--cluster", str(of_cluster)),
-        # A preset that applies to every model.
+        # This preset applies to every model.
         *_both("strategy", "build", "ddp", "FILE", "--cluster", str(of_cluster)),
     )
     return _yaml_and_json(format_model(model), dump_model(model), commands)
@@ -176,13 +176,13 @@ def _both(*command: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _yaml_and_json(yaml: str, fields: Mapping[str, Any], commands: tuple[tuple[str, ...], ...]) -> list[Original]:
-    # Three of four in YAML: that is what people write by hand.
+    # Three of four are in YAML, which users write by hand.
     as_yaml = Original(text=yaml, ending=".yaml", commands=commands)
     return [as_yaml] * 3 + [Original(text=documents.format_json(fields), ending=".json", commands=commands)]
 
 
 def maker(kind: str, folder: Path) -> Maker:
-    """Makes mutants of the files of a kind."""
+    """Return a maker of mutants of the files of a kind."""
     files = originals(folder, kind)
 
     def make(rng: random.Random, box: Path) -> Attempt:
@@ -197,7 +197,10 @@ def maker(kind: str, folder: Path) -> Maker:
 
 
 def _mutant(original: Original, rng: random.Random) -> bytes:
-    """Mutated as text, as bytes, or as what the text holds: that is well-formed and gets further."""
+    """Return the file mutated as text, as bytes, or as values.
+
+    A file with mutated values is well-formed and gets further.
+    """
     what = rng.random()
     if what < 0.4:
         return mutations(original.text, rng).encode("utf-8", "surrogatepass")

@@ -1,7 +1,7 @@
-"""What comes over control connections: at the gate, to a trial service, and to a rank.
+"""Input to control connections: at a trial service's gate, to the service, and to a rank.
 
-Each input is bytes or messages that one side sends; the other side is the one that autosync runs. It ends in a value or
-in an error that says so, its threads do not die of it, and what others say meanwhile is heard as if nothing had been.
+Each input is bytes or messages from one side; the other side is the one that autosync runs. It must end in a value or
+in an error. Its threads must survive, and messages of others must be handled as usual.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BULK_BYTES = 15 * 2**20
 
 
 def _messages(rng: random.Random, good: Sequence[dict[str, Any]]) -> bytes:
-    """Frames of control messages: mutated, damaged, with wrong lengths, or much in one."""
+    """Return frames of control messages: mutated, damaged, with wrong lengths, or with very much in one."""
     sent = b""
     for message in good:
         body = hostile_json(message, rng) if rng.random() < 0.6 else json.dumps(message).encode()
@@ -63,7 +63,7 @@ _REQUESTS = ({"id": 1, "request": "echo", "value": 1}, {"id": 2, "request": "whe
 
 
 def gates(_kind: str, originals: Path) -> Maker:
-    """Makes what a stranger says at a trial service's gate, through which a rank is to come all the same."""
+    """Return a maker of a stranger's messages at a trial service's gate, through which a rank must still come."""
     del originals
 
     def make(rng: random.Random, box: Path) -> Attempt:
@@ -75,7 +75,7 @@ def gates(_kind: str, originals: Path) -> Maker:
 
 
 def _through_the_gate(box: Path, said: Sequence[bytes], *, is_patient: bool) -> str:
-    """Strangers say something, and some stay; then a rank comes."""
+    """Let strangers send messages, of whom some stay connected; then let a rank come."""
     gate = control.listen_in_folder(box, TOKEN, 2)
     strangers = []
     try:
@@ -104,7 +104,7 @@ def _through_the_gate(box: Path, said: Sequence[bytes], *, is_patient: bool) -> 
 
 
 def channels(_kind: str, originals: Path) -> Maker:
-    """Makes what a rank says to its service, and what a service says to a rank that introduces itself."""
+    """Return a maker of a rank's messages to its service, and of a service's messages to a rank that greets."""
     del originals
 
     def make(rng: random.Random, box: Path) -> Attempt:
@@ -119,7 +119,7 @@ def channels(_kind: str, originals: Path) -> Maker:
 
 
 def _between(sent: bytes, reads: Any) -> str:
-    """One side sends and ends, the other one reads."""
+    """Let one side send and close, and the other side read."""
     here, there = socket.socketpair()
     channel = control.Channel(here)
 
@@ -148,7 +148,7 @@ def _read_all(channel: control.Channel) -> None:
 
 
 class _Echo:
-    """Who is asked: says what it was told, or fails."""
+    """A rank's handler of requests, which echoes its input or fails."""
 
     doing = "waiting"
 
@@ -164,7 +164,7 @@ class _Echo:
 
 
 def conversations(_kind: str, originals: Path) -> Maker:
-    """Makes what a service asks a rank, whose process must answer or end, and never stand still."""
+    """Return a maker of a service's requests to a rank, whose process must answer or end, and never hang."""
     del originals
 
     def make(rng: random.Random, box: Path) -> Attempt:
@@ -176,7 +176,7 @@ def conversations(_kind: str, originals: Path) -> Maker:
 
 
 def _asked(box: Path, sent: bytes) -> str:
-    """A process of its own is the rank; it ends when the connection does."""
+    """Send requests to a rank in a child process, which must end when the connection does."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     here, there = socket.socketpair()
     child = os.fork()
@@ -197,7 +197,7 @@ def _asked(box: Path, sent: bytes) -> str:
 
 
 def _ended(child: int) -> int | None:
-    """How a child ended; one that does not is killed."""
+    """Return how a child ended; kill it if it does not end."""
     deadline = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=SECONDS)
     while dt.datetime.now(tz=dt.UTC) < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -210,7 +210,7 @@ def _ended(child: int) -> int | None:
 
 
 def _be_rank(connection: socket.socket, others: socket.socket, log: Path) -> None:
-    """In the child: hold the conversation, and say what goes wrong in a log."""
+    """In the child: handle the requests, and write errors to a log."""
     others.close()
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
     threading.excepthook = threading.__excepthook__
@@ -221,5 +221,5 @@ def _be_rank(connection: socket.socket, others: socket.socket, log: Path) -> Non
     except BaseException as error:  # noqa: BLE001 - the child ends here, whatever it is
         with contextlib.suppress(OSError):
             os.write(2, f"{type(error).__name__}: {error}".encode())
-        # The connection may be gone before an answer is sent: that is an end like any other.
+        # The connection may close before an answer is sent, which is an ordinary end.
         os._exit(1 if isinstance(error, OperationError) else 3)

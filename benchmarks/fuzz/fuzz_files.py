@@ -1,13 +1,13 @@
-"""Hostile files and messages of every kind that autosync reads, through what reads them.
+"""Gives hostile files and messages of every kind to the code that reads them.
 
     python benchmarks/fuzz/fuzz_files.py --inputs 20000 --log fuzz.jsonl > fuzz.json
     python benchmarks/fuzz/fuzz_files.py --kind study --only 17 --keep FOLDER
 
-Whatever an input is, what reads it must end in a value or in an error of autosync's: within 5 s of processor time and
-300 MB of memory, without a traceback, and without running anything that the input holds. Prints one JSON document: for
-each kind (`kinds.py` has the table) how many there were and how they ended, and each failure with its kind, seed
-and number. The same seed and number are the same input. What `--log` names is added to, and what it has already is not
-tried again; `--only` tries one input, and `--keep` leaves it in a folder.
+For every input, the reader must return a value or raise an error of autosync: within 5 s of processor time and 300 MB
+of memory, without a traceback, and without running anything in the input. Prints one JSON document: for each kind (see
+the table in `kinds.py`) the number of inputs and their outcomes, and each failure with its kind, seed and number. The
+same seed and number give the same input. Answers are appended to the `--log` file, and inputs that it already has are
+not tried again. `--only` tries one input, and `--keep` leaves it in a folder.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from benchmarks.shared import parser_of, report, tell
 
 WORKER = Path(__file__).with_name("worker.py")
 PATIENCE_SECONDS = 300
-"""How long a worker may be silent before it is killed: what no signal reaches hangs, too."""
+"""How long a worker may be silent before it is killed. A hang may also block signals."""
 CHUNK = 1000
-"""After so many inputs a fresh process takes over."""
+"""The number of inputs after which a new process takes over."""
 
 Answer = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the inputs of one kind."""
+    """The outcomes of the inputs of one kind."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[Answer] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Tally:
         self.most_bytes = max(self.most_bytes, answer.get("bytes", 0))
 
     def plain(self) -> dict[str, Any]:
-        """As the document has it."""
+        """Return the tally as fields of the document."""
         return {
             "inputs": self.outcomes.total(),
             "outcomes": dict(sorted(self.outcomes.items())),
@@ -72,13 +72,13 @@ class Tally:
 
 
 def shared_out(num_inputs: int, kinds: Sequence[str]) -> dict[str, int]:
-    """How many inputs each kind has, by weight; every kind has one at least."""
+    """Return how many inputs each kind has, by weight and at least one."""
     total = sum(KINDS[kind].weight for kind in kinds)
     return {kind: max(1, round(num_inputs * KINDS[kind].weight / total)) for kind in kinds}
 
 
 def tried(kind: str, seed: str, numbers: Sequence[int], *, keep: Path | None = None) -> Iterator[Answer]:
-    """The answers to inputs of a kind. Where a process dies, its input has failed, and another process goes on."""
+    """Yield the answers to inputs of a kind. If a process dies, its input has failed, and another process continues."""
     left = list(numbers)
     while left:
         chunk = left[:CHUNK]
@@ -107,7 +107,7 @@ def _started(command: Sequence[str], stderr: Any) -> subprocess.Popen[bytes]:
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """What a worker writes, line by line, until it ends or has been silent for too long; then it is killed."""
+    """Yield a worker's output lines until it ends. Kill it if it is silent for too long."""
     assert process.stdout is not None, "asked for"
     buffer = b""
     while select.select([process.stdout], [], [], PATIENCE_SECONDS)[0]:
@@ -122,7 +122,7 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
 def fuzz(
     num_inputs: int, seed: str, kinds: Sequence[str], log: Path | None, known: Sequence[Answer]
 ) -> dict[str, Tally]:
-    """Try inputs of kinds, and note each answer in the log."""
+    """Try inputs of kinds, and add each answer to the log."""
     tallies = {kind: Tally() for kind in kinds}
     for kind, count in shared_out(num_inputs, kinds).items():
         there = {answer["number"]: answer for answer in known if (answer["kind"], answer["seed"]) == (kind, seed)}
@@ -139,7 +139,7 @@ def fuzz(
 
 
 def _known(log: Path | None) -> list[Answer]:
-    """What a log has; a line that breaks off is left out."""
+    """Return the answers in a log; skip a line that is cut off."""
     if log is None or not log.exists():
         return []
     return list(read_json_lines(log))

@@ -1,4 +1,4 @@
-"""The table of everything that `fuzz_files.py` tries: kinds of input, where they are made, and how many of each."""
+"""The table of everything that `fuzz_files.py` tries: the kinds of input, their makers, and their weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class Failure(Exception):  # noqa: N818 - it is a verdict on a reader
-    """What a reader did and must not."""
+    """A reader did something that it must not do."""
 
 
 Attempt = Callable[[], str]
-"""Hands an input to what reads it; how that ended, in a word. Raises `Failure` where it ended as it must not."""
+"""Gives an input to its reader and returns the outcome as a word. Raises `Failure` if the outcome is not allowed."""
 Maker = Callable[[random.Random, Path], Attempt]
 """Makes an input in an empty folder."""
 
@@ -23,9 +23,9 @@ Maker = Callable[[random.Random, Path], Attempt]
 class Kind:
     """One kind of input.
 
-    `place` is a function `module:name` that is given the kind's name and a folder for what it needs beside inputs, and
-    returns a `Maker`. Inputs are shared out by `weight`. Only where programs are what it is about
-    they `may_start`, and only where a file is named to be run it `may_run`.
+    `place` is a function `module:name`, which takes the kind's name and a folder for other files that it needs, and
+    returns a `Maker`. Inputs are distributed by `weight`. Only with `may_start` may readers start programs, and only
+    with `may_run` may they run a file that the input names.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Kind:
     warm_up: int = 12
 
     def open(self, folder: Path) -> Maker:
-        """Get ready to make inputs."""
+        """Return the maker of inputs."""
         module, _, function = self.place.partition(":")
         maker: Maker = getattr(importlib.import_module(module), function)(self.name, folder)
         return maker

@@ -1,4 +1,4 @@
-"""What was learned: folders of boosted trees, lines and sequences, and foreign models of XGBoost's in their place."""
+"""Damaged folders of learned simulators: boosted trees, lines and sequences, or foreign models of XGBoost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEMBERS = 2
 
 
 def _write_originals(folder: Path) -> None:
-    """A small folder for each method: all members of the ranker that ships would only take time."""
+    """Write a small folder for each method. The shipped ranker is reduced to a few members to save time."""
     learned = folder / "learned"
     shutil.copytree(shipped_folder(), learned)
     manifest = json.loads((learned / MANIFEST_FILE).read_bytes())
@@ -55,7 +55,7 @@ def _first_trees(fields: dict[str, Any], count: int) -> None:
 
 
 def _foreign(form: str) -> bytes:
-    """A model that XGBoost itself has trained and written, of as many features as ours."""
+    """Return a model that XGBoost itself has trained and written, with as many features as ours."""
     import xgboost
 
     values = np.random.default_rng(0).normal(size=(50, len(feature_names())))
@@ -65,7 +65,7 @@ def _foreign(form: str) -> bytes:
 
 
 def _sign(folder: Path, rng: random.Random) -> None:
-    """Have the manifest say what its files hold now; an attacker can do as much."""
+    """Write the files' current hashes into the manifest, as an attacker could."""
     path = folder / MANIFEST_FILE
     if not path.is_file() or path.is_symlink() or path.stat().st_size > 2**25:
         return
@@ -83,7 +83,7 @@ def _sign(folder: Path, rng: random.Random) -> None:
 
 
 def maker(_kind: str, originals: Path) -> Maker:
-    """Makes damaged folders of all three methods, most of them with hashes that are right."""
+    """Return a maker of damaged folders of all three methods, most of them with valid hashes."""
     _write_originals(originals)
     foreign = [(originals / f"foreign.{form}").read_bytes() for form in ("json", "ubj")]
 
@@ -120,7 +120,7 @@ def _damage_one(file: Path, foreign: Sequence[bytes], outside: Path, rng: random
 
 
 def _other_tree(fields: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """One number of one tree changed for another that might lead XGBoost astray."""
+    """Return the fields with one number of one tree changed to a value that could mislead XGBoost."""
     tree = rng.choice(fields["learner"]["gradient_booster"]["model"]["trees"])
     name = rng.choice(("left_children", "right_children", "split_indices", "split_conditions", "default_left"))
     column = tree[name]

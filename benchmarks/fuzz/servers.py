@@ -1,7 +1,7 @@
-"""What a server and a first worker find in their store, and the words that a server hears in training.
+"""Hostile content for servers: letters in the store that servers and first workers read, and words during training.
 
-One who knows no secret is not believed; one who does cannot have more than the fields that there are. Behind whatever
-was said comes what is right, and counts.
+A sender without the secret must not be believed. A sender with the secret can only set the defined fields. After
+hostile content a correct message follows, which must be accepted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.helpers.damaged_files import damaged, hostile_json
 SECRET = "0123456789abcdef" * 2
 NODE = "n0"
 _PAUSE_SECONDS = 0.12
-"""Longer than a server's look at its letters takes."""
+"""Longer than a server needs to check its letters."""
 _PATIENCE = dt.timedelta(seconds=15)
 _INVITATION = Invitation(session="autosync/1/0,1/2", rank=2, checks=True, trace=None, number="0" * 32)
 
 
 def maker(_kind: str, originals: Path) -> Maker:
-    """Makes letters and words."""
+    """Return a maker of letters and words."""
     del originals
 
     def make(rng: random.Random, box: Path) -> Attempt:
@@ -54,7 +54,7 @@ def maker(_kind: str, originals: Path) -> Maker:
 
 
 def _contents() -> list[dict[str, Any]]:
-    """What a free server says, what a worker that calls it says, and the invitation."""
+    """Return the content of a free server's notice, of a worker's call, and of the invitation."""
     notice = {"server": "1" * 32, "has_values": True}
     return [notice, {"number": "0" * 32}, dataclasses.asdict(_INVITATION)]
 
@@ -69,7 +69,7 @@ def _mapping(text: bytes) -> dict[str, Any]:
 
 
 def _letter(rng: random.Random) -> bytes:
-    """A letter that was damaged, sealed with another secret or for another place, or is none."""
+    """Return a letter that is damaged, sealed with another secret or for another place, or not a letter."""
     good = sign_letter({"server": "1" * 32, "has_values": True}, SECRET, "server", NODE, "free")
     other = sign_letter({"server": "1" * 32}, rng.choice(("", "x" * 16)), "server", NODE, "free")
     return rng.choice(
@@ -85,13 +85,13 @@ def _read(raw: bytes) -> str:
 
 
 def _put_all(store: Any, raw: list[bytes], server: str) -> None:
-    """Junk at every place where letters lie."""
+    """Put invalid values in every place for letters."""
     for key, junk in zip((f"{server}/call", f"{server}/answer", f"{server}/invitation"), raw, strict=True):
         store.set(key, junk)
 
 
 def _inviting(raw: list[bytes], notice: dict[str, Any]) -> str:
-    """A first worker that finds a notice which somebody with the secret has written."""
+    """Run a first worker that finds a notice from a process with the secret."""
     store = dist.HashStore()
     letters = _letters(store, NODE, SECRET)
     letters.put("free", notice)
@@ -104,7 +104,7 @@ def _inviting(raw: list[bytes], notice: dict[str, Any]) -> str:
 
 
 def _invited(raw: list[bytes], call: dict[str, Any], invitation: dict[str, Any]) -> str:
-    """A server that is called and invited by one who knows the secret and says nonsense, then by its worker."""
+    """Run a server that is called and invited with hostile content by a process with the secret, then by its worker."""
     store = dist.HashStore()
     letters = _letters(store, NODE, SECRET)
     right = dataclasses.replace(_INVITATION, number=draw_number())
@@ -138,7 +138,7 @@ def _invited(raw: list[bytes], call: dict[str, Any], invitation: dict[str, Any])
 
 
 class _Links:
-    """Links over which two tensors come."""
+    """Links that deliver two tensors."""
 
     def __init__(self, *contents: torch.Tensor) -> None:
         self._contents = list(contents)
@@ -149,11 +149,11 @@ class _Links:
         return self
 
     def wait(self, _patience: object = None) -> None:
-        """Nothing is under way."""
+        """Return at once: nothing is being transferred."""
 
 
 def _word(rng: random.Random) -> tuple[list[int], bytes]:
-    """A word's number and length, and its text."""
+    """Return a word's number and length, and its text."""
     size = rng.choice((0, 1, 4, 4, 4, -1, 2**31, 2**40, 2**62, -(2**63)))
     number = rng.choice((0, 1, 2, 5, 6, 255, -1, -7, 2**62))
     return [number, size], rng.choice((b"{}  ", b"\xff\xff\xff\xff", b"\0\0\0\0"))

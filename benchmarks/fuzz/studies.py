@@ -1,7 +1,7 @@
 """Study folders, journals, and names of task files.
 
-A study may come from anywhere: exported, resumed, replayed, or with its bundle shown, drawn and launched, it runs
-nothing that it holds or names, and nothing outside of its folder is written.
+A study may come from any source. When it is exported, resumed or replayed, or when its bundle is shown, drawn or
+launched, nothing in it may run, and no file outside its folder may be written.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ open(os.environ["{CANARY}"], "w").close()
 def task():
     raise SystemExit(7)
 """
-"""Makes the file that says that it was run."""
+"""A task that creates a file, which shows that the task was run."""
 MAX_MUTATED = 2**20
 YAML_CODE = f'!!python/object/apply:os.system ["touch ${CANARY}"]\n'
 PICKLE = b'\x80\x04\x95\x24\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x8c\x06system\x93\x8c\x0etouch "$C" \x85R.'
 
 
 def study_folder(path: Path) -> StudyFolder:
-    """A study that has all there is in one: trials of every kind, some that wait, a bundle, a summary, logs."""
+    """Return a study with everything: trials of every kind, waiting ones, a bundle, a summary, logs."""
     folder = StudyFolder(path)
     settings = StudySettings(name="fuzz", task="task.py", cluster="cluster.yaml", seed=1, prior="shipped")
     good = records()
@@ -81,7 +81,7 @@ def _numbered(record: object, number: int) -> object:
 
 
 def studies(_kind: str, originals: Path) -> Maker:
-    """Makes study folders with damage anywhere."""
+    """Return a maker of study folders with damage anywhere."""
     study_folder(originals / "study")
     study_folder(originals / "other")
     good = (originals / "study" / "journal.log").read_bytes().splitlines(keepends=True)
@@ -128,7 +128,7 @@ def _damage_one(path: Path, outside: Path, others: Sequence[bytes], rng: random.
 
 
 def _plain(file: Path) -> object:
-    """What a file holds; nothing where it was damaged before."""
+    """Return the contents of a file; empty if it was damaged before."""
     try:
         return documents.read_document(file).value if file.suffix == ".yaml" else json.loads(file.read_bytes())
     except (InputError, ValueError, RecursionError):
@@ -136,7 +136,7 @@ def _plain(file: Path) -> object:
 
 
 def _point_elsewhere(file: Path, outside: Path, rng: random.Random) -> None:
-    """Settings that name files, databases and programs which the reader of a study has no business with."""
+    """Write settings that name files, databases and programs that a reader of the study must not use."""
     settings = _plain(file)
     if not isinstance(settings, dict):
         return
@@ -192,10 +192,10 @@ def _reading(path: Path, rng: random.Random) -> Attempt:
 
 
 def _resumed(path: Path) -> str:
-    """Open a study as `tune --resume` does when it has checked everything, and ask it what it has."""
+    """Open a study as `tune --resume` does after its checks, and read everything from it."""
     folder = StudyFolder(path)
     if folder.links:
-        # The command line asks about these before it opens anything.
+        # The command line asks about these links before it opens anything.
         raise InputError("it has links that lead elsewhere", rule="--trust")
     with resume_study(folder, load_model(str(folder.model)), load_cluster(str(folder.cluster))) as study:
         study.history()
@@ -208,7 +208,7 @@ def _resumed(path: Path) -> str:
 
 
 def journals(_kind: str, originals: Path) -> Maker:
-    """Makes journals with lines lost, doubled, exchanged, of another study, or with other values in them."""
+    """Return a maker of journals with lost, doubled, exchanged and foreign lines, or with other values in them."""
     study_folder(originals / "study")
     strangers = _strange_journal(originals / "strange.log")
     raw = (originals / "study" / "journal.log").read_bytes()
@@ -229,7 +229,7 @@ def journals(_kind: str, originals: Path) -> Maker:
 
 
 def _strange_journal(path: Path) -> list[bytes]:
-    """Lines that Optuna writes and no study of ours has: parameters, values on the way, attributes, deletions."""
+    """Return lines of Optuna that no study of ours has: parameters, intermediate values, attributes, deletions."""
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name="other", storage=storage, directions=["minimize", "maximize"])
@@ -250,8 +250,8 @@ def _strange_journal(path: Path) -> list[bytes]:
 
 
 def task_names(_kind: str, originals: Path) -> Maker:
-    """Makes names of tasks: of files that are none, that are odd, or with names that are no names of functions."""
-    # What a task is profiled with takes its time to load.
+    """Return a maker of task names: of missing files, of odd files, or with names that are not names of functions."""
+    # Loaded here, because loading the modules for profiling takes time.
     importlib.import_module("torch")
     del originals
     files = ("task.py", "odd name.py", "-x.py", "täsk.py", "a.b.py", ".py", "x:y.py", "new\nline.py", "\x1b[1m.py")

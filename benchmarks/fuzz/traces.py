@@ -1,4 +1,4 @@
-"""Timelines: what the engine and the simulators write, and `draw timeline` reads."""
+"""Timelines of the engine and the simulators, for `draw timeline`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STRANGE: tuple[Any, ...] = (0, -1, 0.5, 1e17, 10**17, 2**63, -(2**63), True, No
 
 
 def maker(_kind: str, originals: Path) -> Maker:
-    """Makes damaged timelines of one rank and of several."""
+    """Return a maker of damaged timelines of one rank and of several."""
     simulated = originals / "simulated.json"
     arguments = ["simulate", "bytescheduler", "--model", "ncf", "--cluster", "2-hosts", "--simulator", "timeline"]
     command([*arguments, "--trace", str(simulated)])
@@ -36,7 +36,7 @@ def maker(_kind: str, originals: Path) -> Maker:
 
 
 def _as_the_engine(simulated: Path) -> bytes:
-    """The same events, one a line, as a rank writes them while it trains."""
+    """Return the same events, one on each line, as a rank writes them while it trains."""
     value = json.loads(simulated.read_bytes())
     events = value["traceEvents"] if isinstance(value, dict) else value
     return b"[\n" + b",\n".join(json.dumps(event).encode() for event in events[:200]) + b"\n]\n"

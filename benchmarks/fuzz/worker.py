@@ -1,9 +1,9 @@
-"""The process that hands hostile inputs to readers, under limits: `fuzz_files.py` starts it and reads its answers.
+"""The process that gives hostile inputs to readers, under limits: `fuzz_files.py` starts it and reads its answers.
 
-It takes inputs of one kind one after another, and answers each with a line of JSON. An input fails where what reads it
-raises anything but an error of autosync's, needs more than 5 s of the processor or does nothing for 15 s, makes the
-process grow by more than 300 MB at any moment, runs code, starts a program, opens a connection, or writes elsewhere
-than into the input's own folder.
+It takes inputs of one kind in succession, and answers each with a line of JSON. An input fails if its reader raises
+anything but an error of autosync, needs more than 5 s of processor time, does nothing for 15 s, makes the process grow
+by more than 300 MB at any moment, runs code, starts a program, opens a connection, or writes outside the input's own
+folder.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from benchmarks.fuzz.kinds import KINDS, Attempt, Failure
 
 MAX_BYTES = 300 * 10**6
 MAX_SECONDS = 5.0
-"""Of processor time: what the machine does beside counts for nobody."""
+"""Of processor time, so that other work on the machine does not count."""
 LOOK_SECONDS = 5
-"""How often it is looked whether a reader still does something; one that hangs does nothing from look to look."""
+"""The interval of checks whether a reader still works; a reader that hangs does nothing between checks."""
 NUM_LOOKS = 3
 _ROOM_BYTES = 2 * 2**30
-"""So much address space more than at the start: who asks for more fails alone, before the machine does."""
+"""The additional address space: a reader that needs more fails alone, before the machine does."""
 
 CANARY = "AUTOSYNC_FUZZ_CANARY"
-"""Names the file that code in an input would make."""
+"""The environment variable with the file that code in an input would create."""
 
 
 class HangError(BaseException):
-    """An input took too long. No reader catches it, as it would an `OSError`."""
+    """An input took too long. It is a BaseException, so that no reader catches it."""
 
 
 class Guard:
-    """Sees what the process does while it is watched: code, programs, connections, and files outside of a folder."""
+    """Observes the process while it is watched: code, programs, connections, and files outside of a folder."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -144,9 +144,9 @@ _WATCHED = frozenset(
 
 @contextmanager
 def limited_time() -> Iterator[None]:
-    """Raise `HangError` in what takes too much of the processor, or does nothing at all for too long.
+    """Raise `HangError` in code that takes too much processor time, or does nothing for too long.
 
-    By the processor's time, for on a busy machine a reader may wait long for its turn.
+    The limit is in processor time, because on a busy machine a reader may wait long for its turn.
     """
     began = time.process_time()
     looks = [began] * NUM_LOOKS
@@ -168,7 +168,7 @@ def limited_time() -> Iterator[None]:
 
 
 class Memory:
-    """How much more memory the process has at its peak than when it was asked last."""
+    """Measures by how much the process's peak memory exceeds its memory at the last `begin`."""
 
     def __init__(self) -> None:
         self._before = 0
@@ -202,17 +202,17 @@ class Worker:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """Try some inputs, so that what is imported or compiled once counts as nobody's."""
+        """Try some inputs, so that imports and compilation, which happen once, count for no input."""
         for number in range(self._kind.warm_up):
             box = self._box(f"warm-{number}")
             attempt = self._attempt(random.Random(f"warm {number}"), box)
-            # How they end is judged when their turn comes.
+            # Their outcomes do not count here.
             with contextlib.suppress(Exception, SystemExit, HangError), limited_time():
                 attempt()
             self._clear(box)
 
     def _box(self, name: str) -> Path:
-        """A folder for one input, and beside it a file that is none of its business."""
+        """Return a folder for one input, beside a file that the input must not touch."""
         self._victim.unlink(missing_ok=True)
         self._victim.write_text("not\nyours", encoding="utf-8")
         box = self._root / f"box-{name}"
@@ -225,7 +225,7 @@ class Worker:
         shutil.rmtree(box, ignore_errors=True)
 
     def answer(self, number: int, *, keep: bool = False) -> dict[str, Any]:
-        """What became of an input."""
+        """Return the outcome of an input."""
         box = self._box(str(number))
         attempt = self._attempt(random.Random(f"{self._name} {number}"), box)
         gc.collect(0)
@@ -280,12 +280,12 @@ class Worker:
         return ""
 
     def hear_of_thread(self, arguments: threading.ExceptHookArgs) -> None:
-        """What Python calls where a thread dies."""
+        """Record the error of a thread that died; Python calls this."""
         self._thread_errors.append(f"{arguments.exc_type.__name__}: {arguments.exc_value}")
 
 
 def _last_line(error: BaseException) -> str:
-    """Where in our own code it was raised; the last place there."""
+    """Return the last places in our own code that an error passed."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if re.search(r"/(autosync|cli|datasets|simulators)/", frame.filename)]
     if not ours:
@@ -294,7 +294,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _limited() -> None:
-    """Limit the address space to what there is now and some room."""
+    """Limit the address space to the current size plus some room."""
     used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM_BYTES, used + _ROOM_BYTES))
 
@@ -307,12 +307,12 @@ def main() -> int:
     parser.add_argument("numbers", type=json.loads, help="the numbers of the inputs")
     parser.add_argument("--keep", type=Path, help="leave the inputs in this folder")
     options = parser.parse_args()
-    # Answers go where nothing that is tried can write to.
+    # Answers go to a descriptor that tried code does not know.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     faulthandler.enable()
     sys.dont_write_bytecode = True
-    # A warning would stand on the user's stderr: here it is a failure.
+    # A warning would appear on the user's stderr, so here it is a failure.
     warnings.simplefilter("error")
     logging.disable(logging.CRITICAL)
     socket.setdefaulttimeout(10)
@@ -324,7 +324,7 @@ def main() -> int:
             answers.write(json.dumps(worker.answer(number, keep=options.keep is not None)) + "\n")
             answers.flush()
         answers.close()
-        # What a reader has left running (a thread, a group of torch's) is none of ours to wait for.
+        # A reader may have left threads (such as torch's) running, for which this process must not wait.
         shutil.rmtree(temporary, ignore_errors=True)
         os._exit(0)
 

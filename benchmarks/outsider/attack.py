@@ -1,12 +1,12 @@
-"""The outsider of `outsider.py`: a process of another user that tries what a user of the same machine can try.
+"""The outsider of `outsider.py`: a process of another user that tries everything a user of the same machine can try.
 
     python benchmarks/outsider/attack.py TARGETS.json SECONDS UID
 
-It takes the other user's id first (so root has to start it), reads from the file which ports and folders are the
-trials', servers' and stores' (a real outsider finds them in /proc/net/tcp; this one must leave others' alone), and
-then, until time is up, connects and says nothing, junk, or a false greeting; damages, copies and deletes what lies in
-the store, and forges invitations; locks, opens and connects to files. The last line that it prints is a JSON object
-that counts what it did.
+It first takes the other user's id, so root has to start it. It reads from the file which ports and folders belong to
+the trials, servers and stores. (A real outsider finds them in /proc/net/tcp; this one must not disturb others.) Until
+the time is over it connects and sends nothing, invalid bytes, or a false greeting; it damages, copies and deletes
+values in the store, and forges invitations; it locks, opens and connects to files. The last line that it prints is a
+JSON object that counts its actions.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ NUM_KNOCKERS = 6
 MAX_HELD = 400
 PAUSE_SECONDS = 0.002
 STORE_PAUSE_SECONDS = 0.5
-"""Between two knocks at the store: its newcomers, this outsider's own clients too, wait behind all that say nothing."""
+"""The interval between connections to the store. New clients of the store, including this outsider's own, wait behind
+all silent ones."""
 JUNK = (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 7, b"\xff" * 64, b"\0", struct.pack(">I", 2**31), b"\0\0\0\2{}", b"[" * 500)
-"""No eight zero bytes: gloo takes them for its first peer, which no program on top of it can prevent."""
+"""None has eight zero bytes: gloo takes them for its first peer, which no program on top of it can prevent."""
 
 
 class Outsider:
-    """What it knows, holds and has done."""
+    """The outsider's knowledge, connections and actions."""
 
     def __init__(self, targets: Path, seconds: float) -> None:
         self._path = targets
@@ -68,7 +69,7 @@ class Outsider:
         for thread in threads:
             thread.start()
         for thread in threads:
-            # One that waits in torch's store hears of no end.
+            # A thread that waits in torch's store does not notice the end.
             thread.join(max(0.0, self._end - time.monotonic()) + 1.0)
         return self._counts
 
@@ -80,10 +81,10 @@ class Outsider:
                 self._counts[f"refused: {type(error).__name__}"] += 1
                 time.sleep(0.05)
 
-    # Ports: the control port, gloo's, the store's, whatever listens.
+    # Ports: the control port, gloo's, the store's, and all others that listen.
 
     def knock(self) -> None:
-        """Connect to each port but the store's once, each time in another manner."""
+        """Connect to each port except the store's once, each time in another manner."""
         targets = self.targets()
         for port in set(targets["ports"]) - {targets["store"]}:
             self._knock_at(port)
@@ -91,7 +92,7 @@ class Outsider:
         time.sleep(PAUSE_SECONDS)
 
     def knock_store(self) -> None:
-        """The same at the store, now and then."""
+        """Connect to the store in the same way, but rarely."""
         time.sleep(STORE_PAUSE_SECONDS)
         port = self.targets()["store"]
         if port is not None:
@@ -117,13 +118,13 @@ class Outsider:
             self._held.pop(0).close()
 
     def _greet(self, connection: socket.socket) -> None:
-        """What a rank says, with a proof that is none."""
+        """Send a rank's greeting with an invalid proof."""
         greeting = {"rank": 0, "nonce": draw_number(), "proof": draw_number() * 2}
         body = json.dumps(greeting).encode()
         connection.sendall(struct.pack(">I", len(body)) + body)
         self._counts["false greetings"] += 1
 
-    # The store behind a training.
+    # The store of a training.
 
     def _store(self) -> Any:
         port = self.targets()["store"]
@@ -133,7 +134,7 @@ class Outsider:
         return dist.TCPStore("127.0.0.1", port, is_master=False, timeout=patience, wait_for_workers=False)  # type: ignore[attr-defined]
 
     def damage_store(self) -> None:
-        """Damage, copy and delete what lies there, for a while."""
+        """Damage, copy and delete the store's values for a while."""
         store = self._store()
         until = time.monotonic() + 5.0
         while time.monotonic() < until and not self.is_over:
@@ -152,7 +153,7 @@ class Outsider:
             time.sleep(0.01)
 
     def forge_letters(self) -> None:
-        """Call for a server as a worker does, without its secret: this is how a server that is open can be called."""
+        """Call a server as a worker does but without the secret, as only an open server accepts."""
         store = dist.PrefixStore("autosync/servers/s0", self._store())  # type: ignore[attr-defined]
         store.set("1/invitation", json.dumps({"session": "x", "rank": 2, "checks": True, "trace": "/tmp/x"}))  # noqa: S108
         for _ in range(50):
@@ -180,7 +181,7 @@ class Outsider:
     # Files.
 
     def try_files(self) -> None:
-        """Lock, read and change what can be, and connect to sockets."""
+        """Lock, read and change files where possible, and connect to sockets."""
         for folder, _, names in os.walk(self.targets()["folder"] or "/nowhere"):
             for name in names:
                 path = Path(folder) / name
@@ -203,7 +204,7 @@ class Outsider:
 
 
 def main(targets: str, seconds: str, uid: str) -> None:
-    """Try, as another user, for so long."""
+    """Run the outsider as another user for this time."""
     os.setgroups([])
     os.setgid(int(uid))
     os.setuid(int(uid))

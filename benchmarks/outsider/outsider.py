@@ -1,13 +1,13 @@
 """An outsider on the same machine: `python benchmarks/outsider/outsider.py --minutes 10 > outsider.json` (as root).
 
-A process of another user tries, for all that time, to disturb trials and servers (`attack.py` says how).
-Meanwhile a trial service starts ranks again and again and has a stock contestant and one with a server trained, and two
-`autosync serve` wait at a torch store that the outsider reaches: one with a secret, one that serves anybody (`--open`).
-When the time is up the outsider ends, and two workers train with the server that has the secret.
+A process of another user constantly tries to disturb trials and servers (`attack.py` tells how). Meanwhile a trial
+service repeatedly starts ranks and trains a stock contestant and one with a server. Two `autosync serve` wait at a
+torch store that the outsider reaches: one with a secret, and one that serves any process (`--open`). When the time is
+over the outsider ends, and two workers train with the server that has the secret.
 
-What must hold: no trial fails, no server ends, that training comes about. Ends with 1 where it does not. What an
-outsider can do to gloo while it connects, and to whoever comes to torch's store anew, is not tried here: no program on
-top of them can prevent it (docs/serving.md).
+No trial may fail, no server may end, and the last training must succeed; otherwise it ends with 1. The outsider does
+not try what no program on top of gloo and torch's store can prevent: disturbing gloo while it connects, and new clients
+of the store (docs/serving.md).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LAST_SECONDS = 300.0
 
 
 def task() -> Task:
-    """What is trained."""
+    """Return the task to train."""
     return Task(
         name="outsider",
         model=lambda: nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8)),
@@ -68,7 +68,7 @@ def task() -> Task:
 
 
 def cluster() -> ClusterSpec:
-    """Two workers and a server on this machine."""
+    """Return a cluster of two workers and a server on this machine."""
 
     def node(name: str, **fields: Any) -> Node:
         return Node(name=name, host="localhost", bandwidth_out=RATE, bandwidth_in=RATE, **fields)
@@ -76,11 +76,11 @@ def cluster() -> ClusterSpec:
     return ClusterSpec(name="outsider", nodes=(node("n0"), node("n1"), node("s0", role="server", devices=0)))
 
 
-# Which ports are ours: the outsider must leave those of others alone.
+# The ports of our own processes: the outsider must not disturb others.
 
 
 def descendants(pid: int) -> set[int]:
-    """A process and all that it has started."""
+    """Return a process and all its descendants."""
     found, new = {pid}, [pid]
     while new:
         with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def ports_of(pids: set[int]) -> list[int]:
-    """The ports at which these processes listen."""
+    """Return the ports on which these processes listen."""
     inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -132,18 +132,18 @@ def told(path: Path, folder: Path, store: int) -> Iterator[None]:
         thread.join()
 
 
-# What is disturbed.
+# The trials and servers that are disturbed.
 
 
 def served(name: str, model: Any, spec: ClusterSpec) -> Contestant:
-    """All variables at the server."""
+    """Return a contestant with all variables at the server."""
     parts = tuple(variable.name for variable in model.variables)
     strategy = Strategy(messages=(Message(parts=parts, synchroniser=ParameterServer(server="s0")),))
     return Contestant(name=name, bundle=bundled(strategy, model, spec))
 
 
 def one_round(folder: Path, model: Any, spec: ClusterSpec) -> list[dict[str, Any]]:
-    """Start ranks, and run two trials: how each ended."""
+    """Start ranks and run two trials; return how each ended."""
     outcomes = []
     service = TrialService(
         target=f"{HERE}:task", model=model, cluster=spec, folder=folder, timeout_seconds=TRIAL_TIMEOUT_SECONDS
@@ -161,7 +161,7 @@ def one_round(folder: Path, model: Any, spec: ClusterSpec) -> list[dict[str, Any
 
 
 class Servers:
-    """Two servers at a store: one with a secret, one that is open."""
+    """Two servers at a store: one with a secret, and one that is open."""
 
     def __init__(self, folder: Path, bundle: Path, port: int, secret: str) -> None:
         self._folder = folder
@@ -180,7 +180,7 @@ class Servers:
                 )
 
     def await_there(self) -> None:
-        """Wait until both are at the store: whoever comes to it later waits behind the outsider's connections."""
+        """Wait until both are connected to the store, because later clients wait behind the outsider's connections."""
         time.sleep(1.0)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and any(
@@ -193,7 +193,7 @@ class Servers:
         return (self._folder / f"server-{name}.log").read_text("utf-8", "replace")
 
     def report(self) -> dict[str, Any]:
-        """Which run, and the last lines of those that do not."""
+        """Return which servers still run, and the last lines of the others."""
         found: dict[str, Any] = {}
         for name, process in self._processes.items():
             code = process.poll()
@@ -209,7 +209,7 @@ class Servers:
 
 
 def train_with(store: int, bundle: Path, secret: str, folder: Path) -> dict[str, Any]:
-    """Two workers train with the server that is there."""
+    """Train with two workers and the running server."""
     environment = ENVIRONMENT | {SECRET_VARIABLE: secret}
     workers = []
     for rank in range(2):
@@ -230,11 +230,11 @@ def train_with(store: int, bundle: Path, secret: str, folder: Path) -> dict[str,
 
 
 def worker(rank: int, port: int, bundle: str) -> None:
-    """One worker of the training at the end."""
+    """Run one worker of the training at the end."""
     torch.set_num_threads(1)
     patience = dt.timedelta(seconds=LAST_SECONDS)
     base: Any = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=patience, wait_for_workers=False)  # type: ignore[attr-defined]
-    # What the outsider has left in the store must not be taken for this group's.
+    # A prefix, so that values that the outsider has left in the store do not count for this group.
     dist.init_process_group("gloo", store=dist.PrefixStore("last", base), rank=rank, world_size=2, timeout=patience)  # type: ignore[attr-defined]
     made = task()
     torch.manual_seed(0)
@@ -251,7 +251,7 @@ def worker(rank: int, port: int, bundle: str) -> None:
 
 
 def main() -> int:
-    """Run all of it, and print one JSON document."""
+    """Run everything, and print one JSON document."""
     parser = parser_of(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--uid", type=int, default=1001, help="the outsider's user")
@@ -264,7 +264,7 @@ def main() -> int:
         sys.stderr.write("only root can start a process of another user's\n")
         return 2
     with tempfile.TemporaryDirectory(prefix="autosync-outsider-") as name:
-        # As folders of studies are: all may look, none may write.
+        # Like folders of studies: all users may read, none may write.
         folder = Path(name)
         folder.chmod(0o755)
         found = besieged(folder, 60.0 * chosen.minutes, chosen.uid)
@@ -272,7 +272,7 @@ def main() -> int:
 
 
 def besieged(folder: Path, seconds: float, uid: int) -> dict[str, Any]:
-    """Trials and servers while the outsider tries, and the training after it."""
+    """Run trials and servers during the attack, and the training after it."""
     spec, model, secret = cluster(), model_of(f"{HERE}:task"), draw_secret()
     bundle = folder / "bundle.yaml"
     wanted = served("served", model, spec).bundle

@@ -1,13 +1,13 @@
-"""Every preset on every shipped model and cluster: built, legal, the same after a round trip through a file, lowered.
+"""Checks every preset on every shipped model and cluster: built, legal, unchanged after a file round trip, lowered.
 
     python benchmarks/presets/preset_matrix.py > out.json
     python benchmarks/presets/preset_matrix.py --run --markdown docs/preset-matrix.md > out.json
 
-Each cluster is tried as it ships and on NCCL. Prints one JSON document: how many strategies were built, how many
-refused and for which reasons, each failure, and the seconds that it took.
+Each cluster is tried as it ships and on NCCL. Prints one JSON document: how many strategies were built, how many were
+refused for which reasons, each failure, and the time in seconds.
 
-With `--run` every preset runs on real ranks of every shipped cluster of up to 8 hosts, and what it trains is held
-against its meaning (`runs.py`). The document then has a cell for each preset on each cluster.
+With `--run` every preset runs on real ranks of every shipped cluster of up to 8 hosts, and the trained parameters are
+compared with the preset's definition (`runs.py`). The document then has a cell for each preset on each cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.shared import parser_of, report
 
 
 def clusters() -> Iterator[tuple[str, ClusterSpec]]:
-    """The shipped clusters by name, and the same on NCCL."""
+    """Yield the shipped clusters by name, each also on NCCL."""
     for name in shipped_clusters():
         cluster = load_cluster(name)
         yield name, cluster
@@ -42,7 +42,7 @@ def clusters() -> Iterator[tuple[str, ClusterSpec]]:
 
 
 def try_all(presets: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
-    """Try each cell of the matrix; what came of it as one document."""
+    """Try each cell of the matrix; return the outcomes as one document."""
     began = time.perf_counter()
     targets = dict(clusters())
     built: Counter[str] = Counter()
@@ -59,7 +59,7 @@ def try_all(presets: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
                     check_preset(preset, model, cluster)
                     built[preset] += 1
                 except DoesNotApplyError as error:
-                    # The rule is the reason; what breaks it differs from cell to cell.
+                    # The rule is the reason, because the details differ from cell to cell.
                     reason = "; ".join(sorted({problem.rule for problem in error.problems}))
                     refused.setdefault(preset, Counter())[reason] += 1
                 except Exception as error:  # noqa: BLE001 - whatever goes wrong is a failure of the preset, to be reported with its place
@@ -84,7 +84,7 @@ def try_all(presets: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
 def run_on_ranks(
     presets: Sequence[str], clusters: Sequence[str], limit_seconds: float, table: Path | None
 ) -> dict[str, Any]:
-    """Run each cell of the matrix; what came of it as one document."""
+    """Run each cell of the matrix; return the outcomes as one document."""
     began = time.perf_counter()
     cells = run_all(presets, clusters, limit_seconds)
     if table is not None:

@@ -1,7 +1,7 @@
-"""Presets on real ranks, for `preset_matrix.py --run`: every preset on every cluster, held against its meaning.
+"""Presets on real ranks, for `preset_matrix.py --run`: every preset on every cluster, compared with its definition.
 
-The ranks are those of `benchmarks/exactness`, one launch for each cluster. The outcome of a preset on a cluster is a
-cell: it ran and every rank's parameters are as expected, or it is refused with the reason, or it failed.
+The ranks are those of `benchmarks/exactness`, launched once for each cluster. The outcome of a preset on a cluster is a
+cell: it ran and every rank's parameters are as expected, or it was refused with the reason, or it failed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.shared import tell
 MAX_HOSTS = 8
 NUM_STEPS = 4
 
-# With their defaults these would do nothing, or nearly nothing, within so few steps.
+# With their defaults these would do nothing, or nearly nothing, in so few steps.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "dgc": {"ratio": 0.01},
     "diloco": {"every": 2},
@@ -42,13 +42,13 @@ Cell = dict[str, Any]
 
 
 def cluster_names() -> list[str]:
-    """The shipped clusters whose ranks this machine can be."""
+    """Return the shipped clusters whose ranks can run on this machine."""
     found = {name: load_cluster(name) for name in shipped_clusters()}
     return [name for name, one in found.items() if one.launcher in ("testbed", "local") and len(one.nodes) <= MAX_HOSTS]
 
 
 def run_all(presets: Sequence[str], clusters: Sequence[str], limit_seconds: float) -> list[Cell]:
-    """All cells, cluster by cluster; those that were not begun in time have failed."""
+    """Return all cells, cluster by cluster; those that were not begun in time count as failed."""
     deadline = time.monotonic() + limit_seconds
     model = profile(task_of(EVERYTHING, "float64"), times="computed", steps=20)
     cells: list[Cell] = []
@@ -87,7 +87,7 @@ def _built(preset: str, model: ModelSpec, cluster: ClusterSpec) -> tuple[Bundle 
         strategy = build_preset(preset, model, cluster, **cell["options"])
     except DoesNotApplyError as error:
         why = "; ".join(f"{problem.what} ({problem.rule})" for problem in error.problems)
-        # The reason is to be the same wherever it is.
+        # The reason must have the same text on all clusters.
         why = why.replace(cluster.name, "the cluster").replace(model.name, "the model")
         return None, {**cell, "outcome": "refused", "why": why}
     cell["class"] = " and ".join(sorted(strategy.classes))
@@ -127,7 +127,7 @@ def _ran(ranks: Ranks, preset: str, bundle: Bundle) -> Cell:
 
 
 def markdown(cells: Sequence[Cell]) -> str:
-    """The page: the outcomes of each preset with the clusters on which they came, and the reasons of refusals."""
+    """Return the page: the outcomes of each preset with their clusters, and the reasons of refusals."""
     clusters = list(dict.fromkeys(cell["cluster"] for cell in cells))
     classes = {cell["preset"]: cell["class"] for cell in cells if "class" in cell}
     notes: dict[str, int] = {}
@@ -145,7 +145,7 @@ def markdown(cells: Sequence[Cell]) -> str:
 
 
 def _named(places: Sequence[str], clusters: Sequence[str]) -> str:
-    """Clusters by name, or the others by name where these are most."""
+    """Return the clusters by name, or as "all others than" if that is shorter."""
     if len(places) == len(clusters):
         return "all"
     others = [name for name in clusters if name not in places]

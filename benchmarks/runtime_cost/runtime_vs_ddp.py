@@ -1,25 +1,25 @@
-"""What the runtime costs beside stock DDP: `python benchmarks/runtime_cost/runtime_vs_ddp.py > runtime.json`.
+"""Measures the runtime against stock DDP: `python benchmarks/runtime_cost/runtime_vs_ddp.py > runtime.json`.
 
-Real compute on local ranks, one thread each, without the trial service between. In every scenario each contestant has a
-model of its own in the same processes; they take blocks of steps in turn, in an order drawn by lot for each round, and
-ratios come with 95 % intervals over the rounds (see autosync/trials/statistics.py). Contestants:
+Compute is real, on local ranks with one thread each, without the trial service between. In every scenario each
+contestant has its own model in the same processes. They take blocks of steps in turn, in a random order for each round,
+and ratios have 95 % intervals over the rounds (see autosync/trials/statistics.py). Contestants:
 
-- `ddp`: torch's DistributedDataParallel with its default buckets, told not to send buffers round, as we do not;
+- `ddp`: torch's DistributedDataParallel with its default buckets, but without broadcasting buffers, as in our engine;
 - `stock`: our preset of the same buckets, which stock DDP can express and torch's Reducer runs;
 - `engine`: the same bundle, run by our own engine;
 - `bare`: the same training without synchronisation;
 - `ddp_dense`: DDP on a model whose tables have dense gradients (the engine's have sparse ones).
 
-Scenarios: `convnet` (25 million parameters), `transformer` (10 million), `many` (1,000 small parameters: the time a
-step takes beyond `bare`, by parameter) and `sparse` (tables of 100,000 users and items, 1 % of them touched). In
-`sparse` only the engine has sparse gradients: torch 2.13's own all-reduce of them on gloo now and then aborts the
-process, so there is no `ddp`, and no plan with them is run as `stock`. Peak memory is measured apart, every contestant
-alone in new processes. A contestant that is refused is reported with the reason, and its bounds do not hold. Ends with
-1 unless all bounds hold.
+Scenarios: `convnet` (25 million parameters), `transformer` (10 million), `many` (1,000 small parameters: the step's
+time beyond `bare` for each parameter) and `sparse` (tables of 100,000 users and items, 1 % of them touched). In
+`sparse` only the engine has sparse gradients: torch 2.13's own all-reduce of them on gloo sometimes aborts the process,
+so there is no `ddp`, and no plan with them runs as `stock`. Peak memory is measured separately, for every contestant
+alone in new processes. A refused contestant is reported with the reason, and its bounds do not hold. Ends with 1 unless
+all bounds hold.
 
-All ranks run as batch processes (SCHED_BATCH), as on a testbed: gloo's thread of a connection spins while another
-thread holds the connection, and where the two share a core a spinning thread that has just woken up keeps the core
-until the next tick. It would be the scheduler that is measured. `--scheduler other` leaves it as the system has it.
+All ranks run as batch processes (SCHED_BATCH), as on a testbed. Otherwise the benchmark would measure the scheduler:
+gloo's thread of a connection spins while another thread holds the connection. If the two share a core, a spinning
+thread that has just woken up keeps the core until the next tick. `--scheduler other` keeps the system's scheduler.
 
 --device cuda puts models and batches on the GPU: gloo then copies through the host, and all ranks share the device.
 """
@@ -65,14 +65,18 @@ NUM_WARMUP_STEPS = 5
 
 
 class Scenario(NamedTuple):
-    """`bounds` are the most times as long as `reference` that a contestant may take, `memory` likewise its peak."""
+    """The contestants and the allowed figures of a scenario.
+
+    `bounds` are the largest allowed ratios of a contestant's time to that of `reference`, and `memory` those of its
+    peak.
+    """
 
     contestants: tuple[str, ...]
     reference: str
     bounds: dict[str, float]
     memory: dict[str, float]
     microseconds: dict[str, float]
-    """The most microseconds beyond `reference` by parameter."""
+    """The most microseconds for each parameter beyond `reference`."""
 
 
 SCENARIOS = {
@@ -88,7 +92,7 @@ SCENARIOS = {
 
 
 class Contestant:
-    """A model in training on this rank. Raises what its kind is refused with."""
+    """A model in training on this rank. The constructor raises if its kind is refused."""
 
     def __init__(self, scenario: str, kind: str, *, device: str, bundle: Path, rank: int) -> None:
         self._task = TASKS["dense" if kind == "ddp_dense" else scenario]()
@@ -106,7 +110,7 @@ class Contestant:
             parallelize(self._bare, self._optimizer, given, timeout_seconds=60.0, hand_off=kind == "stock")
 
     def step(self) -> float:
-        """One optimizer step; its seconds."""
+        """Run one optimizer step; return its seconds."""
         batch = map_tensors(self._task.batch(self._batches), lambda tensor: tensor.to(self._device))
         _synchronize(self._device)
         start = time.perf_counter()
@@ -124,7 +128,7 @@ class Contestant:
 
 def _without_buffers() -> dict[str, Any]:
     names = inspect.signature(DistributedDataParallel).parameters
-    # The older name warns where there is a newer one.
+    # Where both names exist, the older one warns.
     return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
@@ -134,7 +138,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def run_rank(job: dict[str, Any], rank: int) -> None:
-    """What one rank of a launch does: all contestants in turn, or one alone for its memory."""
+    """Run one rank of a launch: all contestants in turn, or one alone for its memory."""
     folder = Path(job["folder"])
     if job["scheduler"] == "batch":
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -149,7 +153,7 @@ def run_rank(job: dict[str, Any], rank: int) -> None:
 
 
 def _made(job: dict[str, Any], kind: str, rank: int) -> Contestant | str:
-    """A contestant that has made its first steps, or why it is refused (by all ranks alike, or the launch fails)."""
+    """Return a contestant after its first steps, or why it is refused. All ranks must agree, or the launch fails."""
     try:
         made = Contestant(
             job["scenario"], kind, device=job["device"], bundle=Path(job["folder"]) / job["bundle"], rank=rank
@@ -171,7 +175,7 @@ def _times_of(job: dict[str, Any], rank: int) -> dict[str, Any]:
         for kind in lots.sample(list(field), len(field)):
             gc.collect()
             dist.barrier()
-            # The first step of a block finds caches that are another's.
+            # The first step of a block finds the caches filled by another contestant.
             field[kind].step()
             blocks[kind].append([field[kind].step() for _ in range(job["steps"])])
     for one in field.values():
@@ -195,7 +199,7 @@ def _memory_of(job: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 class Launcher:
-    """Starts ranks and reads what they found."""
+    """Starts ranks and reads their results."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._folder = folder
@@ -203,7 +207,7 @@ class Launcher:
         self._num_launches = 0
 
     def run(self, scenario: str, contestants: Sequence[str], *, alone: bool) -> list[dict[str, Any]]:
-        """Each rank's result."""
+        """Return each rank's result."""
         self._num_launches += 1
         job = {
             "folder": str(self._folder),
@@ -235,7 +239,7 @@ class Launcher:
 
 
 def write_bundle(scenario: str, num_ranks: int, path: Path) -> dict[str, Any]:
-    """The preset of DDP's buckets for a scenario's model; the facts of it to report."""
+    """Write the preset of DDP's buckets for a scenario's model; return its facts for the report."""
     cluster = on_this_machine(num_ranks)
     model = profile(TASKS[scenario](), device="cpu")
     strategy = build_preset("ddp", model, cluster)
@@ -248,7 +252,7 @@ def write_bundle(scenario: str, num_ranks: int, path: Path) -> dict[str, Any]:
 
 
 def time_scenario(name: str, launcher: Launcher, facts: dict[str, Any]) -> dict[str, Any]:
-    """Step times of a scenario's contestants, and whether its bounds hold."""
+    """Return the step times of a scenario's contestants, and whether its bounds hold."""
     scenario = SCENARIOS[name]
     ranks = launcher.run(name, scenario.contestants, alone=False)
     refused = {kind: words for rank in ranks for kind, words in rank["refused"].items()}
@@ -277,7 +281,7 @@ def time_scenario(name: str, launcher: Launcher, facts: dict[str, Any]) -> dict[
 
 
 def measure_memory(name: str, launcher: Launcher, repeats: int) -> dict[str, Any]:
-    """Peak memory of a scenario's contestants, each alone in new processes, in turn."""
+    """Return the peak memory of a scenario's contestants, each alone in new processes, in turn."""
     scenario = SCENARIOS[name]
     peaks: dict[str, list[tuple[int, int]]] = {}
     refused: dict[str, str] = {}
@@ -294,7 +298,7 @@ def measure_memory(name: str, launcher: Launcher, repeats: int) -> dict[str, Any
         grown = [one[1] / other[1] for one, other in zip(own, peaks[scenario.reference], strict=True)]
         found[kind] = {
             "peak_bytes": [one[0] for one in own],
-            # What models, gradients, optimizers and buffers took: without the program itself.
+            # The memory of models, gradients, optimizers and buffers, without the program itself.
             "grown_bytes": [one[1] for one in own],
             "ratio": {"value": median(ratios), "low": min(ratios), "high": max(ratios)},
             "ratio_grown": {"value": median(grown), "low": min(grown), "high": max(grown)},
@@ -306,7 +310,7 @@ def measure_memory(name: str, launcher: Launcher, repeats: int) -> dict[str, Any
 def _bound(
     figure: str, kind: str, bound: float, found: dict[str, Any], refused: dict[str, str]
 ) -> dict[str, float | str | bool]:
-    """A bound holds by the figure itself, and is proven where the whole interval keeps to it."""
+    """Return whether a bound holds for the figure itself, and is proven for its whole interval."""
     if kind in refused:
         return {"contestant": kind, "figure": figure, "bound": bound, "holds": False, "refused": refused[kind]}
     value = found[kind][figure]

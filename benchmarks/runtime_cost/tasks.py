@@ -1,4 +1,4 @@
-"""What `runtime_vs_ddp.py` trains: small enough for one thread a rank, with the parameters of the real thing."""
+"""The tasks of `runtime_vs_ddp.py`: small enough for one thread a rank, with the parameters of real models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUM_IDS = 50_000
 
 
 class Transformer(nn.Module):
-    """10 million parameters, the output tied to the embedding."""
+    """A Transformer of 10 million parameters, with its output tied to the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Transformer(nn.Module):
 
 
 class Ratings(nn.Module):
-    """Neural collaborative filtering with the layer sizes of examples/zoo/ncf.py: users and items, 100,000 in all."""
+    """Neural collaborative filtering with the layer sizes of examples/zoo/ncf.py and 100,000 users and items."""
 
     def __init__(self, *, sparse: bool) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def transformer() -> Task:
 
 
 def many() -> Task:
-    """1,000 parameters, so small that their work is next to nothing."""
+    """Return a task with 1,000 parameters, so small that their compute is negligible."""
     return Task(
         name="many",
         model=lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(500))),
@@ -85,7 +85,7 @@ def many() -> Task:
 
 
 def _rate(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One per cent of the users and of the items, each once or oftener."""
+    """Return one per cent of the users and items, each at least once."""
     users, items = torch.randint(NUM_IDS, (2, NUM_IDS // 100), generator=generator)
     return users, items
 
@@ -101,7 +101,7 @@ def sparse() -> Task:
 
 
 def dense() -> Task:
-    """The same with dense gradients."""
+    """Return the task `sparse` with dense gradients."""
     task = sparse()
     return Task(
         name="dense", model=lambda: Ratings(sparse=False), batch=_rate, loss=task.loss, optimizer=task.optimizer

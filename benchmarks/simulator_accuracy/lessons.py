@@ -1,4 +1,4 @@
-"""Learned simulators in simulator_accuracy.py: every strategy is read once, and then learned from often."""
+"""Learned simulators in simulator_accuracy.py: every strategy is read once, and then used for many trainings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Positions = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Room:
-    """A lot as all learned simulators read it. `place`: the row of each strategy."""
+    """A lot as all learned simulators read it. `place` has the row of each strategy."""
 
     lot: Lot
     reader: StrategyReader
@@ -45,23 +45,23 @@ class Room:
     place: Mapping[str, int]
 
     def linear_group(self) -> Learned[LinearRows]:
-        """As the linear ranker learns from it."""
+        """Return the lot as the linear ranker learns from it."""
         return Learned(self.linear_rows, self.targets, self.lot.model_name, self.lot.cluster.name)
 
     def sequence_group(self) -> Learned[SequenceRows]:
-        """As the sequence model learns from it."""
+        """Return the lot as the sequence model learns from it."""
         assert self.sequence_rows is not None
         return Learned(self.sequence_rows, self.targets, self.lot.model_name, self.lot.cluster.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Course:
-    """All lots, read; and who was trained on which of them."""
+    """All lots, read once."""
 
     rooms: tuple[Room, ...]
 
     def lessons(self, target: Target, *, trials: int, few: int, draws: int) -> Lessons:
-        """What is learned of one target."""
+        """Return the lessons for one target."""
         (room,) = [room for room in self.rooms if room.lot is target.lot]
         strangers = [
             other
@@ -82,7 +82,10 @@ class Course:
 def course_of(
     lots: Sequence[Lot], targets: Sequence[Target], *, with_sequence: bool, tell: Callable[[str], None]
 ) -> Course:
-    """Read all lots: this is what takes time. The sequence model is judged on targets alone, and trained on all."""
+    """Read all lots, which takes most of the time.
+
+    The sequence model is judged on targets only, and trained on all lots.
+    """
     assert targets
     rooms = []
     for number, lot in enumerate(lots, start=1):
@@ -109,7 +112,7 @@ def course_of(
 
 
 def prior_of(rooms: Sequence[Room]) -> Boosted:
-    """A ranker that was trained in these rooms."""
+    """Return a ranker that was trained on these rooms."""
     lesson = Lesson()
     for room in rooms:
         lesson.add(room.reader, room.rows, room.targets, model=room.lot.model_name)
@@ -118,7 +121,7 @@ def prior_of(rooms: Sequence[Room]) -> Boosted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lessons:
-    """One target: what is learned of it, and of `strangers`, which share neither its model nor its cluster.
+    """The lessons for one target: its own trials, and `strangers`, which share neither its model nor its cluster.
 
     `prior` was trained on all strangers.
     """
@@ -132,7 +135,7 @@ class Lessons:
     draws: int
 
     def after_trials(self) -> dict[str, Accuracy]:
-        """From scratch, told trials of the target alone."""
+        """Return the accuracy from scratch, after trials of the target alone."""
         room = self.room
         found = {
             "learned": self._mean(RankerStudent(room.reader), room.rows, self.trials),
@@ -143,7 +146,7 @@ class Lessons:
         return found
 
     def transfer(self) -> dict[str, Accuracy]:
-        """With what was learned of strangers: told no trial, few, and as many as from scratch."""
+        """Return the accuracy with a prior from strangers: after no trial, few trials, and as many as from scratch."""
         if not self.strangers:
             return {}
         room = self.room
@@ -167,7 +170,7 @@ class Lessons:
         return found
 
     def _mean(self, student: Student[Any], rows: Any, trials: int) -> Accuracy:
-        """Over draws."""
+        """Return the mean accuracy over draws."""
         found = []
         for told, others in self._draws(trials):
             taught = student.taught(taken(rows, told), self.room.targets.rows(told))
@@ -178,7 +181,10 @@ class Lessons:
         )
 
     def _draws(self, trials: int) -> Iterator[tuple[Positions, Positions]]:
-        """As rows of the room. All are judged on what the largest number of trials leaves, so figures compare."""
+        """Yield draws as rows of the room.
+
+        All are judged on the strategies outside the largest number of trials, so that figures are comparable.
+        """
         rows = np.array([self.room.place[record.strategy_id or ""] for record in self.target.records])
         for told, others in self.target.draws(self.trials, self.draws):
             yield rows[told[:trials]], rows[others]
@@ -193,15 +199,15 @@ class Lessons:
 
 
 def _key(room: Room, by: str) -> str:
-    """The name of its model, without slow motion, or of its cluster."""
+    """Return the name of the room's model, without slow motion, or of its cluster."""
     return room.lot.model_name if by == "model" else room.lot.cluster.name
 
 
 def held_out(course: Course, by: str) -> dict[str, dict[str, Any]]:
-    """Each model (each cluster) in turn: what a ranker that was trained on all others is worth there, without a trial.
+    """Return for each model (or cluster) the accuracy there, without a trial, of a ranker trained on all others.
 
-    Judged are all undisturbed records; beside it stands what the timeline says, which it corrects. Where nothing else
-    was measured there is nobody to be held out.
+    It is judged on all undisturbed records and compared with the timeline, which it corrects. If there is only one
+    model (or cluster), there is nothing to hold out.
     """
     names = sorted({_key(room, by) for room in course.rooms})
     found: dict[str, dict[str, Any]] = {}

@@ -1,26 +1,26 @@
-"""How good simulators are, held against what was measured; what the tables of docs/learned.md are made of.
+"""Compares simulators with measurements; the source of the tables of docs/learned.md.
 
-    python benchmarks/simulator_accuracy/simulator_accuracy.py > accuracy.json           # the records that ship
+    python benchmarks/simulator_accuracy/simulator_accuracy.py > accuracy.json           # the shipped records
     python benchmarks/simulator_accuracy/simulator_accuracy.py --records FOLDER --least 40  # a dataset in progress
     python benchmarks/simulator_accuracy/simulator_accuracy.py --markdown accuracy.json  # print the tables only
 
-Judged are combinations of model and cluster with enough randomly sampled strategies; a whole dataset has 150 of each of
-at least six. With less, what can be said is said, and what is missing is told first (`missing`). Only pairs count whose
-measurements are apart by more than their noise, of distinct strategies; records that other programs or busy processors
-disturbed are left out. What is learned is always judged on strategies that it has not seen: after so many trials
-of the target, on the others; with a prior, one that saw neither the target's model nor its cluster. Splits are by model
-and by cluster, and draws of trials are the same for all. Nothing is chosen by what is reported here: settings stand in
-the simulators.
+Simulators are judged on combinations of model and cluster with enough randomly sampled strategies. A complete dataset
+has at least six combinations with 150 each. With an incomplete one, the possible figures are reported, and the missing
+parts come first (`missing`). Only pairs of distinct strategies count whose measurements differ by more than their
+noise. Records that other programs or busy processors disturbed are left out. Learned simulators are always judged on
+unseen strategies: after some trials of the target, on the others; with a prior, one from neither the target's model nor
+its cluster. Splits are by model and by cluster, and draws of trials are the same for all simulators. No setting is
+chosen by the results here: settings are in the simulators.
 
-- *as they are*: simulators that were told nothing but model and cluster;
-- *after trials*: told so many random trials of the target, mean over draws;
-- *transfer*: a ranker trained on other models and other clusters, told none, or few, trials of the target;
+- *as they are*: simulators that know only the model and the cluster;
+- *after trials*: after random trials of the target, mean over draws;
+- *transfer*: a ranker trained on other models and other clusters, after no trials or few of the target;
 - *held out*: trained on all models (clusters) but one, judged on that;
-- *bounds*: whether anything exact was measured to be faster than its bound, and how far above it the fastest is;
-- *verdicts*: what simulators are asked for, and whether it came.
+- *bounds*: whether an exact strategy was measured to be faster than its bound, and how far above it the fastest is;
+- *verdicts*: the requirements on simulators, and whether they hold.
 
-Most of the time goes into reading (every strategy is lowered and played once) and into training: about sixty priors,
-and as many sequence models as there are targets. Ends with 1 where anything exact is faster than its bound.
+Most of the time is for reading (every strategy is lowered and simulated once) and for training: about sixty priors, and
+one sequence model for each target. Ends with 1 if an exact strategy is faster than its bound.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All as one document."""
+    """Return everything as one document."""
     clock = Clock()
     material = material_of(options.records, least=options.least)
     lots = material.lots
@@ -107,14 +107,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Clock:
-    """How long each part took."""
+    """Measures how long each part took."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.monotonic()
 
     def took(self, part: str) -> None:
-        """The part that has just ended."""
+        """Record the time of the part that has just ended."""
         now = time.monotonic()
         self.seconds[part] = round(now - self._since, 1)
         self._since = now
@@ -122,7 +122,7 @@ class Clock:
 
 
 def judged(target: Target, course: Course, options: argparse.Namespace) -> dict[str, Any]:
-    """One combination of model and cluster."""
+    """Return the figures of one combination of model and cluster."""
     tell(f"{target.name}: {len(target.records)} strategies")
     document: dict[str, Any] = {
         "model": target.lot.model.name,
@@ -146,7 +146,7 @@ def judged(target: Target, course: Course, options: argparse.Namespace) -> dict[
 
 
 def total(targets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over combinations, each of which counts the same."""
+    """Return the means over combinations with equal weight."""
     document: dict[str, Any] = {}
     for part in ("as they are", "after trials", "transfer"):
         names = dict.fromkeys(name for one in targets for name in one[part])

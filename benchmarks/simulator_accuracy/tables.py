@@ -17,7 +17,7 @@ _SHARES = ("median_error", "p90_error", "top_regret", "top5_regret")
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[str]:
-    """Line by line."""
+    """Yield the tables line by line."""
     yield (
         f"{document['records']} records of {document['combinations']} combinations of {len(document['models'])} models "
         f"and {len(document['clusters'])} clusters; {len(document['targets'])} combinations are judged by. A trial "
@@ -76,7 +76,7 @@ def _total(document: Mapping[str, Any], part: str, title: str) -> Iterator[str]:
 
 
 def _by_target(document: Mapping[str, Any]) -> Iterator[str]:
-    """Pair ranking and the regret of the pick, by combination."""
+    """Yield pair ranking and the regret of the pick, by combination."""
     parts = [part for part in ("as they are", "after trials", "transfer") if document["total"].get(part)]
     columns = [(part, name) for part in parts for name in document["total"][part]]
     yield ""
@@ -113,7 +113,7 @@ def _bounds(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def held_out(document: Mapping[str, Any], by: str) -> Iterator[str]:
-    """What a ranker that was trained on all other models (clusters) is worth without a trial, by model (cluster)."""
+    """Yield the accuracy without a trial, for each model (cluster), of a ranker that was trained on all others."""
     columns = ("pair_ranking", "median_error", "top_regret")
     titles = [f"{who}: {_COLUMNS[column]}" for who in ("timeline", "learned") for column in columns]
     yield f"| {by} left out | records | {' | '.join(titles)} |"

@@ -1,6 +1,6 @@
-"""What simulators are judged by: combinations of model and cluster with enough measured strategies.
+"""The targets for judging simulators: combinations of model and cluster with enough measured strategies.
 
-Beside these: all that bounds are held against.
+The module also has the combinations whose bounds are checked.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ SAMPLED = "sampled"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """One combination: its randomly sampled strategies, each once, that nothing disturbed. `noise`: between trials.
+    """One combination with its undisturbed, randomly sampled strategies, each once. `noise` is that between trials.
 
-    `again` has other trials of some of them: the fastest of many short ones is partly the luckiest, so where there are
-    such its own trial does not count.
+    `again` has repeated trials of some strategies. The fastest of many short trials is partly the luckiest, so if a
+    strategy has repeated trials, its first one does not count.
     """
 
     lot: Lot
@@ -59,37 +59,37 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What it is called in tables."""
+        """The name in tables."""
         return f"{self.lot.model.name} on {self.lot.cluster.name}"
 
     @property
     def measured(self) -> Measured:
-        """What was measured, no interval narrower than the noise."""
+        """The measurements, with no interval narrower than the noise."""
         trials = [_measurements(self.again.get(one.strategy_id) or [one]) for one in self.records]
         return measured_of_trials(trials, noise=self.noise)
 
     def rows(self, chosen: Positions) -> Measured:
-        """What was measured of some of them."""
+        """Return the measurements of some strategies."""
         return Measured(*(column[chosen] for column in self.measured))
 
     def num_told(self, count: int) -> int:
-        """How many of so many trials can be told: half of all at the most."""
+        """Return how many of `count` trials can be told: at most half of all."""
         return min(count, len(self.records) // 2)
 
     def draws(self, count: int, draws: int) -> Iterator[tuple[Positions, Positions]]:
-        """Strategies that are told, drawn by lot, and all others."""
+        """Yield the told strategies, drawn at random, and all others."""
         told = self.num_told(count)
         for draw in range(draws):
             order = np.random.default_rng([draw, count]).permutation(len(self.records))
             yield order[:told], order[told:]
 
     def predicted(self, simulator: Simulator, chosen: Positions | None = None) -> Floats:
-        """What a simulator says of them."""
+        """Return a simulator's predictions."""
         records = self.records if chosen is None else [self.records[row] for row in chosen.tolist()]
         return np.array([one.seconds for one in simulator.predict([strategy_of(record) for record in records])])
 
     def after_trials(self, simulator: Simulator, *, trials: int, draws: int) -> Accuracy:
-        """How good a simulator is when it was told so many trials."""
+        """Return a simulator's accuracy after this many trials."""
         found = []
         for told, others in self.draws(trials, draws):
             simulator.learn([self.records[row] for row in told.tolist()])
@@ -99,22 +99,22 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Aside:
-    """All that was measured of a combination: bounds are held against it."""
+    """All measurements of a combination, to check its bound."""
 
     model: ModelSpec
     cluster: ClusterSpec
     records: tuple[Record, ...]
 
     def bound(self) -> dict[str, Any] | None:
-        """Whether an exact strategy, interval and all, is faster than its bound; how far above it they are.
+        """Return whether an exact strategy's whole interval is below the bound, and how far above it the others are.
 
-        All that was measured counts: presets, stock DDP and what was disturbed as well. None: nothing exact was.
+        All measurements count, including presets, stock DDP and disturbed records. None if there are no exact ones.
         """
         exact = [record for record in self.records if record.classes == ("exact",)]
         measured = measured_of(_measurements(exact))
         if not len(measured.seconds):
             return None
-        # Records of specs are of replays, which draw rows evenly.
+        # Records of specs are replays, which draw rows evenly.
         even_rows = all(record.compute == "replayed" for record in exact)
         found = bound(self.model, self.cluster, rates=rates_of(self.cluster), even_rows=even_rows)
         return {
@@ -131,11 +131,11 @@ class Aside:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Material:
-    """A dataset as it is judged by.
+    """A dataset, prepared for judging simulators.
 
-    `lots` are all that can be learned from, `targets` those of them with enough random strategies, `counts` how many
-    each lot has of these, by its name; `asides` are all combinations with whatever was measured. `noise` is how far off
-    one trial is from another.
+    `lots` are all records to learn from, `targets` those lots with enough random strategies, and `counts` the number of
+    random strategies in each lot, by its name. `asides` are all combinations with all their measurements. `noise` is
+    the difference between trials of a strategy.
     """
 
     lots: tuple[Lot, ...]
@@ -146,7 +146,7 @@ class Material:
 
 
 def material_of(path: Path, *, least: int) -> Material:
-    """A dataset, of which combinations with at least so many random strategies are judged by."""
+    """Return a dataset whose targets are the combinations with at least this many random strategies."""
     source = Dataset(path)
     unreadable: list[object] = []
     records = flag_drift(source.records(unreadable.append))
@@ -173,7 +173,7 @@ def material_of(path: Path, *, least: int) -> Material:
 
 
 def _again(records: Sequence[Record]) -> Mapping[Combination, Mapping[str | None, Sequence[Record]]]:
-    """By combination and strategy the undisturbed trials that were made for a better figure of it."""
+    """Return by combination and strategy the undisturbed trials that were repeated for a better figure."""
     found: dict[Combination, dict[str | None, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in teaching(records):
         if record.origin == AGAIN_ORIGIN:
@@ -197,18 +197,18 @@ def _asides(records: Sequence[Record], specs: Sequence[Spec]) -> Iterator[Aside]
 
 
 def strategy_of(record: Record) -> Strategy:
-    """The strategy of a record that has one."""
+    """Return the strategy of a record that has one."""
     return parse_strategy(without_file(dict(record.strategy or {})))
 
 
 def rounded(accuracy: Accuracy) -> dict[str, float | int | None]:
-    """As plain values, in which nobody looks for a tenth digit."""
+    """Return an accuracy as plain rounded values."""
     found = dataclasses.asdict(accuracy)
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
 
 
 def accuracy_from(plain: dict[str, Any]) -> Accuracy:
-    """The other way round."""
+    """Return the accuracy of plain values."""
     return Accuracy(**plain)
 
 
@@ -217,5 +217,5 @@ def _measurements(records: Sequence[Record]) -> list[Measurement]:
 
 
 def _each_once(records: Sequence[Record]) -> list[Record]:
-    """Each strategy once: a strategy is no pair with itself."""
+    """Return one record for each strategy, because a strategy is not a pair with itself."""
     return list({record.strategy_id: record for record in records}.values())

@@ -1,12 +1,12 @@
-"""The simulated timeline beside the measured one: 4 minutes.
+"""Compares the simulated timeline with the measured one: 4 minutes.
 
     python benchmarks/simulator_accuracy/trace_agreement.py > agreement.json
 
-Every preset on four emulated hosts, those that come to the same once, each measured without a timeline (how long a step
-takes) and with one (what happens when). The simulated trace of the same plan should have steps of the same length
-within 5 %, and the transfers of a rank should end in the same order. Pairs of transfers that end within 2 ms of each
-other, measured, have no order; of the others those that are simulated to end at the same moment are out of order; one
-transfer alone has none, and so shows nothing of it. Ends with 1 unless all agree.
+It runs every distinct preset on four emulated hosts, each once without a timeline (for the step time) and once with one
+(for the order of events). The simulated trace of the same plan should have the same step time within 5 %, and a rank's
+transfers should end in the same order. Pairs of transfers whose measured ends are within 2 ms have no order. Of the
+others, those with equal simulated ends count as out of order. A single transfer has no order and so shows nothing of
+it. Ends with 1 unless all agree.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def strategies_of(model: ModelSpec, cluster: ClusterSpec, presets: Sequence[str] | None) -> dict[str, Strategy]:
-    """Presets by name: those that are asked for, else all that apply and transfer gradients exactly."""
+    """Return presets by name: the given ones, else all that apply and are exact."""
     if presets:
         return {name: build_preset(name, model, cluster) for name in presets}
     found = {}
@@ -89,14 +89,14 @@ def strategies_of(model: ModelSpec, cluster: ClusterSpec, presets: Sequence[str]
 
 
 class Bench(NamedTuple):
-    """What strategies are measured and simulated on, for how many steps."""
+    """The service and the simulator for the comparison, and the number of steps."""
 
     service: TrialService
     simulator: TimelineSimulator
     num_steps: int
 
     def compared(self, strategy: Strategy, folder: Path) -> dict[str, Any]:
-        """Step times, and the share of pairs of transfers that end in the same order."""
+        """Return the step times, and the share of pairs of transfers that end in the same order."""
         folder.mkdir()
         seconds, cpu_share = self.measured(strategy)
         measured = self.traced(strategy, folder)
@@ -110,7 +110,7 @@ class Bench(NamedTuple):
             agreement(ends_of(simulated[rank], ours), ends_of(measured[rank], theirs)) for rank in sorted(simulated)
         ]
         kept, pairs = sum(same for same, _ in found), sum(of for _, of in found)
-        # Transfers that only one of the two has.
+        # Transfers in only one of the two.
         unmatched = sum(
             len(ends_of(simulated[rank], ours).keys() ^ ends_of(measured[rank], theirs).keys()) for rank in simulated
         )
@@ -128,7 +128,7 @@ class Bench(NamedTuple):
         }
 
     def measured(self, strategy: Strategy) -> tuple[float, float]:
-        """The median step without a timeline, and the share of processor time in use."""
+        """Return the median step without a timeline, and the share of processor time in use."""
         self.service.prepare(Contestant(name="plain", bundle=self._bundle(strategy)))
         self.service.run("plain", NUM_WARMUP)
         samples = self.service.run("plain", self.num_steps, settle=True)
@@ -136,7 +136,7 @@ class Bench(NamedTuple):
         return statistics.median(seconds_of_steps(samples.step_seconds)), samples.cpu_share
 
     def traced(self, strategy: Strategy, folder: Path) -> dict[str, RankTrace]:
-        """What the ranks wrote."""
+        """Return the timelines that the ranks wrote."""
         bundle = self._bundle(strategy)
         self.service.prepare(Contestant(name="traced", bundle=bundle, trace=folder / "trace.json"))
         self.service.run("traced", NUM_WARMUP + self.num_steps, settle=True)
@@ -149,22 +149,22 @@ class Bench(NamedTuple):
 
 
 def by_rank(ranks: Iterable[RankTrace]) -> dict[str, RankTrace]:
-    """By "rank 0", "rank 1": their hosts' names may differ."""
+    """Return the ranks as "rank 0", "rank 1", because their hosts' names may differ."""
     return {" ".join(one.name.split()[:2]): one for one in ranks}
 
 
 def ordinary_iteration(ranks: Mapping[str, RankTrace]) -> int:
-    """The first rank's, for those that only serve have no steps of their own."""
+    """Return a typical iteration of the first rank, because ranks that only serve have no steps of their own."""
     return choose_steps(ranks["rank 0"], 1)[0].iteration
 
 
 def ends_of(rank: RankTrace, iteration: int) -> dict[str, float]:
-    """When each transfer of an iteration ended."""
+    """Return when each transfer of an iteration ended."""
     return {span.name: span.end for span in rank.spans if span.kind == "transfer" and span.iteration == iteration}
 
 
 def agreement(ours: dict[str, float], theirs: dict[str, float]) -> tuple[int, int]:
-    """Of the pairs of transfers that have a measured order, how many keep it; and how many there are."""
+    """Return how many pairs of transfers keep their measured order, and how many pairs have one."""
     kept, pairs = 0, 0
     for one, other in itertools.combinations(sorted(ours.keys() & theirs.keys()), 2):
         apart = theirs[one] - theirs[other]

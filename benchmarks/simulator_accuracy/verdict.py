@@ -1,4 +1,4 @@
-"""What is asked of simulators, held against the result of simulator_accuracy.py; and what it cannot say."""
+"""Checks the requirements on simulators with the result of simulator_accuracy.py, and lists what a dataset lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.simulator_accuracy.targets import Material, Target
 ENOUGH_STRATEGIES = 150
 ENOUGH_TARGETS = 6
 _SLOW = 0.75
-"""A host is slow whose link has less than that of the mean."""
+"""A host is slow if its link has less than this share of the mean."""
 
 _KINDS: Mapping[str, Callable[[Target], bool]] = {
     "a slow host": lambda target: _slowest(target) < _SLOW,
@@ -22,7 +22,7 @@ _LEAST_OR_MOST = {"pair_ranking": "least", "median_error": "most", "top_regret":
 
 
 def missing(material: Material, trials: int) -> Iterator[str]:
-    """What a whole dataset has and this one has not, in words; `trials` of a target are to be told."""
+    """Yield in words what this dataset lacks of a complete one; `trials` of a target are to be told."""
     targets = material.targets
     if len(targets) < ENOUGH_TARGETS:
         yield f"{len(targets)} combinations are judged by (at least {ENOUGH_TARGETS})"
@@ -41,9 +41,9 @@ def missing(material: Material, trials: int) -> Iterator[str]:
 
 
 def verdicts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each thing that is asked for: what came, in the worst combination where it is asked for in each.
+    """Return each requirement with its result; the worst combination counts if each must meet it.
 
-    What the result does not say has no entry.
+    Requirements that the result does not cover have no entry.
     """
     trials, few = document["trials"], document["few"]
     told, transfer = f"told {trials} trials", f"learned, {few} trials"
@@ -78,13 +78,13 @@ def _is_stranger(target: Target, other: Any) -> bool:
 
 
 def _cells(document: Mapping[str, Any], part: str, name: str, column: str) -> dict[str, float]:
-    """A figure of each combination that has it."""
+    """Return a figure of each combination that has it."""
     found = {f"{one['model']} on {one['cluster']}": one.get(part, {}).get(name) for one in document["targets"]}
     return {where: one[column] for where, one in found.items() if one is not None and one[column] is not None}
 
 
 def _worst(found: Mapping[str, Mapping[str, float]], column: str, wanted: float, what: str) -> dict[str, Any] | None:
-    """One column, in the combination where it is worst."""
+    """Return one column, in the combination where it is worst."""
     cells, direction = found[column], _LEAST_OR_MOST[column]
     if not cells:
         return None

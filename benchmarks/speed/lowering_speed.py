@@ -1,10 +1,10 @@
-"""How long it takes to sample, check and lower strategies; what the search does thousands of times.
+"""Measures how long sampling, checking and lowering strategies takes, which the search does thousands of times.
 
     python benchmarks/speed/lowering_speed.py --repeats 20 > out.json
 
-Prints one JSON document: for each strategy the least and the median time of lowering, of taking its canonical form and
-id, and of taking its plan's id; for each space those of drawing one strategy, checking and lowering it. The least of
-many is what the code costs; the median says how busy the machine was.
+Prints one JSON document. For each strategy it has the least and the median time of lowering, of its canonical form and
+id, and of its plan's id. For each space it has those of drawing, checking and lowering one strategy. The least of many
+times is the cost of the code; the median shows how busy the machine was.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TARGET_SECONDS = {
 
 
 def hosts(count: int) -> ClusterSpec:
-    """So many equal hosts with one rank each."""
+    """Return this number of equal hosts with one rank each."""
     nodes = tuple(
         Node(name=f"h{index}", host=f"h{index}", bandwidth_out=1.25e9, bandwidth_in=1.25e9) for index in range(count)
     )
@@ -55,7 +55,7 @@ def hosts(count: int) -> ClusterSpec:
 
 
 def in_slices(model: ModelSpec, num_bytes: int) -> Strategy:
-    """Each variable by itself, cut into slices, over the next forward pass."""
+    """Return a strategy with a message for each variable, cut into slices, that overlaps the next forward pass."""
     messages = (
         Message(
             parts=(variable.name,),
@@ -70,7 +70,7 @@ def in_slices(model: ModelSpec, num_bytes: int) -> Strategy:
 
 
 def cases() -> dict[str, tuple[Strategy, ModelSpec, ClusterSpec]]:
-    """The strategies to lower, by name."""
+    """Return the strategies to lower, by name."""
     bert, resnet = load_model("bert_large"), load_model("resnet50")
     eight, sixteen = hosts(8), hosts(16)
 
@@ -89,7 +89,7 @@ def cases() -> dict[str, tuple[Strategy, ModelSpec, ClusterSpec]]:
 
 
 def timed(work: Callable[[], object], repeats: int) -> dict[str, float]:
-    """Least and median seconds of some work."""
+    """Return the least and the median seconds of some work."""
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -99,7 +99,7 @@ def timed(work: Callable[[], object], repeats: int) -> dict[str, float]:
 
 
 def measure(repeats: int) -> dict[str, Any]:
-    """All times as one document."""
+    """Return all times as one document."""
     lowering: dict[str, Any] = {}
     for name, (strategy, model, cluster) in cases().items():
         found = legality.problems(strategy, model, cluster)
@@ -116,7 +116,7 @@ def measure(repeats: int) -> dict[str, Any]:
 
 
 def sampling(repeats: int) -> dict[str, Any]:
-    """Drawing a strategy and checking it."""
+    """Return the times of drawing and checking strategies."""
     found: dict[str, Any] = {}
     for name, num_hosts in (("resnet50", 8), ("bert_large", 16)):
         model, cluster, rng = load_model(name), hosts(num_hosts), random.Random(0)
@@ -139,7 +139,7 @@ def _each(drawn: Sequence[T], work: Callable[[T], object]) -> dict[str, float]:
 
 
 def profile(name: str) -> None:
-    """Where the time of one strategy's lowering goes, on stderr."""
+    """Print a profile of one strategy's lowering to stderr."""
     strategy, model, cluster = cases()[name]
     lower(strategy, model, cluster)
     profiler = cProfile.Profile()

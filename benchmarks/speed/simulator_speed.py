@@ -1,21 +1,21 @@
-"""How many strategies a second are looked at without running them, on one core, and what one on 1,024 hosts takes.
+"""Measures how many strategies a second are predicted on one core, and how long one on 1,024 hosts takes.
 
     python benchmarks/speed/simulator_speed.py [--simulators analytical timeline] > out.json
     python benchmarks/speed/simulator_speed.py --markdown out.json                    # the tables, nothing is measured
 
-Strategies are presets and samples of the space of ResNet50 on 8 hosts, up to 4 lanes. Every round takes all stages in
-another order, on the same strategies; a figure is the median of the rounds with its 95 % bootstrap interval. Prints one
+Strategies are presets and samples of the space of ResNet50 on 8 hosts, up to 4 lanes. Every round runs all stages in a
+new order, on the same strategies; a figure is the median of the rounds with its 95 % bootstrap interval. Prints one
 JSON document:
 
-- `stages`: strategies a second of each stage. *encode* makes columns of strategies, *lower* plans of columns, *tables*
-  the tables of each plan; *lower_in_python* is what all that takes without compiled code. *analytical* begins with
-  columns and *analytical_from_strategies* with strategies; so does *timeline*, of which *timeline_simulation* is the
-  simulation itself, its scenes being there;
-- `by_transfers`: microseconds a strategy, by how many transfers its plan has; `by_hosts`: by how many hosts there are;
+- `stages`: strategies a second of each stage. *encode* turns strategies into columns, *lower* columns into plans, and
+  *tables* plans into tables; *lower_in_python* is all of that without compiled code. *analytical* begins with
+  columns and *analytical_from_strategies* with strategies. *timeline* begins with strategies too, and
+  *timeline_simulation* is only its simulation of existing scenes;
+- `by_transfers`: microseconds a strategy, by the number of transfers in its plan; `by_hosts`: by the number of hosts;
 - `large`: seconds and peak memory of one strategy of BERT-large on 1,024 hosts of two ranks each, reduced within hosts
-  and then between them, in a process of its own that has predicted one on 64 hosts before.
+  and then between them, in its own process that has predicted one on 64 hosts before.
 
-Ends with 0 where every target is met (`TARGETS`, `MAX_LARGE_SECONDS`, `MAX_LARGE_BYTES`).
+Ends with 0 if every target is met (`TARGETS`, `MAX_LARGE_SECONDS`, `MAX_LARGE_BYTES`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SIMULATORS = ("analytical", "timeline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Strategies of one model on one cluster, and all that looks at them."""
+    """One model on one cluster, with the code that reads its strategies."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -71,7 +71,7 @@ class Bench:
     simulators: tuple[str, ...]
 
     def stages(self, strategies: Sequence[Strategy]) -> dict[str, Callable[[], object]]:
-        """What is timed."""
+        """Return the stages to time."""
         columns = self.lowering.encode(strategies)
         plans = self.lowering.lower(columns)
         found: dict[str, Callable[[], object]] = {
@@ -97,7 +97,7 @@ class Bench:
 
 
 def drawn(model: ModelSpec, cluster: ClusterSpec, count: int, seed: int) -> list[Strategy]:
-    """Presets that apply, then samples of the space."""
+    """Return the presets that apply, then samples of the space."""
     found: list[Strategy] = []
     for name in preset_names():
         try:
@@ -118,7 +118,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def rates(bench: Bench, strategies: Sequence[Strategy], rounds: int, seed: int) -> dict[str, Any]:
-    """Strategies a second of each stage."""
+    """Return the strategies a second of each stage."""
     stages, rng = bench.stages(strategies), random.Random(seed)
     seconds: dict[str, list[float]] = {name: [] for name in stages}
     for work in stages.values():
@@ -137,7 +137,7 @@ def rates(bench: Bench, strategies: Sequence[Strategy], rounds: int, seed: int) 
 
 
 def by_transfers(bench: Bench, strategies: Sequence[Strategy], repeats: int) -> list[dict[str, Any]]:
-    """Strategies in order of their transfers, a sixth of them a row."""
+    """Return a row for each sixth of the strategies, sorted by their number of transfers."""
     counted = sorted(strategies, key=lambda one: _num_transfers(bench, one))
     size = -(-len(counted) // 6)
     rows: list[dict[str, Any]] = []
@@ -168,7 +168,7 @@ def _num_transfers(bench: Bench, strategy: Strategy) -> int:
 
 
 def by_hosts(model: ModelSpec, simulators: Sequence[str], repeats: int) -> list[dict[str, Any]]:
-    """Stock DDP's strategy on more and more hosts: seconds of the first prediction and of another."""
+    """Return the seconds of the first and of further predictions, for stock DDP's strategy on more and more hosts."""
     rows: list[dict[str, Any]] = []
     for count in NUM_HOSTS:
         cluster = hosts(count)
@@ -189,7 +189,10 @@ def of_two_ranks(count: int) -> ClusterSpec:
 
 
 def hierarchical(model: ModelSpec) -> Strategy:
-    """A message a variable, reduced within hosts and then between them, over the next forward pass."""
+    """Return a strategy with a message for each variable, reduced within hosts and then between them.
+
+    It overlaps the next forward pass.
+    """
     messages = (
         Message(
             parts=(variable.name,),
@@ -203,7 +206,7 @@ def hierarchical(model: ModelSpec) -> Strategy:
 
 
 def predict_large(name: str) -> dict[str, Any]:
-    """One prediction in this process, after a smaller one of its kind; the peak is that of the whole process."""
+    """Predict once in this process, after a smaller one of the kind; the peak memory is that of the whole process."""
     model = load_model("bert_large")
     strategy = hierarchical(model)
     open_simulator(name, model, of_two_ranks(64)).predict([strategy])
@@ -216,7 +219,7 @@ def predict_large(name: str) -> dict[str, Any]:
 
 
 def large(simulators: Sequence[str]) -> dict[str, Any]:
-    """Each simulator in a process of its own."""
+    """Run each simulator in its own process."""
     found: dict[str, Any] = {}
     for name in simulators:
         command = [sys.executable, __file__, "--large", name]
@@ -228,7 +231,7 @@ def large(simulators: Sequence[str]) -> dict[str, Any]:
 
 
 def tables(document: dict[str, Any]) -> Iterator[str]:
-    """A result in Markdown."""
+    """Yield a result in Markdown."""
     about = f"{document['strategies']} strategies of {document['model']} on {document['hosts']} hosts"
     yield f"{about}, a second of one core:"
     yield from _table([{"stage": name, **figures} for name, figures in document["stages"].items()])

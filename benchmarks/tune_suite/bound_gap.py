@@ -1,19 +1,19 @@
-"""Where the distance to the bound goes, after `tune_suite.py real --folder FOLDER`.
+"""Explains the distance of winners to the bound, after `tune_suite.py real --folder FOLDER`.
 
     python benchmarks/tune_suite/bound_gap.py FOLDER > gap.json
 
-The bound counts bytes and compute, each perfectly hidden behind the other. Between it and the step that a study's
-winner was measured with lie four worlds, each played by the timeline with the links as they were probed:
+The bound counts bytes and compute, each perfectly hidden behind the other. Between it and the measured step of a
+study's winner lie four worlds. The timeline simulates the first three, with the links as they were probed:
 
-- `bytes`: messages, local work and the way from host to host cost nothing. What is left is order: what waits for what,
-  links that have nothing to carry at times, and who is sent more than the least.
-- `messages`: every message, transfer and local work takes its time, on processors that nobody else wants.
+- `bytes`: messages, local work and the travel time between hosts cost nothing. Only the order remains: waits between
+  operations, links that are idle at times, and ranks that receive more than the least.
+- `messages`: every message, transfer and local operation takes its time, on processors without other work.
 - `processors`: all ranks share the processors of one machine, as on a testbed. This is the prediction.
 - `measured`, by the proof.
 
-The winner was searched for in the last world. So each of the first three is searched as well (`best`), by the default
-proposer without trials, which knows exactly how strategies fare there: what it finds says how near anybody would come
-if that world were real. Takes minutes for each study; the document is on stdout, a table of it on stderr.
+The winner was found in the last world. So each of the first three is searched too (`best`), by the default proposer
+without trials, which knows the exact times of strategies there: the result shows how near a search would come to the
+bound if that world were real. It takes minutes for each study. The document is on stdout, a table of it on stderr.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Won:
-    """What a study came to."""
+    """The result of a study."""
 
     name: str
     model: ModelSpec
@@ -81,7 +81,7 @@ class Won:
 
 
 def read(study: Path) -> Won:
-    """A study's winner."""
+    """Return a study's winner."""
     summary = json.loads((study / "summary.json").read_text("utf-8"))
     model, cluster = load_model(str(study / "model.yaml")), load_cluster(str(study / "cluster.yaml"))
     winner = next(one for one in summary["contests"] if one["name"] == summary["winner"]["name"])
@@ -91,7 +91,7 @@ def read(study: Path) -> Won:
 
 
 def judged(won: Won, thoroughness: float) -> dict[str, Any]:
-    """One study: the winner in every world, and the best of each."""
+    """Return one study's figures: the winner in every world, and the best of each."""
     least = bound(won.model, won.cluster, rates=rates_of(won.cluster), even_rows=True)
     worlds = {name: world(name, won.model, won.cluster) for name in WORLDS}
     winner = {name: simulator.predict([won.strategy])[0].seconds for name, simulator in worlds.items()}
@@ -106,7 +106,7 @@ def judged(won: Won, thoroughness: float) -> dict[str, Any]:
 
 
 def world(name: str, model: ModelSpec, cluster: ClusterSpec) -> TimelineSimulator:
-    """A timeline in which less costs something than in the real one."""
+    """Return a timeline of a world, in which fewer things cost time than in reality."""
     costs = usual_costs(cluster)
     if name != "processors":
         costs = replace(costs, num_processors=None)
@@ -116,7 +116,7 @@ def world(name: str, model: ModelSpec, cluster: ClusterSpec) -> TimelineSimulato
 
 
 def without_costs(costs: Costs) -> Costs:
-    """Nothing but links."""
+    """Return the costs with those of links only."""
     nothing: dict[str, Any] = {}
     for field in fields(ProcessorCosts):
         value = getattr(costs.processor, field.name)
@@ -131,7 +131,7 @@ def without_costs(costs: Costs) -> Costs:
 
 
 def best_of(won: Won, simulator: TimelineSimulator, thoroughness: float) -> float:
-    """The fastest that the default proposer finds who knows the world as it is."""
+    """Return the fastest strategy that the default proposer finds if it knows the world exactly."""
     domain = SpaceDomain(space=Space(model=won.model, cluster=won.cluster))
     ground = Ground(
         model=won.model,
@@ -148,7 +148,7 @@ def best_of(won: Won, simulator: TimelineSimulator, thoroughness: float) -> floa
 
 
 def line(judgement: Mapping[str, Any]) -> str:
-    """A row: the bound, the winner's step in each world, and the best of each."""
+    """Return a row: the bound, the winner's step in each world, and the best of each."""
     cells = [f"{judgement['bound_seconds'] * 1e3:.1f}"]
     cells += [f"{seconds * 1e3:.1f}" for seconds in judgement["winner_seconds"].values()]
     cells += [f"{seconds * 1e3:.1f}" for seconds in judgement["best_seconds"].values()]
@@ -156,12 +156,12 @@ def line(judgement: Mapping[str, Any]) -> str:
 
 
 def overall(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Shares of the bound, as geometric means over the studies."""
+    """Return the shares of the bound, as geometric means over the studies."""
     return dict(shares(found)) if found else {}
 
 
 def shares(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """By world and by who is in it."""
+    """Yield the share for each world, of the winner and of the best."""
     for who in ("winner_seconds", "best_seconds"):
         for name in found[0][who]:
             logs = [math.log(one["bound_seconds"] / one[who][name]) for one in found]

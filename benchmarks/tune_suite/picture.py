@@ -1,4 +1,4 @@
-"""The curves of `tune_suite.py`: for each target the best so far after each trial, a line a proposer, and its range."""
+"""The curves of `tune_suite.py`: for each target the best so far after each trial, by proposer, with its range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TICKS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 
 
 def write_pictures(document: Mapping[str, Any], folder: Path) -> None:
-    """A picture for each target."""
+    """Write a picture for each target."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, target in document["targets"].items():
         path = folder / (re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".svg")
@@ -27,7 +27,7 @@ def write_pictures(document: Mapping[str, Any], folder: Path) -> None:
 
 
 def picture(name: str, target: Mapping[str, Any]) -> str:
-    """The picture as SVG."""
+    """Return the picture as SVG."""
     curves = {proposer: figures["curve"] for proposer, figures in target["proposers"].items()}
     num_trials = max(len(curve["median"]) for curve in curves.values())
     drawing = Drawing()
@@ -76,7 +76,7 @@ def _x(trial: int, num_trials: int) -> float:
 
 
 def _y(ratio: float) -> float:
-    """On a logarithmic axis of the distance to the best: near it is where curves part."""
+    """Return a position on a logarithmic axis of the distance to the best, which separates the curves near it."""
     low, high = math.log(0.01), math.log(MOST - 1 + 0.01)
     share = (math.log(min(max(ratio, 1.0), MOST) - 1 + 0.01) - low) / (high - low)
     return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)

@@ -1,4 +1,4 @@
-"""Races of `tune_suite.py`: proposers on one target, with one seed after the other, each in turn."""
+"""The races of `tune_suite.py`: proposers on one target, with several seeds, in turn."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from autosync.testing.proposers import record_of
 from benchmarks.shared import tell
 
 NEAR = 1.02
-"""Who is within this factor of the best known has found it."""
+"""A proposer has found the best known strategy if it is within this factor of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """One target. `open_ground` gives each run a ground of its own, with a simulator that has learned nothing yet.
+    """One target. `open_ground` gives each run its own ground, with a simulator that has learned nothing yet.
 
-    `measure` is what a trial shows of a candidate (None where it fails), with a chance of its own; `truth` is what it
-    really takes, which only the judge knows. `best_known_seconds` is what was known before, if anything, and
-    `bound_seconds` what no exact strategy can beat, where the truth's own links are known.
+    `measure` returns a trial's result for a candidate (None if it fails), with its own random noise. `truth` returns
+    the true time, which only the judge knows. `best_known_seconds` was known before, if at all, and `bound_seconds` is
+    the time that no exact strategy can beat, if the true links are known.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Race:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What became of one run: after each trial, what the strategy takes that had been measured fastest by then.
+    """The result of one run: after each trial, the true time of the strategy that was measured fastest so far.
 
     `own_seconds` is processor time of the search.
     """
@@ -52,7 +52,7 @@ class Run:
 def run_races(
     races: Sequence[Race], *, proposers: Sequence[str], num_seeds: int, num_trials: int, limit_seconds: float
 ) -> dict[str, Any]:
-    """All races; what they came to, by target and over all of them, and what there was no time for."""
+    """Run all races; return the results by target and over all of them, and the runs for which there was no time."""
     began = time.monotonic()
     targets: dict[str, Any] = {}
     left_out: list[str] = []
@@ -106,7 +106,7 @@ def _tell(target: str, name: str, seed: int, run: Run) -> None:
 
 
 def _judged(race: Race, runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """One target's figures. The best known is the best that anybody found, or knew before."""
+    """Return one target's figures. The best known is the best of all runs and of `best_known_seconds`."""
     found = [second for of_name in runs.values() for run in of_name for second in run.seconds]
     best = min([*found, *([race.best_known_seconds] if race.best_known_seconds else [])])
     return {
@@ -139,13 +139,13 @@ def _trials_to(seconds: Sequence[float], limit: float) -> int | None:
 
 
 def _median_or_none(counts: Sequence[int | None]) -> float | None:
-    """The median where those that never came count as late; None where the median one never came."""
+    """Return the median, where runs that never came near count as infinite; None if the median is infinite."""
     value = median(float("inf") if count is None else count for count in counts)
     return None if value == float("inf") else value
 
 
 def _overall(targets: Mapping[str, Any], proposers: Sequence[str]) -> dict[str, Any]:
-    """Over all targets: the median of the trials to come near, and in how many of the runs it came at all."""
+    """Return over all targets the median number of trials to come near, and the share of runs that did."""
     overall: dict[str, Any] = {}
     for name in proposers:
         figures = [target["proposers"][name] for target in targets.values()]
@@ -163,7 +163,7 @@ def _overall(targets: Mapping[str, Any], proposers: Sequence[str]) -> dict[str, 
 
 
 def _share_of_bound(targets: Iterable[Mapping[str, Any]], name: str) -> float | None:
-    """The bound over what a proposer came to, the geometric mean over targets and seeds; None without bounds."""
+    """Return the bound over a proposer's results, as a geometric mean over targets and seeds; None without bounds."""
     shares = [
         target["bound_seconds"] / (ratio * target["best_known_seconds"])
         for target in targets

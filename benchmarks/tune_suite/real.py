@@ -1,7 +1,7 @@
-"""Real targets of `tune_suite.py`: each is tuned as a user would, with the default proposer, and proved.
+"""The real targets of `tune_suite.py`: each is tuned as a user would, with the default proposer, and proved.
 
-The folder keeps the studies: a target that was tuned is read, one that was interrupted goes on. For each target two
-studies are made: one with trials, and one without (`--trials 0`), whose pick is held against what the trials found.
+The folder keeps the studies: a finished one is read, and an interrupted one continues. Each target has two studies: one
+with trials, and one without (`--trials 0`), whose result is compared with that of the trials.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TARGETS = (
 )
 NEAR = 1.02
 CLEARLY_ABOVE = 1.1
-"""Where the best preset is farther above the bound than this, tuning shall close half of the gap."""
+"""If the best preset is farther above the bound than this, tuning should close half of the gap."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this mode."""
+    """Add the options of this mode."""
     parser.add_argument("--folder", type=Path, required=True, help="where the studies are kept")
     parser.add_argument("--targets", nargs="*", default=(), help="some of them, by MODEL/CLUSTER")
     parser.add_argument("--trials", type=int, default=50)
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def _tuned(
     model: str, cluster: str, options: argparse.Namespace, prior: str | None, *, num_trials: int
 ) -> Mapping[str, Any]:
-    """The summary of a study, with its folder; what is there already is not done again, nor taken for another."""
+    """Return the summary of a study with its folder. A finished study is not repeated, and must have these settings."""
     settings: dict[str, Any] = {
         "effort": EFFORTS[options.effort],
         "simulator": options.simulator,
@@ -120,7 +120,7 @@ def _tuned(
 
 
 def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
-    """A folder may hold studies that were tuned otherwise, by another version or with other options."""
+    """Refuse a study that another version or other options have tuned."""
     begun = read_settings(folder)
     asked = {key: value for key, value in settings.items() if value is not None}
     other = [key for key, value in asked.items() if getattr(begun, key) != value]
@@ -130,7 +130,7 @@ def _refuse_others(folder: StudyFolder, settings: Mapping[str, Any]) -> None:
 
 
 class _Lines:
-    """Progress on stderr, without what is only passing."""
+    """Progress on stderr, without the temporary lines."""
 
     def note(self, text: str) -> None:
         tell(text)
@@ -140,7 +140,7 @@ class _Lines:
 
 
 def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str, Any]:
-    """One target: the winner beside the baselines and the bound, as the proof measured them."""
+    """Return one target's figures: the winner, the baselines and the bound, as the proof measured them."""
     contests = {contest["role"]: contest for contest in reversed(searched["contests"])}
     winner = next(one for one in searched["contests"] if one["name"] == searched["winner"]["name"])
     default = contests["default"]
@@ -151,7 +151,8 @@ def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str,
         for record in read_study(searched["folder"])
     ]
     fastest = min(seconds, default=math.inf)
-    # Behind the search's trials stand those of baselines for the proof: they may be the best, and found nothing.
+    # The trials of baselines for the proof follow the search's trials. They may be the best, but the search did not
+    # find them.
     searching = seconds[: searched["num_trials"]]
     pick = next(one for one in picked["contests"] if one["name"] == picked["winner"]["name"])
     pick_default = next(one for one in picked["contests"] if one["role"] == "default")
@@ -166,7 +167,8 @@ def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str,
         "share_of_bound": bound / winner["seconds"]["value"],
         "gap_closed": _gap_closed(contests.get("best preset"), winner, bound),
         "trials_to_near_best_found": next((n for n, one in enumerate(searching, 1) if one <= NEAR * fastest), None),
-        # What `--trials 0` hands over. Each against the default beside it: the two studies ran at different times.
+        # The result of `--trials 0`. Each is relative to its own default, because the two studies ran at different
+        # times.
         "pick_without_trials_over_best": (pick["seconds"]["value"] / pick_default["seconds"]["value"])
         / (best / default["seconds"]["value"]),
         "num_trials": searched["num_trials"],
@@ -180,7 +182,10 @@ def _judged(searched: Mapping[str, Any], picked: Mapping[str, Any]) -> dict[str,
 
 
 def _gap_closed(preset: Mapping[str, Any] | None, winner: Mapping[str, Any], bound: float) -> float | None:
-    """Where the best preset is clearly above the bound: how much of its distance to the bound the winner takes away."""
+    """Return the share of the gap between the best preset and the bound that the winner closes.
+
+    None if there is no clear gap.
+    """
     if preset is None or preset["seconds"]["value"] <= CLEARLY_ABOVE * bound:
         return None
     above = preset["seconds"]["value"] - bound
@@ -188,7 +193,7 @@ def _gap_closed(preset: Mapping[str, Any] | None, winner: Mapping[str, Any], bou
 
 
 def _overall(targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    # Where nothing beats stock DDP it stays, and is as fast as itself.
+    # If nothing beats stock DDP, it stays, with a speedup of 1.
     speedups = [(target["over_stock_ddp"] or {}).get("value", 1.0) for target in targets]
     lows = [(target["over_stock_ddp"] or {}).get("low", 1.0) for target in targets]
     rest = [max(1 - target["gap_closed"], 1e-3) for target in targets if target["gap_closed"] is not None]

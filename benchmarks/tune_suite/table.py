@@ -1,4 +1,4 @@
-"""The figures of `tune_suite.py` as tables for people."""
+"""The figures of `tune_suite.py` as tables for users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def real_table(document: Mapping[str, Any]) -> str:
-    """A line a target: what won, beside what it had to beat, and what finding it cost."""
+    """Return a line for each target: the winner, the baselines that it had to beat, and the cost of finding it."""
     head = ("target", "winner", "over stock DDP", "bucket", "preset", "of the bound", "near best", "own time", "wall")
     rows = [head, *(_real_row(name, one) for name, one in document["targets"].items())]
     failed = [f"{name}: {reason}" for name, reason in document["failures"].items()]
@@ -30,9 +30,9 @@ def _real_row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def race_table(document: Mapping[str, Any]) -> str:
-    """A line a target: after how many trials each proposer came near the best known, the median over the seeds.
+    """Return a line for each target: each proposer's trials to come near the best known, the median over the seeds.
 
-    The last line says how much of the bound each reached, where the links' rates are known.
+    The last line has the share of the bound that each reached, if the links' rates are known.
     """
     names = list(document["overall"])
     rows = [("target", *names)]

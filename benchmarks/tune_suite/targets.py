@@ -1,7 +1,7 @@
-"""Targets of `tune_suite.py` without a cluster: recorded pools, and simulated clusters whose parameters are hidden.
+"""The targets of `tune_suite.py` without a cluster: recorded pools, and simulated clusters with hidden parameters.
 
-For a pool the prior may be `others`: what the store's records of all other targets teach. What a target's own records
-teach would be told to the search before its first trial.
+For a pool the prior may be `others`: it learns from the store's records of all other targets. A prior from the target's
+own records would know the results before the first trial.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from benchmarks.tune_suite.race import Race
 OTHERS = "others"
 
 NOISE = 0.01
-"""Standard deviation of the logarithm of what a simulated trial shows."""
+"""The standard deviation of the logarithm of a simulated trial's result."""
 
 COSTS_SPREAD = 0.5
 LINKS_SPREAD = 0.05
-"""How far hidden costs and links are from those that simulators believe in, as standard deviations of logarithms."""
+"""The distance of hidden costs and links from those that simulators assume, as standard deviations of logarithms."""
 
 SIMULATED = (
     ("acoustic_mlp@x50", "4-hosts"),
@@ -60,7 +60,7 @@ SIMULATED = (
 
 
 def replayed_targets(options: argparse.Namespace) -> Iterator[Race]:
-    """Every combination of a store that has records enough."""
+    """Yield every combination of a store that has enough records."""
     lots = lots_of(options.store) if options.prior == OTHERS else []
     counts = Counter((r.model_name, r.cluster_name) for r in Dataset(options.store).records(lambda _: None))
     for (model, cluster), count in sorted(counts.items()):
@@ -113,7 +113,7 @@ def _replayed(pool: Pool, options: argparse.Namespace, lots: Sequence[Lot]) -> R
 
 
 def simulated_targets(options: argparse.Namespace) -> Iterator[Race]:
-    """Shipped models on shipped clusters that are not quite as their files say."""
+    """Yield shipped models on shipped clusters that differ a little from their files."""
     for number, (model, cluster) in enumerate(SIMULATED):
         if not options.targets or f"{model}/{cluster}" in options.targets:
             yield _simulated(model_of(model), load_cluster(cluster), number, options)
@@ -121,7 +121,7 @@ def simulated_targets(options: argparse.Namespace) -> Iterator[Race]:
 
 def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: argparse.Namespace) -> Race:
     rng = random.Random(number)
-    # Every node has processors of its own, there and in what the search believes.
+    # Every node has its own processors, both in the hidden cluster and in what the search assumes.
     cluster = replace(cluster, launcher="local")
     hidden_cluster = _other_links(cluster, rng)
     hidden = TimelineSimulator(model, hidden_cluster, costs=_other_costs(costs_of(cluster), rng))
@@ -131,7 +131,7 @@ def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: arg
 
     @functools.cache
     def seconds(strategy_id: str) -> float:
-        # The strategy of an id that is asked for is always the one that was just seen.
+        # The strategy of this id is always the one that was just seen.
         found = seen[strategy_id].strategy
         assert found is not None, "baselines are given as strategies"
         return hidden.predict([found])[0].seconds
@@ -163,7 +163,10 @@ def _simulated(model: ModelSpec, cluster: ClusterSpec, number: int, options: arg
 
 
 def _other_costs(costs: Costs, rng: random.Random) -> Costs:
-    """Every cost times a factor of its own, shares aside: processor times and rates of local work among them."""
+    """Return the costs, each multiplied by its own factor, except for shares.
+
+    Processor times and rates are included.
+    """
 
     def moved(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -180,7 +183,7 @@ def _other_costs(costs: Costs, rng: random.Random) -> Costs:
 
 
 def _other_links(cluster: ClusterSpec, rng: random.Random) -> ClusterSpec:
-    """Every class of alike nodes with links a little faster or slower than its file says."""
+    """Return the cluster with slightly faster or slower links for each class of equal nodes."""
     class_of = {name: index for index, names in enumerate(cluster.alike) for name in names}
     factors: dict[object, float] = {}
     nodes = []

@@ -1,22 +1,22 @@
-"""How good tuning is.
+"""Measures how good tuning is.
 
     python benchmarks/tune_suite/tune_suite.py replay|simulated|real ... [--pictures FOLDER] > suite.json
 
-`replay` lets every proposer search pools of strategies that were measured once (`--store`: a store, or packed records),
-where each strategy takes the time of its record. `simulated` lets them search whole spaces, on clusters that a timeline
-plays whose costs and links they do not know, with noise. Both run each proposer with several seeds, in turn, and tell
-for each target how many trials it took to come within 2 % of the best that anybody knows, the best so far after each
-trial (median and range over the seeds), and the search's own time. Trials are counted as a study does: stock DDP is the
-first. On simulated clusters, where every node has processors of its own, the bound is known too: how much of it each
-reached is told.
+`replay` lets every proposer search pools of recorded strategies (`--store`: a store, or packed records), where each
+strategy takes the time of its record. `simulated` lets them search whole spaces, on clusters that a timeline simulates
+with noise and with costs and links that the proposers do not know. Both run each proposer with several seeds, in turn.
+For each target they report how many trials it took to come within 2 % of the best known strategy, the best so far after
+each trial (median and range over the seeds), and the search's own time. Trials are counted as in a study: stock DDP is
+the first. On simulated clusters, where every node has its own processors, the bound is known too, and the share of it
+that each proposer reached is reported.
 
 `real` tunes targets on this machine's testbed, as users would, and proves each result beside stock DDP, DDP with its
-best single bucket and the best preset; needs an idle machine, and hours. What it has done it keeps in `--folder`, and
-goes on from there. The tuner's own share of the time (all in which no rank was asked for anything) and its own memory
-are told for each target; memory is that of this one process since it began, which tunes target after target.
+best single bucket and the best preset; it needs an idle machine, and hours. It keeps its results in `--folder`, and
+continues from there. For each target it reports the tuner's own share of the time (in which no rank had work) and its
+own memory; memory is that of this one process since it began, over all its targets.
 
-The document is on stdout, a table of it on stderr. Ends with 1 where a target failed, or was left out for want of time,
-or there was none.
+The document is on stdout, a table of it on stderr. Ends with 1 if a target failed, was left out for want of time, or if
+there was none.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""What the testbed can be trusted for: `python benchmarks/validity/validity.py > validity.json`, about 20 minutes.
+"""Measures how far the testbed can be trusted: `python benchmarks/validity/validity.py > validity.json`, 20 minutes.
 
-Two studies on four emulated hosts, whose figures docs/validity.md explains:
+Two studies run on four emulated hosts; docs/validity.md explains the figures:
 
-Messages. 8 MB of gradients without compute, all-reduced in messages of one size after another, on links of several
-rates and on links without a limit. On the latter all time is processor time; on the former a message should take what
-it takes on the wire, and from some size on it does.
+Messages. 8 MB of gradients without compute are all-reduced in messages of several sizes, on links of several rates and
+on links without a limit. Without a limit, all time is processor time. With one, a message should take its time on the
+wire, and above some size it does.
 
-Ranking. Random strategies, each measured in slow motion as well: compute x2 and x4 as long on links half and a quarter
-as fast, the same bytes. There the work of the processors weighs less against the step. What is asked is whether the
-strategies keep their order; the noise floor is the order of the same trials made twice. All four measurements of one
-strategy follow one another in random order, so what drifts hits all alike, and --limit-seconds may cut the number of
-strategies without harm.
+Ranking. Random strategies are each measured in slow motion as well: compute takes two and four times as long, on links
+half and a quarter as fast, with the same bytes. There the processors' work has less weight in the step. The question is
+whether the strategies keep their order; the noise floor is the order of the same trials made twice. All four
+measurements of a strategy are consecutive, in random order, so drift affects all of them, and --limit-seconds may
+reduce the number of strategies without harm.
 
-`--markdown FILE` prints the tables of an earlier result and measures nothing. `--quick` is a smoke run. Ends with 1
-where fewer than half of the strategies could be measured or no message size can be trusted on the slowest links.
+`--markdown FILE` prints the tables of an earlier result and measures nothing. `--quick` is a smoke run. Ends with 1 if
+fewer than half of the strategies could be measured or no message size can be trusted on the slowest links.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from benchmarks.shared import parser_of, run, tell
 
 NUM_HOSTS = 4
 UNLIMITED_MEGABITS = 100_000
-"""More than any machine passes on: as good as no limit."""
+"""More than any machine can pass, so effectively no limit."""
 NUM_BYTES = 8_000_000
 TRUSTED_SHARE = 0.10
 DILATIONS = (1, 2, 4)
@@ -96,7 +96,7 @@ def main() -> int:
 
 
 def hosts(megabits: float) -> ClusterSpec:
-    """Hosts with equal links, which may stand for one another."""
+    """Return a cluster of hosts with equal links, marked as interchangeable."""
     cluster = emulated(*(megabits,) * NUM_HOSTS)
     return replace(cluster, alike=(tuple(node.name for node in cluster.nodes),))
 
@@ -106,10 +106,10 @@ def contestant_of(name: str, strategy: Strategy, model: ModelSpec, cluster: Clus
 
 
 def measured(service: TrialService, contestant: Contestant, options: argparse.Namespace) -> dict[str, float]:
-    """The median step of one trial, and the share of the processors' time in it."""
+    """Return the median step of one trial, and the share of the processors' time in it."""
     service.prepare(contestant)
     service.run(contestant.name, options.warmup_steps)
-    # The step that starts a run, on idle links, is not counted.
+    # The first step of a run, on idle links, is not counted.
     samples = service.run(contestant.name, options.steps + 1)
     service.release(contestant.name)
     seconds = seconds_of_steps(samples.step_seconds)[1:]
@@ -117,7 +117,7 @@ def measured(service: TrialService, contestant: Contestant, options: argparse.Na
 
 
 def study_messages(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What a message takes by its size and the rate of the links, against what it takes on the wire."""
+    """Measure the time of a message by its size and the rate of the links, compared with its time on the wire."""
     model = _one_gradient()
     found: dict[str, list[dict[str, float]]] = {}
     for megabits in (UNLIMITED_MEGABITS, *options.message_megabits):
@@ -155,7 +155,7 @@ def study_messages(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _one_gradient() -> ModelSpec:
-    """One large gradient that takes no compute: all that a step does is to synchronise it."""
+    """Return a model with one large gradient and no compute, so that a step only synchronises the gradient."""
     passing = (Segment(module="", seconds=0.0, variables=("weight",)),)
     return ModelSpec(
         name="one-gradient",
@@ -166,7 +166,7 @@ def _one_gradient() -> ModelSpec:
 
 
 def _in_messages(num_bytes: int) -> Strategy:
-    """All-reduced in messages of that size."""
+    """Return a strategy that all-reduces in messages of that size."""
     sizes = [num_bytes // 4] * (NUM_BYTES // num_bytes)
     if len(sizes) == 1:
         return Strategy(messages=(Message(parts=("weight",)),))
@@ -175,7 +175,10 @@ def _in_messages(num_bytes: int) -> Strategy:
 
 
 def _trusted_from(rows: Sequence[Mapping[str, float]]) -> float | None:
-    """The smallest size from which on all take what the wire takes, within a tenth."""
+    """Return the smallest size above which all messages take their time on the wire, within a tenth.
+
+    None if there is no such size.
+    """
     trusted = None
     for row in sorted(rows, key=lambda row: -row["bytes"]):
         if abs(row["times_the_wire"] - 1) > TRUSTED_SHARE:
@@ -185,7 +188,7 @@ def _trusted_from(rows: Sequence[Mapping[str, float]]) -> float | None:
 
 
 def study_ranking(folder: Path, options: argparse.Namespace, deadline: float) -> dict[str, Any]:
-    """How the order of random strategies holds in slow motion."""
+    """Measure how well the order of random strategies holds in slow motion."""
     base = load_model(options.model)
     lots = random.Random(options.seed)
     rows: list[dict[str, Any]] = []
@@ -213,7 +216,7 @@ def study_ranking(folder: Path, options: argparse.Namespace, deadline: float) ->
 
 
 def _samples(model: ModelSpec, cluster: ClusterSpec, options: argparse.Namespace) -> Iterator[tuple[str, Strategy]]:
-    """Random strategies that are exact and that the engine runs."""
+    """Yield random strategies that are exact and that the engine runs."""
     domain, rng = SpaceDomain(space=Space(model=model, cluster=cluster)), random.Random(options.seed)
     seen: set[str] = set()
     while len(seen) < options.count:
@@ -230,7 +233,7 @@ def _row(
     lots: random.Random,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """One strategy's four trials."""
+    """Run one strategy's four trials."""
     keys = {"x1": 1, "again": 1, "x2": 2, "x4": 4}
     found: dict[str, dict[str, float]] = {}
     for key in lots.sample(list(keys), len(keys)):
@@ -243,7 +246,7 @@ def _row(
 
 
 def agreement(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How alike the orders are, by pairs of speeds; how busy the processors were."""
+    """Return how similar the orders are, by pairs of speeds, and how busy the processors were."""
     seconds = {key: np.array([row[key]["seconds"] for row in rows]) for key in ("x1", "again", "x2", "x4")}
     shares = {key: np.array([row[key]["cpu_share"] for row in rows]) for key in ("x1", "x2", "x4")}
     calm = shares["x1"] <= BUSY_SHARE
@@ -259,7 +262,7 @@ def agreement(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         pairs["x1 and x4, CPU share of x1 above 60 %"] = compare_orders(seconds["x1"][~calm], seconds["x4"][~calm])
     return {
         "orders": pairs,
-        # 1 where slow motion changes nothing but the speed; above it, overhead weighs more at x1.
+        # 1 if slow motion changes only the speed; above 1 if overhead weighs more at x1.
         "x1_times_4_to_x4": _quantiles(seconds["x1"] * 4 / seconds["x4"]),
         "x2_times_2_to_x4": _quantiles(seconds["x2"] * 2 / seconds["x4"]),
         "cpu_share": {key: {**_quantiles(of), "num_busy": int((of > BUSY_SHARE).sum())} for key, of in shares.items()},
@@ -267,14 +270,14 @@ def agreement(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def compare_orders(first: Floats, second: Floats) -> dict[str, Any]:
-    """Rank correlations with 95 % intervals over strategies, and what following the first order would cost."""
+    """Return rank correlations with 95 % intervals over strategies, and the cost of following the first order."""
     everybody = np.arange(len(first))
     rng = np.random.default_rng(0)
     resampled = [rng.integers(len(first), size=len(first)) for _ in range(NUM_RESAMPLES)]
     taus = np.array([_kendall(first, second, chosen) for chosen in resampled])
     low, high = np.nanquantile(taus, [0.025, 0.975])
     ranks = np.corrcoef(_ranks(first), _ranks(second))
-    # Of two that hardly differ any order is right.
+    # If two hardly differ, any order is right.
     apart = np.abs(np.log(second[:, None] / second[None, :])) > np.log(1 + CLEAR_DIFFERENCE)
     same = np.sign(first[:, None] - first[None, :]) == np.sign(second[:, None] - second[None, :])
     return {
@@ -290,7 +293,7 @@ def compare_orders(first: Floats, second: Floats) -> dict[str, Any]:
 
 
 def _kendall(first: Floats, second: Floats, chosen: npt.NDArray[np.int64]) -> float:
-    """Kendall's tau of those chosen; pairs of one with itself, which a resample has, do not count."""
+    """Return Kendall's tau of the chosen ones; pairs of one with itself, which a resample has, do not count."""
     left, right = np.triu_indices(len(chosen), 1)
     left, right = chosen[left], chosen[right]
     others = left != right
@@ -310,7 +313,7 @@ def _quantiles(values: Floats) -> dict[str, float]:
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[str]:
-    """The tables of docs/validity.md."""
+    """Yield the tables of docs/validity.md."""
     yield from _message_table(document["messages"])
     yield ""
     yield from _order_table(document["ranking"])

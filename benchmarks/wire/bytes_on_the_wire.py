@@ -1,17 +1,17 @@
-"""Whether the bytes on the links are those of the plan: `python benchmarks/wire/bytes_on_the_wire.py > bytes.json`.
+"""Compares the bytes on the links with the plan: `python benchmarks/wire/bytes_on_the_wire.py > bytes.json`.
 
-Trains by every preset that applies (of some classes alone: `--class lossy --class stale`) on emulated hosts (four; two
-of two ranks each; three and two that only serve), and counts what passes each host's interface in a step, both ways,
-against the plan's totals of the node. Where torch's own reducer can run a plan, it does, and our engine does so too.
-Bound: within 2 %, of each host in each direction.
+It trains with every preset that applies (only some classes with `--class lossy --class stale`) on emulated hosts (four;
+two of two ranks each; three and two that only serve), and counts the bytes through each host's interface in a step,
+both ways. They are compared with the plan's totals of the node. If torch's own reducer can run a plan, both it and our
+engine do. Bound: within 2 %, for each host in each direction.
 
-The size of rows is known at run time only. The plan's totals are what is expected of a model with its average of
-touched rows; what is held to the bound is the plan's with the rows that the batches really touched. Both are told.
+The number of rows is known only at run time. The plan's totals are the expectation for a model with its average of
+touched rows. The bound applies to the plan's totals with the rows that the batches really touched. Both are reported.
 
-What is more than the plan's bytes is headers: `rest_bytes` says how many a step on the busiest host. Segmentation
-offload lets the interface count one header for up to 64 KB, acknowledgements pass the other way, and each message asks
-for itself and is announced. Messages are large here; a strategy of many small ones has a larger rest. So those lossy
-presets that send a hundredth and less by default are told to send more, and an average is due within the steps counted.
+Bytes beyond the plan's are headers: `rest_bytes` has their number for a step on the busiest host. Segmentation offload
+lets the interface count one header for up to 64 KB, acknowledgements pass the other way, and each message needs a
+request and an announcement. Messages are large here; a strategy of many small ones has a larger rest. So those lossy
+presets that send a hundredth or less by default send more here, and averages are due within the counted steps.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from benchmarks.wire.tasks import TASKS, touched_rows
 BOUND_SHARE = 0.02
 MEGABITS = 1000.0
 POLL_SECONDS = 0.1
-# Launches in a row that counted nothing: what is wrong is then no matter of one case.
+# After this many launches in a row without a count, the fault is not in a single case.
 MAX_LOST = 3
 
-# Options beside a preset's own: every topology, and both ways to a server.
+# Options besides a preset's defaults: every topology, and both ways to a server.
 OPTIONS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "all_reduce_per_variable": ({"topology": "ring"}, {"topology": "tree"}, {"topology": "halving_doubling"}),
     "hierarchical": ({"topology": "ring"}, {"topology": "ring", "cap_bytes": "4 MB"}),
@@ -65,7 +65,7 @@ OPTIONS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "sharded": ({"cap_bytes": "4 MB"},),
 }
 
-# Instead of a preset's own options: what is sent is then much beside headers, and in the steps that are counted.
+# Options in place of a preset's defaults, so that its bytes exceed the headers and occur in the counted steps.
 INSTEAD: Mapping[str, Mapping[str, Any]] = {
     "dgc": {"ratio": 0.05},
     "diloco": {"every": 2},
@@ -75,7 +75,7 @@ INSTEAD: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training whose bytes are counted. `hand_off`: by torch's reducer."""
+    """One training whose bytes are counted. With `hand_off`, torch's reducer runs it."""
 
     name: str
     task: str
@@ -85,7 +85,7 @@ class Case:
 
 
 def clusters() -> dict[str, ClusterSpec]:
-    """Where it is counted."""
+    """Return the clusters on which bytes are counted."""
     return {
         "4 hosts": emulated(*(MEGABITS,) * 4),
         "2 hosts of 2 ranks": emulated(*(MEGABITS,) * 2, devices=2),
@@ -136,7 +136,7 @@ def _is_wanted(case: Case, place: str, only: str | None) -> bool:
 def cases_on(
     cluster: ClusterSpec, place: str, refusals: dict[str, str], classes: frozenset[StrategyClass]
 ) -> Iterator[Case]:
-    """Every preset of the classes on a cluster for both tasks; a strategy that two of them come to is there once."""
+    """Yield a case for every preset of the classes and both tasks; each distinct strategy only once."""
     for task_name, task in TASKS.items():
         model = profile(task, times="computed", steps=20)
         known: set[str] = set()
@@ -159,7 +159,7 @@ def cases_on(
 
 
 def _is_counted_fairly(plan: Plan) -> bool:
-    """Whether the steps that are counted have as much of everything as steps have in the long run."""
+    """Return whether the counted steps have the average amount of everything."""
     periods = {one.every for one in plan.operations}
     return all(
         period * ((NUM_WARMUP_STEPS + NUM_STEPS) // period - NUM_WARMUP_STEPS // period) == NUM_STEPS
@@ -168,7 +168,7 @@ def _is_counted_fairly(plan: Plan) -> bool:
 
 
 def count_all(cases: Sequence[Case], cluster: ClusterSpec, place: str, deadline: float) -> list[dict[str, Any]]:
-    """Count case after case; one that fails ends its ranks, and the others go on with new ones."""
+    """Count case after case. A case that fails ends its ranks, and the others continue with new ones."""
     results: list[dict[str, Any]] = []
     num_lost = 0
     while len(results) < len(cases) and time.monotonic() < deadline and num_lost < MAX_LOST:
@@ -192,17 +192,17 @@ def _named(case: Case, place: str) -> dict[str, Any]:
 
 
 Counts = Mapping[str, Sequence[float]]
-"""`sent` and `received`: bytes of each node in a step."""
+"""`sent` and `received`: the bytes of each node in a step."""
 
 
 def judged(case: Case, cluster: ClusterSpec, counts: Counts) -> dict[str, Any]:
-    """What was counted against what the plan says."""
+    """Return the counts, compared with the plan."""
     expected, actual = amortised_traffic(case.plan, cluster), _actual_traffic(case, cluster)
     out, into = np.array(counts["sent"]), np.array(counts["received"])
     pairs = [(out, actual.node_out), (into, actual.node_in)]
     deviation = 0.0
     for counted, planned in pairs:
-        # A node that has no part in a plan sends nothing, and a ratio says nothing of it.
+        # A node without a part in a plan sends nothing and has no ratio.
         moved = planned > 0
         deviation = max(deviation, float(np.abs(counted[moved] / planned[moved] - 1).max(initial=0.0)))
     num_messages = sum(isinstance(operation, Transfer) for operation in case.plan.operations)
@@ -226,7 +226,7 @@ def judged(case: Case, cluster: ClusterSpec, counts: Counts) -> dict[str, Any]:
 
 
 def _row_transfers(plan: Plan) -> dict[int, Transfer]:
-    """Transfers whose size follows from the batch, by position."""
+    """Return the transfers whose size depends on the batch, by position."""
     return {
         index: one
         for index, one in enumerate(plan.operations)
@@ -235,7 +235,7 @@ def _row_transfers(plan: Plan) -> dict[int, Transfer]:
 
 
 def _actual_traffic(case: Case, cluster: ClusterSpec) -> Traffic:
-    """The plan's bytes a step with the rows that were touched in the measured steps."""
+    """Return the plan's bytes of a step with the rows that were touched in the measured steps."""
     transfers = _row_transfers(case.plan)
     if not transfers:
         return amortised_traffic(case.plan, cluster)
@@ -255,14 +255,14 @@ def _actual_traffic(case: Case, cluster: ClusterSpec) -> Traffic:
 
 
 def _touched(case: Case, rank: int) -> list[Mapping[str, torch.Tensor]]:
-    """By measured step, the rows of each table that a rank touches."""
+    """Return for each measured step the rows of each table that a rank touches."""
     batches = generator_of(rank)
     drawn = [draw_batch(TASKS[case.task], batches) for _ in range(NUM_WARMUP_STEPS + NUM_STEPS)]
     return [touched_rows(batch) for batch in drawn[NUM_WARMUP_STEPS:]]
 
 
 def _contributions(plan: Plan, transfer: Transfer, rows: Sequence[Mapping[str, torch.Tensor]]) -> Contributions:
-    """What each member brings to a transfer of rows: its own, or the root all that anybody touched."""
+    """Return each member's contribution to a transfer of rows: its own rows, or at the root all touched rows."""
     part = plan.parts[plan.regions[transfer.regions[0]].part]
     name = part.variable.name
     row_elements = part.row_bytes // transfer.item_bytes
@@ -281,7 +281,7 @@ def _contributions(plan: Plan, transfer: Transfer, rows: Sequence[Mapping[str, t
 
 
 def launch(cases: Sequence[Case], cluster: ClusterSpec, deadline: float) -> tuple[list[Counts], str | None]:
-    """What was counted of the cases, one after the other, and what ended the ranks before the last, if anything."""
+    """Return the counts of the cases in their order, and the failure that ended the ranks early, if any."""
     with tempfile.TemporaryDirectory(prefix="autosync-bytes-") as name:
         folder = Path(name)
         for number, case in enumerate(cases):
@@ -311,7 +311,7 @@ def launch(cases: Sequence[Case], cluster: ClusterSpec, deadline: float) -> tupl
 
 
 def _counted(folder: Path, cluster: ClusterSpec) -> list[Counts]:
-    """What the first rank of each node counted, as far as all did."""
+    """Return the counts by the first rank of each node, as far as all ranks got."""
     nodes = []
     for node in range(len(cluster.nodes)):
         file = folder / f"counts-{cluster.leader(node)}"

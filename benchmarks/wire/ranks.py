@@ -35,12 +35,12 @@ SEED = 7
 
 
 def generator_of(rank: int) -> torch.Generator:
-    """What a rank draws its batches from."""
+    """Return the generator of a rank's batches."""
     return torch.Generator().manual_seed(SEED * 1_000_003 + rank)
 
 
 class Meeting:
-    """Where all ranks wait for one another: in a file, so that it leaves nothing on the links."""
+    """A barrier of all ranks through a file, so that it sends nothing over the links."""
 
     def __init__(self, path: Path, rank: int, num_ranks: int) -> None:
         self._store: Any = dist.FileStore(str(path), -1)  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ class Meeting:
         self._store.wait(everyone, dt.timedelta(seconds=CASE_SECONDS))
 
     def read(self) -> Reading:
-        """This host's meters, while nobody sends anything."""
+        """Return this host's meters while no rank sends anything."""
         self.wait()
         reading = read_meters(os.environ["GLOO_SOCKET_IFNAME"])
         self.wait()
@@ -63,10 +63,10 @@ class Meeting:
 
 
 def run_rank(folder: Path) -> int:
-    """Goes through all cases, as a worker or as its node's server; writes what it counted here."""
+    """Run all cases, as a worker or as its node's server; write the counts of this rank."""
     rank = int(os.environ["RANK"])
     work = json.loads((folder / "work.json").read_text())
-    # Should whoever started the ranks be gone, they end themselves.
+    # If the process that started the ranks is gone, they end themselves.
     faulthandler.dump_traceback_later(START_SECONDS + CASE_SECONDS * len(work), exit=True)
     cluster = load_bundle(folder / "case-0.json").cluster
     meeting = Meeting(folder / "meeting", rank, len(cluster.ranks))
@@ -92,7 +92,7 @@ def run_rank(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes:
-    """Over this host's interface in a step."""
+    """The bytes through this host's interface in a step."""
 
     sent: float
     received: float
@@ -125,7 +125,7 @@ def train(bundle: Bundle, task_name: str, rank: int, meeting: Meeting, *, hand_o
 
 
 def serve(bundle: Bundle, store: Any, node: str, meeting: Meeting) -> Bytes:
-    """Count on a host that only serves, which it does if the plan needs it."""
+    """Count on a host that only serves, with a server if the plan needs one."""
     threads = []
     if servers_of(lower(bundle.strategy, bundle.model, bundle.cluster)):
         server = Server(bundle, node=node, timeout_seconds=TIMEOUT_SECONDS)

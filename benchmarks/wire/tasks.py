@@ -1,6 +1,6 @@
-"""What `bytes_on_the_wire.py` trains: one model with dense gradients, whose layers have factors, and one with rows.
+"""The tasks of `bytes_on_the_wire.py`: one model with dense gradients, whose layers have factors, and one with rows.
 
-Both are large beside what messages cost of themselves, and cheap to compute: it is bytes that are counted.
+Both are large compared with the cost of messages, and cheap to compute, because only bytes are counted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Ratings(nn.Module):
     def forward(self, pairs: Tensor) -> Tensor:
         users, items = pairs.unbind(1)
         both = torch.cat((self.users(users), self.items(items)), dim=1)
-        # A few of the pairs are enough work for the dense layers, and all of them touch rows.
+        # Averaged pairs are enough work for the dense layers, while all pairs touch rows.
         rows = both.view(NUM_EXAMPLES, -1, 2 * NUM_FEATURES).mean(1)
         score: Tensor = self.score(torch.relu(self.second(torch.relu(self.first(rows)))))
         return score
@@ -58,7 +58,7 @@ def _pairs(generator: torch.Generator) -> Tensor:
 
 
 def touched_rows(pairs: Tensor) -> Mapping[str, Tensor]:
-    """The rows of each table that a batch of ratings touches, sorted."""
+    """Return the rows of each table that a batch of ratings touches, sorted."""
     users, items = pairs.unbind(1)
     return {"users.weight": users.unique(), "items.weight": items.unique()}
 

@@ -1,8 +1,7 @@
-"""A perceptron that classifies states of speech from 11 frames of 40 filters (Hinton et al., 2012): 2,884,700
-parameters.
+"""A perceptron that classifies states of speech from 11 frames of 40 filters (Hinton et al., 2012).
 
-It has five hidden layers of 640 and 1,500 outputs. A batch has few rows, so the factors of a layer's gradient are much
-smaller than the gradient. To tune it:
+It has 2,884,700 parameters in five hidden layers of 640 and 1,500 outputs. A batch has few rows, so the factors of a
+layer's gradient are much smaller than the gradient. To tune it:
 
     autosync tune examples/zoo/acoustic_mlp.py --cluster configs/clusters/local-2.yaml
 """
