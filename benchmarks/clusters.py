@@ -9,7 +9,7 @@ from dataclasses import replace
 from autosync.specs.cluster import BackendName, ClusterSpec, Node
 
 MEGABIT = 125_000.0
-"""Bytes per second."""
+"""A megabit per second, in bytes per second."""
 
 
 def on_this_machine(*devices: int, name: str = "here", backend: BackendName = "gloo") -> ClusterSpec:

@@ -24,9 +24,10 @@ TOLD = "would be asked for first, or takes --trust:"
 
 
 def consent_of(*, trust: bool | None) -> Consent:
-    """Return the way to get consent: `--trust` agrees, at a terminal the user is asked, and elsewhere it is refused.
+    """Return the function that asks for consent.
 
-    None stands for a command without this option.
+    With `trust` it agrees, at a terminal it asks the user, and elsewhere it refuses. `trust` is None for a command
+    without this option.
     """
     from autosync.specs.consent import agree, refuse
 

@@ -51,7 +51,7 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 _SECONDS_TO_LEAVE = 0.05
-"""The time that code which swallowed a Ctrl-C gets to return before the signal is sent again."""
+"""The wait before an interruption is sent again, so that the code that swallowed the first one can return."""
 
 
 class LazyGroup(click.Group):

@@ -9,7 +9,7 @@ from autosync.datasets.machine_drift import AGAIN_ORIGIN, REFERENCE_ORIGIN, comb
 from autosync.datasets.schema import Flag, Measurement, Record, seconds_of_steps
 
 NOISE_LIMIT = 0.05
-"""If steps vary by more than this share of their mean, they are noisy."""
+"""The variation, as a share of their mean, above which steps are noisy."""
 
 DISTURBED: frozenset[Flag] = frozenset({"busy_cpu", "busy_machine", "drifting_machine"})
 """Flags of trials that were influenced by something besides the strategy and the cluster."""

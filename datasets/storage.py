@@ -35,11 +35,12 @@ REPLAY_ERRORS = (
     TypeError,
     ValueError,
 )
-"""All errors of Optuna's replay: Optuna has no error of its own for a line that is not one of its operations."""
+"""All errors that Optuna's replay raises for an invalid line; it has no error of its own for this."""
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """The flags for opening a file to lock it: they do not wait for a pipe and do not follow a link."""
 LOCK_MODE = 0o660
-"""Only the owner and the group may open the file, because any process that can read it could keep it locked."""
+"""The mode of lock files: only the owner and the group may open them, because any process that can read a file could
+keep it locked."""
 NUM_ATTEMPTS = 3
 RETRY_SECONDS = 0.3
 SQLITE_PATIENCE_SECONDS = 60

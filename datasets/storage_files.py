@@ -20,9 +20,9 @@ _OPERATION = b'{"op_code":'
 _OPERATIONS = range(11)
 _NEW_STUDY = b'{"op_code":0,'
 MAX_OPERATIONS = 250_000
-"""A trial has about ten."""
+"""The limit of operations in a journal; a trial has about ten."""
 MAX_STUDIES = 1_000
-"""Optuna compares the name of each new study with all existing ones."""
+"""The limit of studies in a journal, because Optuna compares the name of each new study with all existing ones."""
 _SQLITE_HEADER = b"SQLite format 3\0"
 _NEEDED_TABLES = frozenset({"studies", "trials", "version_info"})
 _OPTUNA_TABLE = re.compile(r"studies|study_\w+|trials|trial_\w+|version_info|alembic_version")

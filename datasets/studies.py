@@ -42,7 +42,7 @@ def find_study(name: str, *, inside: Path | str = STUDIES_FOLDER) -> Path:
 
 
 def find_studies(inside: Path | str = STUDIES_FOLDER) -> list[Path]:
-    """Return the folders inside a folder that are studies with a journal or with a shared storage, sorted by name."""
+    """Return the study folders inside a folder, by name: those with a journal, and those with a shared storage."""
     if not Path(inside).is_dir():
         return []
     return sorted(folder for folder in Path(inside).iterdir() if (folder / JOURNAL_FILE).is_file() or _shared(folder))

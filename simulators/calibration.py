@@ -32,10 +32,10 @@ Predict = Callable[[Costs, Sequence[Strategy]], Floats]
 """Returns the predicted seconds of a step for each strategy with these costs."""
 
 MIN_TRIALS = 8
-"""Fewer trials are too few to hold some out."""
+"""The fewest trials from which some can be held out."""
 
 MAX_TRIALS = 64
-"""Only the newest of more trials count, because each is predicted again for every parameter."""
+"""The largest number of trials that count, the newest ones, because each is predicted again for every parameter."""
 
 _NUM_FOLDS = 4
 _STEP = 0.1

@@ -29,7 +29,8 @@ _BY_WORK = {
     "merge_rows": ("touched rows to everybody", "only rows that a batch touched travel; all merge them and update"),
     "rebuild": ("factors to everybody", "two thin factors travel instead of their product; all multiply them out"),
 }
-"""The heading and words for stages that identify a synchroniser, if no server takes part."""
+"""The heading and the caption of a block, by the kind of local operation that identifies it. Blocks with servers have
+others."""
 
 
 def heading(group: Group) -> tuple[str, str]:

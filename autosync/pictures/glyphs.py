@@ -19,7 +19,7 @@ from autosync.plan.types import Algorithm, Collective, Groups
 BAR_HEIGHT = 12.0
 MAX_LAYERS = 6
 MAX_SIDE_BY_SIDE = 4
-"""The number of groups of one transfer that are drawn above each other. The picture does not show more groups."""
+"""The number of rank groups of one transfer that are drawn above each other; the picture leaves out further ones."""
 
 _PITCH = 4.0
 _STAR_HEIGHT = 54.0

@@ -12,7 +12,8 @@ from autosync.plan.types import Groups, Local, Operation, Plan, RegionKind, Tran
 from autosync.strategy.wording import settings
 
 State: TypeAlias = Literal["own", "shared", "own parameter", "parameter"]
-"""The states of a rank's data: its own gradient, a result from several ranks, or the same two as updated parameters."""
+"""The states of a rank's data: its own gradient, a result from several ranks, a parameter that it updated by itself, or
+a parameter updated from such a result."""
 
 _PARAMETERS = ("param", "new_rows", "master", "incoming", "anchor")
 _PACKED = ("rows", "new_rows", "factors", "encoded", "left", "right")

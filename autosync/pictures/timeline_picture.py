@@ -29,7 +29,7 @@ _WIDTH = _MARGIN + _LABELS + _PLOT + _MARGIN
 _COMPUTE_HEIGHT = 26.0
 _TRACK_HEIGHT = 19.0
 _SHORTEST = 9
-"""A name that would be cut to fewer characters than this is left out."""
+"""The fewest characters that a shortened name may have; a name that would be shorter is left out."""
 _PHASES = ("forward", "backward", "optimizer")
 # The engine names operations such as `all_reduce of fc.weight and 3 more (operation 12)`.
 _NAMED = re.compile(r"(?P<what>\S+) of (?P<subject>.+) \(operation (?P<number>[0-9]{1,9})\)", re.DOTALL)

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 MAX_CHARACTERS = 256 * 2**20
 MAX_EVENTS = 1_000_000
-"""Ten ranks that send a thousand messages a step have this many events in a hundred steps."""
+"""The limit of events: ten ranks that send a thousand messages a step have this many in a hundred steps."""
 
 _MAX_EVENT = 2**20
 _PIECE = 2**20

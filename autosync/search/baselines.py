@@ -40,7 +40,7 @@ Members that fail do not count."""
 
 @dataclass(frozen=True, slots=True)
 class BaselineFamilies:
-    """The two families of baselines; the strategies of each by their ids."""
+    """The two families of baselines, each with its strategies by id."""
 
     buckets: Mapping[str, Candidate]
     presets: Mapping[str, Candidate]

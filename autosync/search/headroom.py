@@ -14,7 +14,7 @@ from autosync.strategy.representation import Strategy
 from autosync.units import format_time
 
 LITTLE = 1.02
-"""A speedup below this is not worth mentioning."""
+"""The smallest speedup that is worth mentioning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from autosync.trials.compare import DEFAULT_DESIGN, Design
 from autosync.trials.policy import DEFAULT_POLICY, Policy
 
 FEWEST_STEPS = 6
-"""Two steps to discard, and two windows of two steps, which show whether steps are steady."""
+"""The fewest steps of a trial: two to discard, and two windows of two steps, which show whether steps are steady."""
 
 WIDE_SHARE = 0.05
 """The width of the confidence interval, as a share of the step time, that suffices in a trial of few long steps. The
@@ -57,7 +57,7 @@ class Effort:
 
 
 NORMAL_EFFORT = Effort(trial=Policy(max_steps=60, interval_share=0.03), trial_seconds=6.0)
-"""A trial may be less certain than a comparison, because the proof measures the fastest again."""
+"""The default effort. A trial may be less certain than a comparison, because the proof measures the fastest again."""
 
 QUICK_EFFORT = Effort(
     trial=Policy(max_warmup_steps=8, min_steps=8, max_steps=24, budget_seconds=5.0),
@@ -65,7 +65,7 @@ QUICK_EFFORT = Effort(
     proof=Design(num_steps=36, budget_seconds=20.0),
     num_predicted=2,
 )
-"""Enough for a first impression; small differences are not found."""
+"""An effort for a first impression, which does not find small differences."""
 
 EFFORTS: Mapping[str, Effort] = {"normal": NORMAL_EFFORT, "quick": QUICK_EFFORT}
 """The efforts by their names on the command line."""

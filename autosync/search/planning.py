@@ -145,7 +145,7 @@ def _new(
 
 
 def _elsewhere(source: str | None) -> list[FileAction]:
-    """Return the action of contacting the storage outside its folder that reading a study's records needs."""
+    """Return the storage outside the study's folder that reading its records would contact, if there is one."""
     if source in {None, SHIPPED_PRIOR}:
         return []
     path = Path(str(source)) if Path(str(source)).exists() else Path(STUDIES_FOLDER) / str(source)

@@ -27,7 +27,7 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.service import StepSamples, TrialFailed
 
 DOUBTFUL = frozenset({"busy_machine", "drifting_machine", "stopped_early"})
-"""Among several records of one strategy, those with such a flag are used last."""
+"""The flags of doubtful measurements. Among several records of one strategy, those with such a flag are used last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ from autosync.strategy.representation import Strategy
 T = TypeVar("T")
 
 NUM_KEPT = 64
-"""How many plans and prepared trials are kept: more than a round proposes, so nothing is lowered again before its trial
-ends, and little enough memory for models with thousands of variables."""
+"""The number of plans and prepared trials that are kept. It exceeds the proposals of a round, so nothing is lowered
+again before its trial ends, and it needs little memory even for models with thousands of variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from autosync.datasets.schema import Record
 
 NEAR_BOUND = 1.02
-"""Within this factor of the bound a user would not notice any further gain."""
+"""The factor above the bound within which a user would not notice any further gain."""
 
 LEAST_GAIN = 0.005
-"""A smaller gain does not count, because it may be noise."""
+"""The smallest share that counts as a gain; a smaller one may be noise."""
 
 
 def why_stop(records: Sequence[Record], *, bound_seconds: float | None, patience: int) -> str | None:

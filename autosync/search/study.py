@@ -36,10 +36,10 @@ CANDIDATE_ATTRIBUTE = "candidate"
 TUNER_ATTRIBUTE = "tuner"
 PROOF_ATTRIBUTE = "for_proof"
 MAX_EXCUSED = 2
-"""This many infrastructure failures of one strategy are blamed on the machines if other strategies failed in this way
-too."""
+"""The number of infrastructure failures of one strategy that are blamed on the machines, if other strategies failed in
+this way too."""
 STALE_SECONDS = 3600.0
-"""After this time, a trial that another machine began is considered dead, and others may try its strategy."""
+"""The time after which a trial that another machine began is considered dead, and others may try its strategy."""
 
 _Reason = Literal["interrupted", "duplicate", "empty"]
 

@@ -22,8 +22,8 @@ from autosync.trials.service import TrialFailed
 
 NUM_STEPS = 60
 NUM_LAST = 10
-"""The number of last steps whose mean loss is compared. The ranks run this many steps in each request, because each
-request has its own deadline."""
+"""The number of last steps whose mean loss is compared, and of steps in a request. A run is split into such requests
+because each request has its own deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The plan file of a campaign: its models and clusters, and how often, how and how long each is measured.
+"""The plan file of a campaign: its models and clusters, and how often and how long each is measured.
 
     schema: autosync.campaign/1
     name: first

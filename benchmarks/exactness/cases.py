@@ -40,7 +40,7 @@ SLICE_BYTES = (1024, 2048, 4096)
 USUAL = Limits(slice_bytes=SLICE_BYTES, max_parts=6)
 ANY = Limits(slice_bytes=SLICE_BYTES)
 P_ANY = 0.05
-"""Strategies of up to 128 parts a variable take as long as ten others."""
+"""The share of strategies with any number of parts. With up to 128 parts a variable they take as long as ten others."""
 
 P_PRESET = 1 / 3
 P_OURS = 0.5

@@ -25,9 +25,9 @@ from benchmarks.exactness.reference import Training
 # Relative to the norm of training's change of each variable.
 TOLERANCE = 1e-10
 CAST_TOLERANCE = 2e-2
-"""The computation of a cast ignores that sums are rounded on the wire."""
+"""The tolerance for casts, whose computation here ignores that sums are rounded on the wire."""
 SIGN_TOLERANCE = 1e-6
-"""Means are summed in some order and sent in float32."""
+"""The tolerance for signs, whose means are summed in some order and sent in float32."""
 
 Values: TypeAlias = Mapping[str, Array]
 

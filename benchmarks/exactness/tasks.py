@@ -233,7 +233,7 @@ TASKS: dict[str, Callable[[torch.dtype], Task]] = {
     "unused, SGD": lambda dtype: unused(dtype, momentum),
 }
 EVERYTHING = "everything, SGD"
-"""Presets are tried on it; it is not drawn with the others."""
+"""The name of the task on which presets are tried; it is not drawn with the others."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 

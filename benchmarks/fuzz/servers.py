@@ -27,7 +27,7 @@ from tests.helpers.damaged_files import damaged, hostile_json
 SECRET = "0123456789abcdef" * 2
 NODE = "n0"
 _PAUSE_SECONDS = 0.12
-"""Longer than a server needs to check its letters."""
+"""A pause that is longer than a server needs to check its letters."""
 _PATIENCE = dt.timedelta(seconds=15)
 _INVITATION = Invitation(session="autosync/1/0,1/2", rank=2, checks=True, trace=None, number="0" * 32)
 

@@ -41,15 +41,15 @@ from benchmarks.fuzz.kinds import KINDS, Attempt, Failure
 
 MAX_BYTES = 300 * 10**6
 MAX_SECONDS = 5.0
-"""Of processor time, so that other work on the machine does not count."""
+"""The limit of processor time, so that other work on the machine does not count."""
 LOOK_SECONDS = 5
-"""The interval of checks whether a reader still works; a reader that hangs does nothing between checks."""
+"""The seconds between checks whether a reader still works; a reader that hangs does nothing between checks."""
 NUM_LOOKS = 3
 _ROOM_BYTES = 2 * 2**30
-"""The additional address space: a reader that needs more fails alone, before the machine does."""
+"""The address space that a reader may add; one that needs more fails alone, before the machine does."""
 
 CANARY = "AUTOSYNC_FUZZ_CANARY"
-"""The environment variable with the file that code in an input would create."""
+"""The name of the environment variable with the path of a file that code in an input would create."""
 
 
 class HangError(BaseException):

@@ -38,7 +38,8 @@ STORE_PAUSE_SECONDS = 0.5
 """The interval between connections to the store. New clients of the store, including this outsider's own, wait behind
 all silent ones."""
 JUNK = (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 7, b"\xff" * 64, b"\0", struct.pack(">I", 2**31), b"\0\0\0\2{}", b"[" * 500)
-"""None has eight zero bytes: gloo takes them for its first peer, which no program on top of it can prevent."""
+"""Invalid bytes. None has eight zero bytes: gloo takes them for its first peer, which no program on top of it can
+prevent."""
 
 
 class Outsider:

@@ -10,7 +10,7 @@ from benchmarks.simulator_accuracy.targets import Material, Target
 ENOUGH_STRATEGIES = 150
 ENOUGH_TARGETS = 6
 _SLOW = 0.75
-"""A host is slow if its link has less than this share of the mean."""
+"""The share of the mean link rate below which a host is slow."""
 
 _KINDS: Mapping[str, Callable[[Target], bool]] = {
     "a slow host": lambda target: _slowest(target) < _SLOW,

@@ -13,7 +13,7 @@ from autosync.pictures.svg import Drawing, Pen
 WIDTH, HEIGHT = 760.0, 380.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 150.0, 66.0, 44.0
 MOST = 2.0
-"""Curves are cut off above this multiple of the best."""
+"""The multiple of the best above which curves are cut off."""
 
 TICKS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 

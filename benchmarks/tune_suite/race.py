@@ -17,7 +17,7 @@ from autosync.testing.proposers import record_of
 from benchmarks.shared import tell
 
 NEAR = 1.02
-"""A proposer has found the best known strategy if it is within this factor of it."""
+"""The factor within which a proposer counts as having found the best known strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ TARGETS = (
 )
 NEAR = 1.02
 CLEARLY_ABOVE = 1.1
-"""If the best preset is farther above the bound than this, tuning should close half of the gap."""
+"""The factor above the bound from which a best preset leaves a clear gap, of which tuning should close half."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

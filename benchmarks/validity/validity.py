@@ -52,7 +52,7 @@ from benchmarks.shared import parser_of, run, tell
 
 NUM_HOSTS = 4
 UNLIMITED_MEGABITS = 100_000
-"""More than any machine can pass, so effectively no limit."""
+"""A rate that is more than any machine can pass, so effectively no limit."""
 NUM_BYTES = 8_000_000
 TRUSTED_SHARE = 0.10
 DILATIONS = (1, 2, 4)

@@ -32,8 +32,8 @@ from autosync.simulators.shared.size_exchange import CONTENT_BYTES, moves_of_siz
 from autosync.specs.cluster import ClusterSpec
 
 MAX_RANKS_APART = 64
-"""On larger clusters, ranks that do the same are treated as one. Up to this size each is separate, so that all
-templates have the same links."""
+"""The largest number of ranks that are treated separately, so that all templates have the same links. On larger
+clusters, ranks that do the same are treated as one."""
 
 
 class _Row(NamedTuple):

@@ -57,14 +57,14 @@ STEP = np.dtype(
 """A step of a template.
 
 `is_users`: an update that the user's optimizer makes unless steps overlap. `stage`: the stage of its lane. `every`: the
-number of iterations from one to the next. `measure`: the measure of a unit that it works on, times the bytes of an
-element if `own_items`. `fixed` and `unit`: the seconds for a slice and for each unit of the measure, if it runs alone.
-`ahead`: how many seconds before its end the lane continues. `rounds`: its number of rounds. `sent`: the bytes that
-leave ranks for each unit of the measure.
+interval in iterations at which the step is done. `measure`: the measure of a unit that it works on, times the bytes of
+an element if `own_items`. `fixed` and `unit`: the seconds for a slice and for each unit of the measure, if it runs
+alone. `ahead`: how many seconds before its end the lane continues. `rounds`: its number of rounds. `sent`: the bytes
+that leave ranks for each unit of the measure.
 """
 
 USE = np.dtype([("resource", np.int64), ("fixed", np.float64), ("unit", np.float64)])
-"""The seconds that a step uses a resource, for a slice and for each unit of the measure."""
+"""The time for which a step uses a resource: seconds for a slice, and for each unit of the measure."""
 
 RESOURCE = np.dtype([("kind", np.int64), ("speed", np.float64)])
 """A resource. `speed` converts a link's seconds to bytes."""
@@ -103,7 +103,7 @@ VARIABLE = np.dtype([("ready", np.float64), ("use", np.int64)])
 """
 
 SEGMENT = np.dtype([("waits_for", np.int64), ("seconds", np.float64)])
-"""The next thing that the forward pass does: it waits for a variable (-1: for none), then it computes."""
+"""The next action of the forward pass: it waits for a variable (-1: for none), then it computes."""
 
 
 class ComputePace(NamedTuple):

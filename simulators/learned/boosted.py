@@ -20,11 +20,11 @@ from autosync.simulators.learned.losses import LOSSES, Loss, LossName, Positions
 from autosync.simulators.shared.arrays import Floats
 
 MIN_BLOCKS = 4
-"""With fewer blocks none can be hidden, and only the common error is learned."""
+"""The fewest blocks from which some can be hidden; with fewer, only the common error is learned."""
 
 
 MIN_NOISE = 0.01
-"""No prediction is more certain, because another trial of the same strategy may differ by this much."""
+"""The least standard deviation of a prediction, because another trial of the same strategy may differ by this much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ LossName = Literal["seconds", "pairwise", "listwise"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
 
 PAIR_SHARPNESS = 25.0
-"""A difference of 4 % (a 25th) in prediction gives a pair the odds e : 1."""
+"""The sharpness of pairs: a difference of 4 % (a 25th) in prediction gives a pair the odds e : 1."""
 LIST_SHARPNESS = 10.0
 ANCHOR = 0.2
 """The weight of a squared error relative to a comparison."""
@@ -36,7 +36,7 @@ TIE_WEIGHT = 0.1
 TIE_SIMPLER = 0.6
 """The target probability that the simpler strategy of a tie is predicted as faster."""
 MAX_PARTNERS = 48
-"""Each row is compared with at most this many others of its group."""
+"""The largest number of other rows of its group with which a row is compared."""
 
 
 class Targets(NamedTuple):

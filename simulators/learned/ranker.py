@@ -30,11 +30,12 @@ PRIOR = Boosting(seeds=2, rounds=120, depth=4, rate=0.08, smoothing=5.0)
 TARGET = Boosting(seeds=2, rounds=50, depth=3, rate=0.1, smoothing=2.0)
 
 _FEW = 25
-"""With fewer trials, trees are flatter and their remaining error is not smoothed: after ten trials, smoothing made the
-picks worse."""
+"""The number of trials below which trees are flatter and their remaining error is not smoothed; after ten trials,
+smoothing made the picks worse."""
 
 _BELIEF = 10.0
-"""The prior's correction is scaled to fit the target's trials, as if this many further trials had confirmed it."""
+"""The weight of the prior: its correction is scaled to fit the target's trials, as if this many further trials had
+confirmed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

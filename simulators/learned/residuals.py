@@ -26,7 +26,7 @@ LENGTHS = (0.35, 0.7, 1.4, 2.8)
 """The distances over which strategies are similar; the most likely one is used."""
 
 FEW = 6
-"""With fewer measurements than this, a fixed length is used."""
+"""The number of measurements below which a fixed length is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from autosync.specs.calibration import Estimate
 from autosync.specs.cluster import ClusterSpec
 
 _ALIKE = 0.1
-"""Rates that differ by a smaller share than this may count as equal."""
+"""The share by which rates may differ and still count as equal."""
 
 _AROUND: frozenset[Algorithm] = frozenset({"ring", "native"})
 _ROOTED: frozenset[Collective] = frozenset({"reduce", "broadcast", "gather_v"})

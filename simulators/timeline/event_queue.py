@@ -24,7 +24,7 @@ from autosync.simulators.timeline.scene import Heap
     LEAVES,
 ) = range(16)
 NUM_KINDS = 16
-"""The kinds of events, of a part, a link, a channel or a rank."""
+"""The number of kinds of events; an event is of a part, a link, a channel or a rank."""
 
 
 @borrows_inner

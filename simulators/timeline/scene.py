@@ -166,8 +166,8 @@ class PlayState(NamedTuple):
 class Played(NamedTuple):
     """The result of a simulation.
 
-    It has when steps ended; by iteration, when each part began and ended, and when each rank passed each step of its
-    program (NaN: never).
+    `step_ends` has when steps ended. `begun` and `ended` have when each part began and ended, by iteration. `passed`
+    has when each rank passed each step of its program (NaN: never).
     """
 
     step_ends: Floats

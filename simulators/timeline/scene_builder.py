@@ -31,7 +31,7 @@ _IS_GLOOS_OWN = np.array(
 )
 _STOCK_THREADS = 2
 _PACE_SLACK_SECONDS = 5e-4
-"""Lost time up to this is made up for in replayed compute (see `trials.replay`)."""
+"""The largest loss of time that replayed compute makes up for (see `trials.replay`)."""
 
 
 class SceneBuilder:

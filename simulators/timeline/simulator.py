@@ -26,7 +26,7 @@ from autosync.strategy import legality
 from autosync.strategy.representation import Strategy
 
 MOST_RANKS = 64
-"""Clusters of more ranks have too many messages to simulate: see `simulators.large_clusters`."""
+"""The largest number of ranks; larger clusters have too many messages to simulate (see `simulators.large_clusters`)."""
 
 _BATCH = 64
 

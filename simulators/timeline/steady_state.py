@@ -11,20 +11,21 @@ import numpy as np
 from autosync.simulators.shared.arrays import Floats, Integers
 
 NUM_ITERATIONS = 8
-"""More steps than a plan needs to become steady: work that continues into the next forward pass settles in two or
-three."""
+"""The number of simulated steps, more than a plan needs to become steady: work that continues into the next forward
+pass settles in two or three."""
 
 RAREST = 64
-"""Work that is done less often than every so many steps is simulated as this often, and its time is scaled down."""
+"""The longest period that is simulated. Work that is done less often is simulated with this period, and its time is
+scaled down."""
 
 LONGEST_LAG = 16
-"""A wait for something longer ago is simulated as this long ago, which makes no difference in the long run."""
+"""The longest lag that is simulated. A longer one is shortened to this, which makes no difference in the long run."""
 
 _NUM_UNSETTLED = 2
-"""If steps do not become steady, this many first steps do not count."""
+"""The number of first steps that do not count if steps do not become steady."""
 
 _NUM_SETTLED = NUM_ITERATIONS // 2
-"""If steps wait for work of long ago, this many last steps count."""
+"""The number of last steps that count if steps wait for work of long ago."""
 
 
 def num_iterations(every: Integers, lag: Integers) -> int:

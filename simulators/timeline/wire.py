@@ -28,7 +28,8 @@ from autosync.simulators.timeline.processors import work
 from autosync.simulators.timeline.scene import PlayState, Scene
 
 _ROUNDING_BYTES = 0.05
-"""Smaller amounts count as zero: after some minutes, a fast link sends more in the smallest step of a float's time."""
+"""The bytes below which an amount counts as zero: after some minutes, a fast link sends more in the smallest step of a
+float's time."""
 
 
 @inlined
@@ -132,7 +133,7 @@ def _settle_queue(ways: _Ways, queue: int) -> None:
 
 @borrows_inner
 def _flow(ways: _Ways, line: int, rate: float) -> None:
-    """Change a connection's rate into the queues on its way."""
+    """Change the rate at which a connection fills the queues on its way."""
     facts = ways.lines[line]
     for queue in (facts.queue, facts.rack_out, facts.rack_in):
         if queue >= 0:

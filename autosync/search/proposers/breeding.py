@@ -25,11 +25,12 @@ P_ANOTHER_CHANGE = 0.5
 
 FEWEST_PIECES = 200
 PIECES_PER_VARIABLE = 3
-"""A strategy is left out if it has more pieces than `FEWEST_PIECES` and more than `PIECES_PER_VARIABLE` for each
-variable. Such a step is mostly overhead and takes long to simulate."""
+"""The limit of pieces for each variable. A strategy with more pieces than this and than `FEWEST_PIECES` is left out,
+because its step is mostly overhead and takes long to simulate."""
 
 BOLDNESS = 1.0
-"""A strategy is ranked by its predicted time minus this many standard deviations."""
+"""The weight of uncertainty in the ranking: a strategy is ranked by its predicted time minus this many standard
+deviations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ the strategies that the precise one may predict."""
 
 NUM_LATE_GENERATIONS = 20
 NUM_LATE_PARENTS = 10
-"""The precise simulator breeds many small generations from few parents, because it refines and does not explore."""
+"""The number of parents in the precise simulator's generations. They are many and small, because the precise simulator
+refines and does not explore."""
 
 NUM_CONSIDERED = 300
 SHARE_KNOWN = 0.5

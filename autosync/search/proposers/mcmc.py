@@ -19,10 +19,10 @@ from autosync.search.proposers.history import HistoryReader, Sourced, TriedStrat
 from autosync.search.proposers.interface import Ground
 
 BETA = 30.0
-"""With this value the walk moves to a step that is slower by a tenth one time in twenty."""
+"""The strictness of the walk. With this value it moves to a step that is slower by a tenth one time in twenty."""
 
 MAX_AWAY = 8
-"""After this many changes of a strategy without anything new, one more change is added each time, and so on."""
+"""The number of draws without a new strategy after which a draw makes one more change."""
 
 FARTHEST = 10
 

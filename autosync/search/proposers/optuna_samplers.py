@@ -28,8 +28,8 @@ POPULATION = 12
 GENERATION_ATTRIBUTE = "NSGAIISampler:generation"
 MAX_AWAY = 4
 MAX_TRIES = 40
-"""After each `MAX_AWAY` styles that give only known strategies, the strategies get one more random change. After
-`MAX_TRIES` the sampler is not used any more."""
+"""The number of styles after which the sampler is not used any more. After each `MAX_AWAY` styles that give only known
+strategies, the strategies get one more random change."""
 
 _Outcomes = Sequence[TriedStrategy]
 
