@@ -23,7 +23,7 @@ SECONDS_A_NODE = 10.0
 
 @click.group(epilog="Example: autosync cluster show cluster.yaml")
 def cluster() -> None:
-    """Look at a cluster: its nodes, ranks, links and racks; or measure it."""
+    """Show a cluster's nodes, ranks, links and racks, or measure it."""
 
 
 @cluster.command(
@@ -68,10 +68,11 @@ Examples:
 @force_option
 @json_option
 def probe(cluster_file: str, *, output: Path | None, timeout: float | None, force: bool, as_json: bool) -> None:
-    """Measure a cluster with real transfers, and say what is odd about it.
+    """Measure a cluster with real transfers, and report everything unusual.
 
-    Links in each direction and in both at once, bursts, latency, the cost of messages and collectives, compute and
-    noise. With -o all of it is written into a cluster file, which can be used wherever CLUSTER.yaml can.
+    It measures links in each direction and in both at once, bursts, latency, the cost of messages and collectives,
+    compute and noise. With -o, the results are written into a cluster file, which can be used wherever CLUSTER.yaml
+    can.
     """
     from autosync.specs.cluster_file import dump_cluster, load_cluster, save_cluster
 

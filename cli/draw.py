@@ -49,7 +49,7 @@ def plan(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Draw what a strategy does: what each rank has, what travels, and in which lane.
+    """Draw what a strategy does: the data of each rank, the transfers between ranks, and their lanes.
 
     S is a strategy file, a bundle (which knows its model and cluster), or the name of a preset.
     """

@@ -38,7 +38,7 @@ def emit(
 
     S is a bundle written by `autosync tune`, or a strategy file with its --model and --cluster. For ddp the result is a
     Python file with one function: in the training script, `wrap(model)` takes the place of
-    `DistributedDataParallel(model)`. Nothing of autosync is needed to run it.
+    `DistributedDataParallel(model)`. The file runs without autosync.
     """
     from autosync import jsonio
     from autosync.errors import DoesNotApplyError

@@ -265,7 +265,7 @@ def _spread(measurement: Measurement) -> float:
 
 
 def _off(errors: Floats) -> float:
-    """Return the mean error of predictions, each error limited."""
+    """Return the mean error of predictions. Large errors count only up to a limit."""
     return float(np.minimum(np.abs(errors), _LIMIT).mean())
 
 

@@ -18,9 +18,9 @@ def open_timeline(model: ModelSpec, cluster: ClusterSpec, *, prior: Path | None 
 
 
 def most_detailed(model: ModelSpec, cluster: ClusterSpec, *, costs: Costs | None = None) -> Simulator:
-    """The timeline up to `MOST_RANKS` ranks, else the analytical simulator.
+    """Return the timeline for up to `MOST_RANKS` ranks, else the analytical simulator.
 
-    The number of messages grows with the square of the number of ranks: a step of 1,000 ranks has too many to play.
+    The number of messages grows with the square of the number of ranks: a step of 1,000 ranks has too many to simulate.
     """
     if len(cluster.ranks) > MOST_RANKS:
         return AnalyticalSimulator(model, cluster, costs=costs)

@@ -197,10 +197,7 @@ class Transfers:
             self._line(pen, strand)
 
     def _workers(self) -> frozenset[int]:
-        """Return the ranks with a gradient of their own.
-
-        If the root is one of them, it sends that gradient to nobody.
-        """
+        """Return the ranks with a gradient of their own. For a root among them, no bytes are sent."""
         return frozenset(rank for group in self._group.stages[0].groups for rank in group)
 
     def _stations(self, centres: Sequence[float], top: float, bottom: float) -> None:

@@ -23,7 +23,7 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.space import Limits, Space
 
 SCREEN = "analytical"
-"""The fast simulator that selects the strategies that the precise simulator predicts."""
+"""The name of the fast simulator. From many strategies it selects those that the precise simulator predicts."""
 
 NUM_SCREENED = 2500
 NUM_SIMULATED = 1000

@@ -1,4 +1,4 @@
-"""The possible gain: the share of communication in a step, and the speed that no exact strategy can exceed."""
+"""The possible gain: the share of communication in a step, and the largest speedup of any exact strategy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TimeShares:
 def time_shares(
     measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
 ) -> TimeShares:
-    """Return the parts of the measured steps of a strategy; without a strategy, of stock DDP as it ships."""
+    """Return the parts of a strategy's measured step time; without a strategy, those of stock DDP as it ships."""
     step = measurement.median_seconds
     compute = min(model.step_seconds, step)
     link = busiest_link(measurement, model, cluster, strategy)

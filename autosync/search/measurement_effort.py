@@ -12,7 +12,7 @@ FEWEST_STEPS = 6
 """The fewest steps of a trial: two to discard, and two windows of two steps, which show whether steps are steady."""
 
 WIDE_SHARE = 0.05
-"""The width of the confidence interval, as a share of the step time, that suffices in a trial of few long steps. The
+"""The width of the confidence interval, as a share of the step time, that is enough in a trial of few long steps. The
 fastest strategies are measured again anyway."""
 
 

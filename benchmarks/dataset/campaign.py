@@ -31,7 +31,7 @@ from benchmarks.dataset.campaign_plan import Campaign, Combination
 from benchmarks.dataset.proposals import Proposal, Proposals
 
 TIMES_AGAIN = 2
-"""How often strategies that are to be repeated are measured after the first time."""
+"""The number of further measurements of a strategy that is to be repeated."""
 MAX_LAUNCH_FAILURES = 3
 MAX_FAILURES_IN_A_ROW = 8
 MAX_DISTURBED = 3

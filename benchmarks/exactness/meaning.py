@@ -33,7 +33,10 @@ Values: TypeAlias = Mapping[str, Array]
 
 
 class _AllRanks:
-    """The trainings of all ranks in one process: all with rank 0's parameters, and each with its rank's batches."""
+    """The trainings of all ranks in one process.
+
+    All start with rank 0's parameters, and each has its rank's batches.
+    """
 
     def __init__(self, task: str, dtype: str, num_ranks: int) -> None:
         self._made = [Training(task, dtype, rank) for rank in range(num_ranks)]

@@ -49,9 +49,9 @@ MAX_DELAY_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """The first message to a rank, with which it joins the ranks of a cluster. `serves` is the node of a server.
+    """The first message to a rank: the facts that it needs to join the ranks of a cluster.
 
-    Training is on the device, or as the rehearsal says.
+    `serves` is the name of its node if it only serves. `device` and `rehearsal` say where and how it trains.
     """
 
     port: int

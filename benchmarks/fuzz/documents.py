@@ -199,7 +199,7 @@ def maker(kind: str, folder: Path) -> Maker:
 def _mutant(original: Original, rng: random.Random) -> bytes:
     """Return the file mutated as text, as bytes, or as values.
 
-    A file with mutated values is well-formed and gets further.
+    A file with mutated values is well-formed, so more of the reader's code sees it.
     """
     what = rng.random()
     if what < 0.4:

@@ -181,9 +181,9 @@ class Lessons:
         )
 
     def _draws(self, trials: int) -> Iterator[tuple[Positions, Positions]]:
-        """Yield draws as rows of the room.
+        """Yield for each draw the rows to learn from and the rows to judge on.
 
-        All are judged on the strategies outside the largest number of trials, so that figures are comparable.
+        All numbers of trials are judged on the same rows, so that figures are comparable.
         """
         rows = np.array([self.room.place[record.strategy_id or ""] for record in self.target.records])
         for told, others in self.target.draws(self.trials, self.draws):

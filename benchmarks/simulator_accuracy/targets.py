@@ -73,11 +73,11 @@ class Target:
         return Measured(*(column[chosen] for column in self.measured))
 
     def num_told(self, count: int) -> int:
-        """Return how many of `count` trials can be told: at most half of all."""
+        """Return how many of `count` trials simulators may learn from: at most half of all."""
         return min(count, len(self.records) // 2)
 
     def draws(self, count: int, draws: int) -> Iterator[tuple[Positions, Positions]]:
-        """Yield the told strategies, drawn at random, and all others."""
+        """Yield the strategies to learn from, drawn at random, and all others."""
         told = self.num_told(count)
         for draw in range(draws):
             order = np.random.default_rng([draw, count]).permutation(len(self.records))

@@ -149,7 +149,7 @@ class Bench(NamedTuple):
 
 
 def by_rank(ranks: Iterable[RankTrace]) -> dict[str, RankTrace]:
-    """Return the ranks as "rank 0", "rank 1", because their hosts' names may differ."""
+    """Return the ranks by short names such as "rank 0", without the names of their hosts, which may differ."""
     return {" ".join(one.name.split()[:2]): one for one in ranks}
 
 

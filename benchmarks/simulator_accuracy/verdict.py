@@ -22,7 +22,10 @@ _LEAST_OR_MOST = {"pair_ranking": "least", "median_error": "most", "top_regret":
 
 
 def missing(material: Material, trials: int) -> Iterator[str]:
-    """Yield in words what this dataset lacks of a complete one; `trials` of a target are to be told."""
+    """Yield, in words, what a complete dataset has and this one lacks.
+
+    Simulators learn from `trials` trials of a target.
+    """
     targets = material.targets
     if len(targets) < ENOUGH_TARGETS:
         yield f"{len(targets)} combinations are judged by (at least {ENOUGH_TARGETS})"

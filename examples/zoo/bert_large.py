@@ -1,7 +1,7 @@
 """BERT-large (uncased; Devlin et al., 2018), pre-training on random sentences.
 
-336,226,108 parameters: 335,141,888 in embeddings, encoder and pooler (the published count), the rest in
-the two heads. To tune it:
+It has 336,226,108 parameters: 335,141,888 in embeddings, encoder and pooler (the published count), the rest in the two
+heads. To tune it:
 
     autosync tune examples/zoo/bert_large.py --cluster configs/clusters/local-2.yaml
 """

@@ -1,7 +1,7 @@
 """BERT-small (4 layers of width 512; Turc et al., 2019), pre-training on random sentences.
 
-29,058,876 parameters: 28,763,648 in embeddings, encoder and pooler (the published count), the rest in
-the two heads. To tune it:
+It has 29,058,876 parameters: 28,763,648 in embeddings, encoder and pooler (the published count), the rest in the two
+heads. To tune it:
 
     autosync tune examples/zoo/bert_small.py --cluster configs/clusters/local-2.yaml
 """

@@ -1,6 +1,6 @@
 """BERT-tiny (2 layers of width 128; Turc et al., 2019), pre-training on random sentences.
 
-4,433,468 parameters: 4,385,920 in embeddings, encoder and pooler (the published count), the rest in the two
+It has 4,433,468 parameters: 4,385,920 in embeddings, encoder and pooler (the published count), the rest in the two
 heads. Nearly all of it is one embedding with a dense gradient. To tune it:
 
     autosync tune examples/zoo/bert_tiny.py --cluster configs/clusters/local-2.yaml

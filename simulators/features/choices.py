@@ -84,7 +84,10 @@ def _in_order_of_use(messages: Sequence[Message], parts: Mapping[str, Part]) -> 
 
 
 def _busiest_server(messages: Sequence[Message], sizes: Sequence[float], cluster: ClusterSpec) -> float:
-    """Return the busiest server's time relative to servers that share the bytes by their rates; 0 without servers."""
+    """Return how many times as long the busiest server works as if servers shared the bytes by their rates.
+
+    0 without servers.
+    """
     rates = {node.name: min(node.bandwidth_out, node.bandwidth_in) for node in cluster.nodes}
     served: dict[str, float] = {}
     for message, size in zip(messages, sizes, strict=True):

@@ -72,7 +72,7 @@ UNTAUGHT = _untaught()
 
 
 class LinearStudent:
-    """Learns twelve coefficients."""
+    """Learns the twelve coefficients of `linear`."""
 
     name = "linear"
 

@@ -41,7 +41,7 @@ class Lot:
 
     @property
     def model_name(self) -> str:
-        """The name without the slowdown: the model at another speed is the same model."""
+        """The model's name without its speed, because the model at another speed is the same model."""
         return self.model.name.partition("@")[0]
 
 

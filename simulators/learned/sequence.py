@@ -98,7 +98,7 @@ def train(
 
 
 def _shifted(sequencer: Sequencer, rows: SequenceRows, targets: Targets) -> Sequencer:
-    """Return the network shifted to be right on average over these trials."""
+    """Return the network with another offset, so that it is right on average over these trials."""
     if len(targets.log_seconds) == 0:
         return sequencer
     predicted, _ = sequencer.predict(rows)

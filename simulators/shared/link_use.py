@@ -156,7 +156,10 @@ def _instance(classes: Classes, groups: list[tuple[int, ...]], sending: _Sending
 
 
 def _staying(classes: Classes, uses: Iterable[Use]) -> float:
-    """Return the bytes within all nodes together. The links within nodes come third: see `links_of`."""
+    """Return the bytes within all nodes together.
+
+    In the order of links, those within nodes come third: see `links_of`.
+    """
     num_classes = len(classes.num_nodes)
     within = [use for use in uses if use.link // num_classes == 2]
     return sum([use.share * classes.num_nodes[use.link % num_classes] for use in within])

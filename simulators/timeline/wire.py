@@ -70,7 +70,7 @@ def stand(state: PlayState, line: int, channel: int, num_bytes: float) -> int:
 
 
 class _Ways(NamedTuple):
-    """The ways that connections take. It has few arrays, because each array argument costs time."""
+    """The arrays about the ways of connections. They are few, because each array argument costs time."""
 
     now: Floats
     lines: Records

@@ -112,7 +112,10 @@ class Breeding:
         self._asked: dict[int, Strategy] = {}
 
     def begin(self, parents: Sequence[Sourced], rng: random.Random, *, share_sampled: float) -> None:
-        """Judge the presets, then `parents`, then samples: this share of the strategies that may still be simulated."""
+        """Judge the presets, `parents` and samples.
+
+        Samples get the share `share_sampled` of what may still be simulated.
+        """
         self.add([(one.origin, one.strategy) for one in self._ground.known if one.strategy is not None])
         self.add(parents)
         num_sampled = max(round(share_sampled * self._num_left), 0)
