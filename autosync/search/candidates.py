@@ -77,7 +77,7 @@ def by_prediction(candidates: Sequence[Candidate], simulator: Simulator) -> list
 
 
 def candidate_of(record: Record) -> Candidate:
-    """Return the candidate that a record measured."""
+    """Return the candidate of a record's trial."""
     if record.strategy is None:
         # The origin names torch's baseline.
         return Candidate(origin=record.origin, strategy=None, strategy_id=record.origin.rpartition(":")[2])

@@ -75,7 +75,7 @@ def gates(_kind: str, originals: Path) -> Maker:
 
 
 def _through_the_gate(box: Path, said: Sequence[bytes], *, is_patient: bool) -> str:
-    """Let strangers send messages, of whom some stay connected; then let a rank come."""
+    """Let strangers connect and send messages, some of whom stay connected; then let a rank come."""
     gate = control.listen_in_folder(box, TOKEN, 2)
     strangers = []
     try:

@@ -131,7 +131,7 @@ def without_costs(costs: Costs) -> Costs:
 
 
 def best_of(won: Won, simulator: TimelineSimulator, thoroughness: float) -> float:
-    """Return the fastest strategy that the default proposer finds if it knows the world exactly."""
+    """Return the step time of the fastest strategy that the default proposer finds if it knows the world exactly."""
     domain = SpaceDomain(space=Space(model=won.model, cluster=won.cluster))
     ground = Ground(
         model=won.model,

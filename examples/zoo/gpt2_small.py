@@ -1,6 +1,6 @@
 """GPT-2 small (Radford et al., 2019) on random text: 124,439,808 parameters.
 
-The output is tied to the embedding. To tune it:
+Its output is tied to the embedding. To tune it:
 
     autosync tune examples/zoo/gpt2_small.py --cluster configs/clusters/local-2.yaml
 """

@@ -1,6 +1,6 @@
 """ResNet101 on images of ImageNet's shape (He et al., 2015).
 
-44,549,160 parameters. To tune it:
+It has 44,549,160 parameters. To tune it:
 
     autosync tune examples/zoo/resnet101.py --cluster configs/clusters/local-2.yaml
 """

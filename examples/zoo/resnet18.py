@@ -1,6 +1,6 @@
 """ResNet18 on images of ImageNet's shape (He et al., 2015).
 
-11,689,512 parameters. To tune it:
+It has 11,689,512 parameters. To tune it:
 
     autosync tune examples/zoo/resnet18.py --cluster configs/clusters/local-2.yaml
 """

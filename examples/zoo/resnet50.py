@@ -1,6 +1,6 @@
 """ResNet50 on images of ImageNet's shape (He et al., 2015).
 
-25,557,032 parameters. To tune it:
+It has 25,557,032 parameters. To tune it:
 
     autosync tune examples/zoo/resnet50.py --cluster configs/clusters/local-2.yaml
 """

@@ -1,6 +1,6 @@
 """VGG16 on images of ImageNet's shape (configuration D of Simonyan and Zisserman, 2014).
 
-138,357,544 parameters, three quarters of them in one linear layer. To tune it:
+It has 138,357,544 parameters, three quarters of them in one linear layer. To tune it:
 
     autosync tune examples/zoo/vgg16.py --cluster configs/clusters/local-2.yaml
 """

@@ -59,7 +59,7 @@ class Residuals:
         return self.offset + across @ self._weights, np.sqrt(variance)
 
     def believing(self, vector: Floats) -> Residuals:
-        """Return the residuals after a strategy that would be measured exactly as corrected.
+        """Return the residuals as if a strategy with this vector had been measured and the correction were right.
 
         Only the uncertainty changes.
         """
