@@ -78,7 +78,7 @@ class StudyFolder:
 
     @property
     def links(self) -> dict[str, Path]:
-        """The targets of symbolic links that lead out of the folder, by name. Writing would follow them."""
+        """The targets of the study's symbolic links that lead out of the folder, by name. Writing would follow them."""
         # Path.resolve would raise on a cycle of links.
         inside = os.path.realpath(self.path)
         ways = (self.settings, self.journal, self.lock, self.model, self.cluster, self.logs, self.best, self.script)

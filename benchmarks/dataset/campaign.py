@@ -35,7 +35,7 @@ TIMES_AGAIN = 2
 MAX_LAUNCH_FAILURES = 3
 MAX_FAILURES_IN_A_ROW = 8
 MAX_DISTURBED = 3
-"""How often a trial is repeated while other programs are busy; the last one counts, and is flagged."""
+"""The number of attempts at a trial while other programs are busy; the last one counts, and is flagged."""
 RATE_TRIALS = 200
 """The number of last trials from which the rate is computed."""
 

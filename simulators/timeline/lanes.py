@@ -92,7 +92,7 @@ def go(scene: Scene, state: PlayState, part: int) -> None:
 
 @inlined
 def _window(scene: Scene, state: PlayState, part: int) -> int:
-    """Return up to which take a part may request now."""
+    """Return the number of takes that a part may have requested by now."""
     facts, step = scene.parts[part], state.parts[part].step
     last = facts.num_first if step < facts.num_first else facts.num_takes
     window = 2 if facts.breadth == 0 else _width(scene, state, part)
