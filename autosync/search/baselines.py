@@ -7,7 +7,7 @@ again does not repeat them. Where no trials are wanted, the member with the fast
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,11 +57,7 @@ class BaselineFamilies:
         `measure` the prediction decides. The caller has taught the simulator the records.
         """
         members = self.of(family)
-        seconds = {
-            record.strategy_id: None if record.measurement is None else record.measurement.median_seconds
-            for record in records
-            if record.strategy_id in members
-        }
+        seconds = _seconds(record for record in records if record.strategy_id in members)
         ranked = by_prediction(list(members.values()), simulator)
         if measure is None:
             return next((one for one in ranked if seconds.get(one.strategy_id, 0.0) is not None), None)
@@ -135,3 +131,14 @@ def baseline_families(model: ModelSpec, cluster: ClusterSpec, contains: Callable
         and one.strategy_id not in buckets
     }
     return BaselineFamilies(buckets, presets)
+
+
+def _seconds(records: Iterable[Record]) -> dict[str | None, float | None]:
+    """Return each strategy's last measured step time; None for a strategy that has only failed."""
+    seconds: dict[str | None, float | None] = {}
+    for record in records:
+        if record.measurement is not None:
+            seconds[record.strategy_id] = record.measurement.median_seconds
+        else:
+            seconds.setdefault(record.strategy_id, None)
+    return seconds

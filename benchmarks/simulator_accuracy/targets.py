@@ -214,8 +214,3 @@ def accuracy_from(plain: dict[str, Any]) -> Accuracy:
 
 def _measurements(records: Sequence[Record]) -> list[Measurement]:
     return [record.measurement for record in records if record.measurement is not None]
-
-
-def _each_once(records: Sequence[Record]) -> list[Record]:
-    """Return one record for each strategy, because a strategy is not a pair with itself."""
-    return list({record.strategy_id: record for record in records}.values())

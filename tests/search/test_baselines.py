@@ -94,6 +94,16 @@ def test_what_was_tried_counts_and_is_not_measured_again(baselines: BaselineFami
     assert asked == [middle]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_failure_hides_no_measurement_of_the_same_strategy(
+    baselines: BaselineFamilies, make_record: MakeRecord, order: tuple[int, int]
+) -> None:
+    ranked = sorted(baselines.buckets.values(), key=lambda one: len(one.strategy.messages))  # type: ignore[union-attr]
+    records = [make_record(0, ranked[0], 0.01), make_record(1, ranked[0], None)]
+    tried = [records[number] for number in order]
+    assert baselines.best("bucket", tried, ByMessages(), measure=None) == ranked[0]
+
+
 def test_what_fails_is_none(baselines: BaselineFamilies) -> None:
     assert baselines.best("bucket", [], ByMessages(), measure=lambda _: None) is None
 
