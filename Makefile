@@ -21,7 +21,7 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite wheel-test mutations ddp-suite format gallery clean
+.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite format gallery clean
 
 help:
 	@echo 'make demo        tune a shipped example on this machine and print the result'
@@ -29,6 +29,7 @@ help:
 	@echo 'make fulltest    the same with the slow tests, PostgreSQL among them, which it installs'
 	@echo 'make test-launchers  install what the launchers need (sshd, Slurm, Ray) and test each with the real thing'
 	@echo 'make models-suite    install real models and train them under stock DDP and under strategies (15 minutes)'
+	@echo 'make test-versions  run the tests with the oldest and newest torch and Python that are promised (an hour and more)'
 	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
 	@echo 'make ddp-suite   what DDP, ZeRO and Horovod are tested for, under four strategies, on two and three ranks (15 minutes)'
 	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
@@ -97,6 +98,10 @@ models-suite: $(STAMP)
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' \
 		peft timm torchvision transformers || $(PIP_INSTALL) --no-build-isolation --editable '.[models]'
 	$(BIN)/python -m pytest -m '' -n 1 --quiet tests/models
+
+# Makes an environment for each pair; torch without the pin brings several GB of CUDA packages.
+test-versions: $(STAMP)
+	$(BIN)/python tools/versions.py
 
 wheel-test: $(STAMP)
 	$(BIN)/python -m pytest --quiet tests/repository/test_wheel.py

@@ -252,7 +252,7 @@ MUTATIONS = (
         file="runtime/session/pending_parameters.py",
         snippet=(
             "        if not _settle_among((*arguments, *options.values())):\n"
-            "            # It is in some container that we do not know.\n"
+            "            # The parameter is in a container of a kind that we do not know.\n"
             "            _settle_all()\n"
             "        return function(*arguments, **options)"
         ),
