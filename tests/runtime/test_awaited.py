@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.optim.swa_utils import AveragedModel
 
 from autosync.errors import OperationError
@@ -66,10 +67,30 @@ ACCESSES: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "memory": (lambda m: m[0].weight.data_ptr(), ALL[:1]),
     "words": (lambda m: repr(m[0].weight), ALL[:1]),
     "another type": (lambda m: m.to(torch.float64), ALL),
+    "a vmap": (lambda m: torch.vmap(torch.sum)(m[0].weight), ALL[:1]),
+    "a grad": (lambda m: torch.func.grad(torch.sum)(m[0].weight), ALL[:1]),
+    "a vjp": (lambda m: torch.func.vjp(torch.sum, m[0].weight), ALL[:1]),
+    "a jvp": (lambda m: torch.func.jvp(torch.sum, (m[0].weight,), (torch.ones(2, 3),)), ALL[:1]),
+    "a jacrev": (lambda m: torch.func.jacrev(torch.sum)(m[0].weight), ALL[:1]),
+    "a jacfwd": (lambda m: torch.func.jacfwd(torch.sum)(m[0].weight), ALL[:1]),
+    "a hessian": (lambda m: torch.func.hessian(torch.sum)(m[0].bias), ALL[1:2]),
+    "a functionalize": (lambda m: torch.func.functionalize(torch.sum)(m[0].weight), ALL[:1]),
+    "a linearize": (lambda m: torch.func.linearize(torch.sum, m[0].weight), ALL[:1]),
+    "a vmap over others": (lambda m: torch.vmap(lambda x: m[0].weight @ x)(BATCH), ALL[:1]),
+    "a parameter in a dictionary": (lambda m: torch.func.grad(lambda p: p["w"].sum())({"w": m[0].weight}), ALL[:1]),
+    "a dual": (lambda m: _dual(m[0].weight), ALL[:1]),
     "a dictionary": (lambda m: torch.stack([*{"bias": m[0].bias}.values()]), ALL[1:2]),
 }
 
 
+def _dual(tensor: torch.Tensor) -> None:
+    with forward_ad.dual_level():
+        forward_ad.make_dual(tensor, torch.ones_like(tensor))
+
+
+# Forward-mode derivatives load decompositions that torch scripts.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
 @pytest.mark.parametrize("name", ACCESSES)
 def test_an_access_waits_for_what_it_reads(updates: Updates, name: str) -> None:
     access, expected = ACCESSES[name]
@@ -114,8 +135,19 @@ def test_a_class_of_the_users_own_comes_back() -> None:
     updates.awaited.close()
 
 
-def test_memory_that_another_tensor_shares_is_waited_for_at_once(updates: Updates) -> None:
-    kept = updates.model[0].weight.data.view(-1)  # type: ignore[index,union-attr]
+KEEPERS: dict[str, Callable[[torch.Tensor], object]] = {
+    "a view": lambda weight: weight.data.view(-1),
+    "an array": lambda weight: weight.detach().numpy(),
+    "a capsule": lambda weight: torch.utils.dlpack.to_dlpack(weight.detach()),
+    "a storage": lambda weight: weight.untyped_storage(),
+    "a typed storage": lambda weight: weight.storage(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_memory_that_another_object_shares_is_waited_for_at_once(updates: Updates, keeper: str) -> None:
+    kept = KEEPERS[keeper](updates.model[0].weight)  # type: ignore[index,arg-type,union-attr]
     assert updates.begin() == ["0.weight"]
     del kept
     assert updates.begin() == []

@@ -11,9 +11,10 @@ and gradients do not wait: `zero_grad` comes right after the step.
 
 **Accesses that torch does not report** are waited for earlier. C++ code can read a parameter without torch's Python
 interface. So a module that is called waits for the parameters that it owns, and the step itself waits for the
-parameters of scripted modules. Other tensors can share a parameter's memory, such as a `p.data` that was kept: torch
-counts the holders of a memory, and the step waits for parameters whose memory is shared. It waits for all parameters
-once the process has compiled code, which reads parameters directly.
+parameters of scripted modules. Other objects can share a parameter's memory, such as a `p.data` or a storage that was
+kept: torch counts the tensors that hold a memory, Python counts the references to its storage, and the step waits for
+parameters whose memory is shared. It waits for all parameters once the process has compiled code, which reads
+parameters directly. The transforms of `torch.func` are watched where they take a tensor: see `functional_transforms`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autosync.runtime.session.functional_transforms import WatchedTransforms
 from autosync.runtime.session.hooks import Hook, takes_hooks
 
 Wait = Callable[[int], None]
@@ -51,9 +53,6 @@ _ASKS = frozenset({
 
 # When not in training, these modules pass the parameters of modules within them to torch's fast paths.
 _REACH_WITHIN = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-
-# torch's count of holders for a memory that only one parameter uses: the parameter, and the caller that asks.
-_NUM_OWN_HOLDERS = 2
 
 _PENDING: dict[int, tuple[Awaited, int]] = {}
 """The parameters whose updates are under way, by `id`: the object that watches each of them, and its position."""
@@ -88,10 +87,11 @@ class Awaited:
         self._wait = wait
         self._hear = hear
         self._is_finished = is_finished
-        self._holders = [_NUM_OWN_HOLDERS + holders.get(name, 0) for name in variables]
+        self._holders = [_num_own_holders() + holders.get(name, 0) for name in variables]
         self._lock = threading.RLock()
         self._is_compiled = hasattr(model, "_orig_mod")
         self._hears_of_compiling = False
+        self._watched_transforms = WatchedTransforms(_settle_tensor)
         numbers = {id(parameter): number for number, parameter in enumerate(self._parameters)}
         self._scripted = {
             numbers[id(p)] for module in _scripted(model) for p in module.parameters() if id(p) in numbers
@@ -110,6 +110,7 @@ class Awaited:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._watched_transforms.close()
         for parameter in self._parameters:
             _give_back(parameter)
         if self._hears_of_compiling:
@@ -183,9 +184,17 @@ def _callbacks() -> Any:
     return getattr(module, "callback_handler", None)
 
 
-def _num_holders(parameter: torch.Tensor) -> int:
-    count: int = torch._C._storage_Use_Count(parameter.untyped_storage()._cdata)  # noqa: SLF001 - torch has no other way to ask
-    return count
+def _num_holders(tensor: torch.Tensor) -> int:
+    """Return the number of holders of a tensor's memory: tensors, and references of Python code to the storage."""
+    storage = tensor.untyped_storage()
+    count: int = torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001 - torch has no other way to ask
+    return count + sys.getrefcount(storage)
+
+
+@functools.cache
+def _num_own_holders() -> int:
+    """Return `_num_holders` of a tensor whose memory no other object shares."""
+    return _num_holders(torch.empty(1))
 
 
 def _give_back(parameter: torch.Tensor) -> None:
@@ -240,6 +249,10 @@ def _settle_among(values: Iterable[Any]) -> bool:
         elif isinstance(value, Mapping):
             found |= _settle_among(value.values())
     return found
+
+
+def _settle_tensor(tensor: torch.Tensor) -> None:
+    _settle_among((tensor,))
 
 
 def _settle_all() -> None:

@@ -1,0 +1,98 @@
+"""Memory: objects that share a parameter's memory, and ways to a value that torch does not report."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from environment import Env, Values, behaviour, momentum, task
+from torch import Tensor
+
+
+def _after_each_step(e: Env, keep: Callable[[Tensor], Any], read: Callable[[Any], float]) -> Values:
+    """Keep something of the last layer's weight before training, and read it after each step."""
+    run = e.start(task(optimizer=momentum))
+    kept = keep(run.parameters()[-2])
+    found = []
+    for _ in range(5):
+        run.step()
+        found.append(read(kept))
+    return {"found": found, **run.values()}
+
+
+def _sum(memory: bytes) -> float:
+    """The sum of the numbers in some memory: the suite's models have float64."""
+    return float(np.frombuffer(memory, dtype=np.float64).sum())
+
+
+@behaviour
+def keeps_an_array(e: Env) -> Values:
+    return _after_each_step(e, lambda p: p.detach().numpy(), lambda kept: float(kept.sum()))
+
+
+@behaviour
+def keeps_data(e: Env) -> Values:
+    return _after_each_step(e, lambda p: p.data, lambda kept: float(kept.sum()))
+
+
+@behaviour
+def keeps_a_storage(e: Env) -> Values:
+    return _after_each_step(e, lambda p: p.untyped_storage(), lambda kept: _sum(bytes(kept.tolist())))
+
+
+@behaviour
+def keeps_a_capsule(e: Env) -> Values:
+    return _after_each_step(e, lambda p: torch.from_dlpack(p.detach()), lambda kept: float(kept.sum()))
+
+
+@behaviour
+def reads_by_an_address(e: Env) -> Values:
+    def read(weight: Tensor) -> float:
+        return _sum(ctypes.string_at(weight.data_ptr(), weight.numel() * weight.element_size()))
+
+    return _after_each_step(e, lambda p: p, read)
+
+
+@behaviour
+def reads_by_vmap(e: Env) -> Values:
+    return _after_each_step(e, lambda p: p, lambda p: float(torch.vmap(torch.sum)(p).sum()))
+
+
+@behaviour
+def reads_by_grad(e: Env) -> Values:
+    return _after_each_step(e, lambda p: p, lambda p: float(torch.func.grad(lambda x: (x * x).sum())(p).sum()))
+
+
+@behaviour
+def reads_by_hessian(e: Env) -> Values:
+    return _after_each_step(e, lambda p: p, lambda p: float(torch.func.hessian(lambda x: (x**3).sum())(p).sum()))
+
+
+@behaviour
+def writes_an_array(e: Env) -> Values:
+    def write(kept: Any) -> float:
+        kept *= 0.9
+        return float(kept.sum())
+
+    return _after_each_step(e, lambda p: p.detach().numpy(), write)
+
+
+@behaviour
+def writes_by_foreach(e: Env) -> Values:
+    def write(weight: Tensor) -> float:
+        with torch.no_grad():
+            torch._foreach_mul_([weight], 0.9)
+        return float(weight.sum())
+
+    return _after_each_step(e, lambda p: p, write)
+
+
+@behaviour
+def writes_a_row(e: Env) -> Values:
+    def write(weight: Tensor) -> float:
+        with torch.no_grad():
+            weight[0] = 0.5
+        return float(weight.sum())
+
+    return _after_each_step(e, lambda p: p, write)
