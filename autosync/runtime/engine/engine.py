@@ -17,8 +17,8 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection
+from typing import Literal
 
 from autosync.errors import OperationError
 from autosync.plan.types import GateKind, Plan, Transfer
@@ -26,6 +26,7 @@ from autosync.runtime.engine.device import Streams
 from autosync.runtime.engine.iterations import Iteration, Iterations
 from autosync.runtime.engine.rank_script import Script
 from autosync.runtime.engine.trace import COMPUTE, Trace
+from autosync.runtime.engine.work import FollowingTransfers, Work
 
 LOCAL = -1
 """The lane number that stands for local work."""
@@ -34,21 +35,6 @@ LOCAL = -1
 def thread_of(lane: int) -> int:
     """Return the number of a lane's thread in a timeline."""
     return COMPUTE + 2 + lane
-
-
-class Work(Protocol):
-    """Carries out operations: the engine's threads call it with the position in the plan and the iteration.
-
-    Each call of `following` returns one more of the lane's next transfers in this iteration, or None while that
-    transfer still waits for something besides its turn. It never goes past a transfer that `waits_its_turn`. `abort`
-    makes every wait for other ranks end with an error.
-    """
-
-    def begin_thread(self) -> None: ...
-    def transfer(self, operation: int, iteration: int, following: Callable[[], int | None]) -> None: ...
-    def waits_its_turn(self, operation: int) -> bool: ...
-    def local(self, operation: int, iteration: int) -> None: ...
-    def abort(self) -> None: ...
 
 
 class _Sleeper:
@@ -70,35 +56,6 @@ class _Sleeper:
     def sleep(self, seconds: float = -1) -> bool:
         """Sleep until woken, or for `seconds`, without the engine's lock. `awake` was set to False under it."""
         return self._lock.acquire(timeout=seconds)
-
-
-class _Following:
-    """Returns a lane's items from a place on, one with each call, as far as they are ready before their turn.
-
-    Counters are read without their lock: an item that is ready stays ready, and others are returned by a later call.
-    """
-
-    def __init__(
-        self, work: Work, operations: Sequence[int], items: Sequence[int], place: int, iteration: Iteration
-    ) -> None:
-        self._work = work
-        self._operations = operations
-        self._items = items
-        self._iteration = iteration
-        self.place = place
-
-    def __call__(self) -> int | None:
-        """Return the position in the plan of the next operation, or None while that is not ready."""
-        iteration, items = self._iteration, self._items
-        while self.place < len(items) and iteration.done[items[self.place]]:
-            self.place += 1
-        if self.place == len(items) or iteration.unmet[items[self.place]] > 0:
-            return None
-        operation = self._operations[items[self.place]]
-        if self._work.waits_its_turn(operation):
-            return None
-        self.place += 1
-        return operation
 
 
 class Engine:
@@ -361,7 +318,7 @@ class Engine:
                 if iteration.done[item]:
                     continue
                 told = max(told, place + 1)
-                following = _Following(self._work, self._script.operations, items, told, iteration)
+                following = FollowingTransfers(self._work, self._script.operations, items, told, iteration)
                 self._perform(lane, iteration, item, following)
                 told = following.place
             number += 1

@@ -14,9 +14,10 @@ from autosync.errors import OperationError
 from autosync.plan.types import Plan
 from autosync.runtime.checkpoints.rank_state import RankState, pack, unpack
 from autosync.runtime.engine.device import Streams
-from autosync.runtime.engine.engine import Engine, Work
+from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.rank_script import Script
 from autosync.runtime.engine.trace import Trace
+from autosync.runtime.engine.work import Work
 from autosync.runtime.local.engine_optimizer import EngineOptimizer
 from autosync.runtime.local.optimizer_facts import OptimizerFacts, facts_of, plain_step
 from autosync.runtime.local.optimizer_state import entry_of
