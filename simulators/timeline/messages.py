@@ -21,7 +21,7 @@ from autosync.simulators.timeline.move_tables import NATIVE_RING, MoveTables
 PIECE_BYTES, SHORT_PIECE_BYTES, WHOLE_BYTES = 2**19, 2**18, 2**16
 """The values of `runtime.wire.transfer_pieces`; a test keeps them equal."""
 AHEAD_BYTES, FREE_AHEAD_BYTES, LEAST_AHEAD, NUM_FAVOURED = 2**18, 2**21, 3, 2
-"""The values of `runtime.wire.exchange` that limit how far ahead messages are requested."""
+"""The values of `runtime.wire.flow_control` that limit how far ahead messages are requested."""
 SEGMENT_BYTES = 2**20
 """The segment size of gloo's own all-reduce."""
 

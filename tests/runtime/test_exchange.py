@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from autosync.runtime.wire.exchange import Coming, Exchange, Flow
+from autosync.runtime.wire.exchange import Coming, Exchange
+from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.transfer_pieces import compile_pieces
 
 NUM_RANKS = 4

@@ -13,7 +13,8 @@ import torch
 
 from autosync.errors import OperationError
 from autosync.runtime.session.agreement import STATE_TAG
-from autosync.runtime.wire.exchange import Exchange, Flow
+from autosync.runtime.wire.exchange import Exchange
+from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.links import Links
 
 T = TypeVar("T")

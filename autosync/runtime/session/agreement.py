@@ -18,7 +18,8 @@ from autosync.plan.types import Plan
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.local.joint_optimizer import members_of, refuse_held_elsewhere, refuse_shared
 from autosync.runtime.session.hooks import takes_hooks
-from autosync.runtime.wire.exchange import Exchange, Flow
+from autosync.runtime.wire.exchange import Exchange
+from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.links import Links, said
 from autosync.runtime.wire.transfer_pieces import cut_moves
 from autosync.specs.model import ModelSpec

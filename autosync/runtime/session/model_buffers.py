@@ -13,7 +13,8 @@ import torch
 
 from autosync.plan.expansion import expand
 from autosync.runtime.session.hooks import Hook
-from autosync.runtime.wire.exchange import Exchange, Flow
+from autosync.runtime.wire.exchange import Exchange
+from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.transfer_pieces import cut_moves
 

@@ -13,7 +13,8 @@ from autosync.plan.types import Plan, Transfer
 from autosync.runtime.engine.device import Placement
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.unused_variables import NOTHING
-from autosync.runtime.wire.exchange import Coming, Exchange, Flow, TransferId
+from autosync.runtime.wire.exchange import Coming, Exchange, TransferId
+from autosync.runtime.wire.flow_control import Flow
 from autosync.runtime.wire.host_staging import Staging
 from autosync.runtime.wire.links import Links
 from autosync.runtime.wire.native_collectives import is_native, run_native, run_native_content

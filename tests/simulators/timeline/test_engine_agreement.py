@@ -14,9 +14,9 @@ from autosync.plan.lowering import lower
 from autosync.plan.tables import tables_of
 from autosync.plan.types import Transfer
 from autosync.runtime.stock.buckets import why_not_stock
-from autosync.runtime.wire import exchange
+from autosync.runtime.wire import flow_control as flow
 from autosync.runtime.wire import transfer_pieces as pieces
-from autosync.runtime.wire.exchange import Flow
+from autosync.runtime.wire.flow_control import Flow
 from autosync.simulators.shared.costs import Costs
 from autosync.simulators.shared.size_exchange import CONTENT_BYTES
 from autosync.simulators.timeline import messages as made
@@ -121,7 +121,7 @@ def test_pieces_are_as_long_as_the_engines() -> None:
 
 def test_as_much_is_asked_for_ahead_as_by_the_engine() -> None:
     ours = (made.AHEAD_BYTES, made.FREE_AHEAD_BYTES, made.LEAST_AHEAD, made.NUM_FAVOURED)
-    assert ours == (exchange.AHEAD_BYTES, exchange.FREE_AHEAD_BYTES, exchange.LEAST_AHEAD, exchange.NUM_FAVOURED)
+    assert ours == (flow.AHEAD_BYTES, flow.FREE_AHEAD_BYTES, flow.LEAST_AHEAD, flow.NUM_FAVOURED)
 
 
 @settings(deadline=None, max_examples=100)
