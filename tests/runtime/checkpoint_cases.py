@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from checkpoint_killed import killed_at
-from rank_cases import raised
+from rank_training import raised
 
 import autosync
 from autosync.errors import AutosyncError

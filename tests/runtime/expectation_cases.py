@@ -8,13 +8,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import expectation_optimizer_states
 import expectation_optimizers
 import expectation_states
 import expectation_steps
 import torch
 import torch.distributed as dist
 from expectation_script import Script, Values, session_of
-from rank_cases import difference, raised
+from rank_training import difference, raised
 
 from autosync.runtime.parallelize import describe
 
@@ -24,6 +25,7 @@ def script_of(name: str) -> Callable[[Script], Values]:
         **vars(expectation_steps),
         **vars(expectation_states),
         **vars(expectation_optimizers),
+        **vars(expectation_optimizer_states),
     }[name]
     return found
 

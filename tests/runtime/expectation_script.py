@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_cases import SEED
+from rank_training import SEED
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from rank_cases import Training, difference, rank, training
+from rank_training import Training, difference, rank, training
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
