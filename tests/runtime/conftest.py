@@ -143,6 +143,30 @@ def make_ranks(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
 
 
 @pytest.fixture
+def serve() -> Iterator[Callable[[Path, list[str], str], subprocess.Popen[bytes]]]:
+    """Starts a process that serves bundles in turn."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path, bundles: list[str], node: str) -> subprocess.Popen[bytes]:
+        (folder / "served.json").write_text(json.dumps(bundles))
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                (sys.executable, HERE / "server_main.py", folder, node),
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
 def exactness() -> Callable[..., dict[str, Any]]:
     """Runs `benchmarks/exactness/exactness.py` with arguments; what it prints."""
 

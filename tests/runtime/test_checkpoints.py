@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from autosync.plan.bundling import bundled
 from autosync.plan.reference.workload import Workload
 from autosync.runtime.checkpoints.folder import read
-from autosync.strategy.bundle import save_bundle
-from autosync.strategy.codecs import Cast, Int8, PowerSGD, TopK
+from autosync.strategy.codecs import Cast, Int8, TopK
 from autosync.strategy.parts import Partition
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.outer_optimizer import OuterOptimizer
@@ -27,19 +21,12 @@ from autosync.strategy.synchronisers.periodic import Periodic
 from autosync.strategy.synchronisers.sharded import Sharded
 from tests.helpers.example_plans import ALL, SGD, Example, cluster_of, examples, model_of
 from tests.helpers.workload_model import WorkloadModel, workload_optimizer
+from tests.runtime.checkpoint_launch import Launch, bundle_of
 
-HERE = Path(__file__).parent
 # Odd numbers, so that periods of two steps are cut in half, and more steps than anything is late.
 HALF, WHOLE = 5, 9
 
 HANDED_OFF = "reducer"
-
-
-def bundle_of(example: Example, folder: Path, name: str) -> str:
-    bundle = bundled(example.strategy, example.model, example.cluster)
-    path = folder / f"{name}.yaml"
-    save_bundle(path, bundle)
-    return str(path)
 
 
 def more_examples(overlap: Any) -> dict[str, Example]:
@@ -99,52 +86,6 @@ SAME_NUMBER = {
 }
 
 QUICK = ((1, 1, 1),)
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Path, list[str], str], subprocess.Popen[bytes]]]:
-    """Starts a process that serves bundles in turn."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(folder: Path, bundles: list[str], node: str) -> subprocess.Popen[bytes]:
-        (folder / "served.json").write_text(json.dumps(bundles))
-        with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                (sys.executable, HERE / "server_main.py", folder, node),
-                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-class Launch:
-    """Ranks of one cluster, with the server that it may have."""
-
-    def __init__(self, ranks: Any, example: Example, serve: Callable[..., Any]) -> None:
-        self.ranks = ranks
-        self.ranks.cluster = example.cluster
-        self._serve = serve
-        self._server = next((node.name for node in example.cluster.nodes if node.role == "server"), None)
-
-    def run(self, cases: list[tuple[str, dict[str, Any]]], *, num_trainings: int = 1) -> list[list[Any]]:
-        """What each rank answers; every case has so many trainings, one after another."""
-        if self._server is not None:
-            served = [arguments["bundle"] for _, arguments in cases for _ in range(num_trainings)]
-            self._serve(self.ranks.folder, served, self._server)
-        named = [(f"checkpoint_cases:{name}", arguments) for name, arguments in cases]
-        found: list[list[Any]] = self.ranks.run(named)
-        log = (self.ranks.folder / "log").read_text()
-        for rank, answers in enumerate(found):
-            assert len(answers) == len(cases), f"rank {rank}: {answers[-1:]}\n{log}"
-        return found
 
 
 @pytest.mark.timeout(300)
@@ -322,79 +263,6 @@ def test_what_is_apart_follows_a_model_that_is_loaded(
     cases = [("loads_a_model", {"bundle": path, "first": 4, "last": 9}) for path in bundles.values()]
     answers = Launch(make_ranks("one node"), next(iter(made.values())), serve).run(cases, num_trainings=2)
     assert answers == [[""] * len(made)] * sum(devices)
-
-
-@pytest.mark.timeout(300)
-def test_what_does_not_fit_is_refused_by_name(
-    make_ranks: Callable[[str], Any], serve: Callable[..., Any], tmp_path: Path
-) -> None:
-    cluster, spec = cluster_of(1, 1), model_of()
-    factors = Message(parts=("linear",), codec=PowerSGD(rank=1))
-    late = Message(parts=("table", "bias"), synchroniser=ParameterServer(server="n0", staleness=1))
-
-    def made(*messages: Message, **more: Any) -> Example:
-        return Example(strategy=Strategy(messages=messages, **more), model=spec, cluster=cluster)
-
-    cut = {"linear": Partition(axis=0, sizes=(2, 2))}
-    larger = replace(spec, variables=(*spec.variables[:2], replace(spec.variables[2], shape=(6,))))
-    others = {
-        "strange": made(factors, late),
-        "codec": made(Message(parts=("linear",), codec=TopK(ratio=0.5)), late),
-        "rank": made(Message(parts=("linear",), codec=PowerSGD(rank=2)), late),
-        "staleness": made(factors, Message(parts=late.parts, synchroniser=ParameterServer(server="n0", staleness=2))),
-        "exact": made(factors, Message(parts=late.parts)),
-        "partition": made(Message(parts=("linear[0]", "linear[1]"), codec=PowerSGD(rank=1)), late, partitions=cut),
-        "model": Example(strategy=Strategy(messages=(factors, late)), model=larger, cluster=cluster),
-        "groups": made(factors, late),
-    }
-    words = {
-        "strange": "autosync.load: table is not what it was when the checkpoint was made (model.load_state_dict of",
-        "codec": "the checkpoint does not fit this strategy: linear was trained with codec power_sgd (error_feedback "
-        "True, rank 1); here it is trained with codec top_k (",
-        "rank": "linear was trained with codec power_sgd (error_feedback True, rank 1); here it is trained with codec "
-        "power_sgd (error_feedback True, rank 2)",
-        "staleness": "bias was trained with staleness 1; here it is trained with staleness 2",
-        "exact": "bias was trained with staleness 1; here it is trained with nothing of the kind",
-        "partition": "there is no right linear 0:2 of axis 0",
-        "model": f"the checkpoint is of model small ({spec.fingerprint()}); this is small ({larger.fingerprint()})",
-        "groups": "the checkpoint's optimizer has 3 parameters in 1 groups, this one has 3 in 3: they are in other",
-    }
-    saved = bundle_of(others["strange"], tmp_path, "saved")
-    plain = bundle_of(made(Message(parts=ALL)), tmp_path, "plain")
-    bundles = {name: bundle_of(one, tmp_path, name) for name, one in others.items()}
-    folder = str(tmp_path / "engine")
-    answers = Launch(make_ranks("one node"), others["strange"], serve).run(
-        [
-            ("saves", {"bundle": saved, "num_steps": 2, "folder": folder}),
-            ("refusals", {"bundles": bundles, "folder": folder}),
-            ("saves", {"bundle": plain, "num_steps": 2, "folder": f"{folder}-plain"}),
-            ("refusals", {"bundles": {"optimizer": plain}, "folder": f"{folder}-plain"}),
-            ("calls", {"bundle": saved, "folder": f"{folder}-2"}),
-        ]
-    )
-    for rank, (_, refused, _, optimizer, called) in enumerate(answers):
-        assert isinstance(refused, dict), refused
-        for name, expected in words.items():
-            assert expected in refused[name], (rank, name, refused)
-            assert "and changed" not in refused[name]
-        assert optimizer == {
-            "optimizer": "OperationError: autosync.load: the checkpoint is of optimizer Adam; this is SGD"
-        }
-        assert called["another path"].startswith("OperationError: autosync.load: worker 0: ")
-        assert "cannot be read: No such file" in called["another path"]
-        assert "File exists" in called["no folder"]
-        assert "worker 1 has folder engine-2-1, worker 0 has engine-2-0" in called["two folders"]
-        assert called["left behind"] == "False"
-        assert "worker 1 has to 1, worker 0 has None" in called["to one or all"]
-        assert called["another call"] == (
-            f"OperationError: autosync.{'save' if rank else 'load'}: worker 1 has call autosync.save, worker 0 has "
-            "autosync.load (all workers must call it alike)"
-        )
-        assert called["in the midst"] == (
-            "OperationError: autosync.save between backward and optimizer.step(): gradients are on their way"
-        )
-        assert called["to nobody"] == "OperationError: autosync.consolidate: no worker 7 (0 to 1)"
-        assert called["not parallel"].startswith("OperationError: the model is not parallelized")
 
 
 @pytest.mark.slow
