@@ -179,20 +179,22 @@ def tune(
     }
     if dry_run:
         _dry_run(of, how, as_json=as_json)
-        return
+    else:
+        limits = {"budget_seconds": budget, "trial_timeout_seconds": trial_timeout}
+        _tune(of, how | limits, effort=effort, output=output, as_json=as_json)
+
+
+def _tune(
+    of: Mapping[str, Any], how: Mapping[str, Any], *, effort: str | None, output: Path | None, as_json: bool
+) -> None:
+    """Tune, and print the summary or the verdict."""
     # This import loads torch and optuna, so it waits until the command line has been checked.
     from autosync.search.measurement_effort import EFFORTS
     from autosync.search.tune import tune as run_tune
 
     with Reporter() as progress:
         tuned = run_tune(
-            **of,
-            **how,
-            budget_seconds=budget,
-            effort=None if effort is None else EFFORTS[effort],
-            trial_timeout_seconds=trial_timeout,
-            output=output,
-            progress=progress,
+            **of, **how, effort=None if effort is None else EFFORTS[effort], output=output, progress=progress
         )
     if as_json:
         print_json(tuned.summary)

@@ -141,7 +141,7 @@ def _takes(messages: Messages) -> Records:
 
 @inner
 def _look_ahead(inputs: SceneInputs, part: Any, messages: Messages, is_short: bool) -> None:  # noqa: FBT001 - numba has no keyword-only ones
-    """Enter how far ahead a part requests messages, and whether before its turn, as `runtime.wire.flow_control` does."""
+    """Enter how far ahead a part requests messages, and whether before its turn, as `wire.flow_control` does."""
     is_native, longest = inputs.is_native[part.operation], 1.0
     for take in range(part.first_take, part.first_take + part.num_takes):
         first = messages.first_message[messages.take_channel[take]]
