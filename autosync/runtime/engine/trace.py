@@ -61,7 +61,6 @@ class Trace:
         self._host = host
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
-        self._threads: set[int] = set()
         # The clock that measures durations knows no date, so this is its offset to the clock that does.
         self._start_ns = time.time_ns() - time.perf_counter_ns()
         self._file.write("[\n")
