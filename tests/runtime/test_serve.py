@@ -5,16 +5,21 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from unittest.mock import Mock
 
 import pytest
+import torch
 
+from autosync.errors import OperationError
 from autosync.pictures.trace_file import read_trace
 from autosync.plan.lowering import lower
-from autosync.runtime.serving.invitations import servers_of
+from autosync.runtime.serving.invitations import Invitation, Word, servers_of
+from autosync.runtime.serving.serve import Server
 from autosync.runtime.session.support import unsupported
 from autosync.signatures import SECRET_VARIABLE
 from autosync.specs.cluster import ClusterSpec
+from autosync.strategy.bundle import load_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.space import Limits, Space
@@ -223,10 +228,6 @@ def test_strangers_do_not_choose_where_a_server_writes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from autosync.runtime.serving.invitations import Invitation
-    from autosync.runtime.serving.serve import Server
-    from autosync.strategy.bundle import load_bundle
-
     wanted = Invitation(
         session="autosync/0/0,1/0", rank=2, checks=True, trace=str(tmp_path / "victim.json"), number="0" * 32
     )
@@ -235,6 +236,45 @@ def test_strangers_do_not_choose_where_a_server_writes(
     monkeypatch.delenv(SECRET_VARIABLE)
     assert Server(bundle, node="s0")._trace_path(wanted) is None
     assert "no timeline is written" in caplog.text
+
+
+class Saying:
+    """Links over which the first worker says these words."""
+
+    rank = 2
+
+    def __init__(self, *words: Word) -> None:
+        self._words = list(words)
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank} on n{rank}"
+
+    def receive(self, header: torch.Tensor, _peer: int, _tag: int) -> Any:
+        header[0] = get_args(Word).index(self._words.pop(0))
+        return self
+
+    def wait(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(make_served: Callable[[ClusterSpec], Served], model: Any) -> Server:
+    return Server(load_bundle(bundle_of_small(make_served(cluster()), model)), node="s0")
+
+
+def test_a_first_word_that_begins_no_training_is_refused(server: Server) -> None:
+    invitation = Invitation(session="autosync/0/0,1/0", rank=2, checks=True, trace=None, number="0" * 32)
+    links: Any = Saying("step called")
+    with pytest.raises(OperationError, match="rank 0 on n0 said 'step called' before 'training begins'"):
+        server._serve(links, invitation, begun=None)
+
+
+def test_a_word_that_is_none_of_training_is_refused(server: Server) -> None:
+    engine, execution = Mock(), Mock(optimizer=None)
+    links: Any = Saying("iteration begins", "step called", "training begins")
+    with pytest.raises(OperationError, match="rank 0 on n0 said 'training begins' in the middle of training"):
+        server._follow(engine, execution, {}, links, None)
+    assert engine.step_called.call_count == 1
 
 
 def test_a_strategy_without_work_for_servers_needs_none(

@@ -114,7 +114,8 @@ class Server:
     def _serve(self, links: Links, invitation: Invitation, *, begun: Callable[[], None] | None) -> None:
         plan, rank = self._plan, links.rank
         word, text = _heard(links)
-        assert word == "training begins", "that comes first"
+        if word != "training begins":
+            raise OperationError(f"{links.name(0)} said {word!r} before 'training begins'")
         facts = json.loads(text)["optimizer"]
         optimizer = None if facts is None else EngineOptimizer.of_facts(OptimizerFacts.from_json(facts))
         parameters = self._values(links)
@@ -185,6 +186,8 @@ class Server:
             if word == "take state":
                 take_state(text, engine, execution, links, parameters=parameters)
                 continue
+            if word != "step called":
+                raise OperationError(f"{links.name(0)} said {word!r} in the middle of training")
             if text:
                 step = step_from_plain(json.loads(text))
             if optimizer is not None:
