@@ -29,7 +29,8 @@ PATIENCE_SECONDS = 30.0
 """An agent on another node ends its ranks if it gets no ping for this long: this machine then counts as gone."""
 START_SECONDS = 25.0
 _CHUNK_BYTES = 1 << 16
-_MAX_SAID = 4000
+MAX_SAID_BYTES = 4000
+"""How much output of the command that reaches a node is kept for error messages."""
 _HELLO_HEAD = frames.HEAD.pack(frames.HELLO, 0, 0)[:5]
 """The first bytes of a HELLO, which is the first frame of every agent."""
 _JUNK_SECONDS = 0.5
@@ -193,7 +194,7 @@ class AgentLink:
     def _rest(self, descriptor: int) -> bytes:
         """Return the bytes that arrive within the next `_JUNK_SECONDS`."""
         rest, deadline = b"", time.monotonic() + _JUNK_SECONDS
-        while len(rest) < _MAX_SAID and (left := deadline - time.monotonic()) > 0:
+        while len(rest) < MAX_SAID_BYTES and (left := deadline - time.monotonic()) > 0:
             if select.select([descriptor], [], [], left)[0]:
                 data = os.read(descriptor, _CHUNK_BYTES)
                 if not data:
@@ -205,7 +206,7 @@ class AgentLink:
         assert self._process.stderr is not None, "it was asked for"
         with contextlib.suppress(OSError):
             while data := os.read(self._process.stderr.fileno(), _CHUNK_BYTES):
-                self._said = (self._said + data)[-_MAX_SAID:]
+                self._said = (self._said + data)[-MAX_SAID_BYTES:]
 
     def _last_words(self) -> str:
         """Return the last output of the command that reached the node."""

@@ -20,6 +20,7 @@ from kubernetes import client, config, stream
 from kubernetes.client.exceptions import ApiException
 
 from autosync.launchers import allocation_holder
+from autosync.launchers.agent_link import MAX_SAID_BYTES
 from autosync.launchers.allocation_holder import AllocationError
 
 POLL_SECONDS = 1.0
@@ -66,7 +67,7 @@ class PodStream:
             if channel == STDOUT and data:
                 return data
             if channel == STDERR:
-                self._said += data
+                self._said = (self._said + data)[-MAX_SAID_BYTES:]
             elif channel == ERROR:
                 self._status += data
 

@@ -12,6 +12,8 @@ import sys
 import threading
 
 CHUNK_BYTES = 1 << 18
+MAX_SAID_BYTES = 4000
+"""How much of an agent's stderr is kept: as much as in `agent_link`, which this module cannot import."""
 MAX_CALLS = 32
 """The most concurrent calls of an actor: for each agent, one call waits for output."""
 
@@ -53,7 +55,7 @@ class RayActor:
         errors = self._agents[number].stderr
         assert errors is not None, "it was asked for"
         while data := errors.read(CHUNK_BYTES):
-            self._said[number] += data
+            self._said[number] = (self._said[number] + data)[-MAX_SAID_BYTES:]
 
     def read(self, number: int) -> bytes:
         """Wait for output of an agent and return it; empty at its end."""
@@ -78,5 +80,5 @@ class RayActor:
             entry.close()
 
     def said(self, number: int) -> str:
-        """Return an agent's output on stderr."""
+        """Return the end of an agent's output on stderr."""
         return self._said[number].decode("utf-8", "replace")

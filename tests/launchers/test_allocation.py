@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from autosync.errors import OperationError
+from autosync.launchers import ray_actor
 from autosync.launchers.agent_launch import AgentLaunch
-from autosync.launchers.agent_link import boot_command
+from autosync.launchers.agent_link import MAX_SAID_BYTES, boot_command
 from autosync.launchers.allocation import Allocation, start_held
 from autosync.launchers.environment import command_processes
 from autosync.launchers.ray_actor import RayActor
@@ -223,8 +224,23 @@ def test_agents_under_an_actor_of_rays_are_no_children_of_it() -> None:
         assert machine.said(1) == "/no/such/python: No such file or directory\n"
         machine.write(1, b"nobody listens")
     finally:
-        for number in (0, 1):
-            machine.close(number)
-            for pipe in (machine._agents[number].stdout, machine._agents[number].stderr):
-                assert pipe is not None
-                pipe.close()
+        _close(machine, 0, 1)
+
+
+def test_of_what_an_agent_says_under_an_actor_the_end_is_kept() -> None:
+    machine = RayActor()
+    machine.start(0, [sys.executable, "-c", "import sys; sys.stderr.write('x' * 100_000 + 'the end')"])
+    try:
+        assert machine.read(0) == b""
+        _await(lambda: machine.said(0).endswith("the end"))
+        assert len(machine.said(0)) == ray_actor.MAX_SAID_BYTES == MAX_SAID_BYTES
+    finally:
+        _close(machine, 0)
+
+
+def _close(machine: RayActor, *numbers: int) -> None:
+    for number in numbers:
+        machine.close(number)
+        for pipe in (machine._agents[number].stdout, machine._agents[number].stderr):
+            assert pipe is not None
+            pipe.close()

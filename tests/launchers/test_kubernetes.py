@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autosync.errors import OperationError
+from autosync.launchers.agent_link import MAX_SAID_BYTES
 from autosync.launchers.kubernetes import KubernetesLauncher
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.cluster_file import save_cluster
@@ -77,6 +79,21 @@ def test_without_its_client_it_is_said_what_to_install(
 
 def test_the_kubernetes_launcher_is_known_by_name() -> None:
     assert LAUNCHERS.get("kubernetes") is KubernetesLauncher
+
+
+@needs_client
+def test_of_what_an_agent_says_in_a_pod_the_end_is_kept() -> None:
+    from autosync.launchers import kubernetes_holder
+
+    said = [b"x" * 3000] * 40 + [b"the end"]
+    frames = [SimpleNamespace(data=bytes([kubernetes_holder.STDERR]) + data) for data in said]
+    frames.append(SimpleNamespace(data=bytes([kubernetes_holder.STDOUT]) + b"output"))
+    socket = SimpleNamespace(
+        recv_data_frame=lambda **_: (kubernetes_holder.websocket.ABNF.OPCODE_BINARY, frames.pop(0))
+    )
+    stream = kubernetes_holder.PodStream(SimpleNamespace(sock=socket), lambda: "")
+    assert stream.read() == b"output"
+    assert stream.last_words() == "x" * (MAX_SAID_BYTES - 7) + "the end"
 
 
 @pytest.mark.slow
