@@ -138,11 +138,19 @@ def _pin(name: str, host: str, bundle: Mapping[str, float]) -> dict[str, float]:
     if not found:
         known = ", ".join(sorted(node["NodeManagerAddress"] for node in nodes))
         raise AllocationError(f"{name}: no node of the Ray cluster is called {host} (there are {known})")
+    lacking = [_lacking(node, bundle) for node in found]
+    if all(lacking):
+        raise AllocationError(f"{name} ({host}) {lacking[0]}")
+    return {f"node:{found[lacking.index('')]['NodeManagerAddress']}": PIN}
+
+
+def _lacking(node: Mapping[str, Any], bundle: Mapping[str, float]) -> str:
+    """Return in words which resource of the bundle a node lacks; empty if it has everything."""
     for resource, amount in bundle.items():
-        most = max(node["Resources"].get(resource, 0) for node in found)
-        if most < amount:
-            raise AllocationError(f"{name} ({host}) has {most:g} {resource}, and {amount:g} would be reserved there")
-    return {f"node:{found[0]['NodeManagerAddress']}": PIN}
+        has = node["Resources"].get(resource, 0)
+        if has < amount:
+            return f"has {has:g} {resource}, and {amount:g} would be reserved there"
+    return ""
 
 
 def _actors(group: PlacementGroup, bundles: Sequence[Mapping[str, float]], names: Sequence[str]) -> list[Any]:

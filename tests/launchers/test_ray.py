@@ -109,6 +109,25 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch,
         launcher.start(launcher.plan(PLANNED, ("x",), tmp_path))
 
 
+def _alive(address: str, **resources: float) -> dict[str, Any]:
+    names = {"NodeManagerAddress": address, "NodeManagerHostname": "host", "NodeName": address}
+    return {**names, "Alive": True, "Resources": resources}
+
+
+def test_of_several_nodes_with_a_name_one_is_taken_that_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from autosync.launchers import ray_holder
+
+    nodes = [_alive("10.0.0.1", CPU=8), _alive("10.0.0.2", CPU=2, GPU=2)]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert ray_holder._pin("a", "host", {"CPU": 2, "GPU": 1}) == {"node:10.0.0.2": ray_holder.PIN}
+    # Each resource is on one of them, but all on none.
+    with pytest.raises(ray_holder.AllocationError, match=r"a \(host\) has 0 GPU, and 1 would be reserved there"):
+        ray_holder._pin("a", "host", {"CPU": 4, "GPU": 1})
+    with pytest.raises(ray_holder.AllocationError, match="a: no node of the Ray cluster is called other"):
+        ray_holder._pin("a", "other", {})
+
+
 def test_the_ray_launcher_is_known_by_name() -> None:
     assert LAUNCHERS.get("ray") is RayLauncher
 
