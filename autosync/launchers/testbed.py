@@ -12,7 +12,7 @@ from autosync import testbed
 from autosync.errors import OperationError
 from autosync.launchers import agent_launch
 from autosync.launchers.agent_launch import AgentLaunch
-from autosync.launchers.environment import process_of, rank_environment, script_environment, script_ranks
+from autosync.launchers.environment import first_node, process_of, rank_environment, script_environment, script_ranks
 from autosync.launchers.local import LocalLaunch
 from autosync.launchers.request import DEFAULT_PORT, Launch, LaunchRequest, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec, Rank
@@ -65,7 +65,7 @@ class TestbedLauncher:
 
     def plan_script(self, cluster: ClusterSpec, script: TrainingScript, logs: Path) -> TestbedRequest:
         """Plan a user's training with the environment of `torchrun`."""
-        address = self.addresses(cluster)[cluster.nodes[cluster.ranks[0].node].name]
+        address = self.addresses(cluster)[first_node(cluster)]
         port = DEFAULT_PORT if script.port is None else script.port
         files = {name: str(path.resolve()) for name, path in script.files.items()}
         return TestbedRequest(
