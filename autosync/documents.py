@@ -23,6 +23,7 @@ import yaml
 from autosync import disk_errors, jsonio, syntax
 from autosync.errors import DocumentError, InputError, Problem, first_problems
 from autosync.errors import Path as ValuePath
+from autosync.near_files import missing_file
 
 T = TypeVar("T")
 
@@ -78,16 +79,19 @@ def _read_bytes(path: Path | str, file: str) -> bytes:
     try:
         with disk_errors.open_input(Path(path)) as stream:
             raw = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DocumentError([missing_file(path)]) from error
     except (OSError, ValueError) as error:
         # A ValueError means a file name with a NUL.
         reason = getattr(error, "strerror", None) or str(error)
-        raise _unreadable(f"cannot be read: {reason}", "must be a readable file", file, 1) from error
+        raise _unreadable(f"cannot be read: {reason}", "must be a readable file", file, 0) from error
     if len(raw) > MAX_BYTES:
         raise _unreadable("the file is too large", f"at most {MAX_BYTES} bytes", file, 1)
     return raw
 
 
 def _unreadable(what: str, rule: str, file: str, line: int) -> DocumentError:
+    """Return the error for a file; the line is 0 where the whole file is meant."""
     return DocumentError([Problem(what=what, rule=rule, file=file, line=line)])
 
 

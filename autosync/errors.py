@@ -32,7 +32,10 @@ _MAX_RULE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake: what is wrong, where, which rule it breaks, and what would be right."""
+    """One mistake: what is wrong, where, which rule it breaks, and what would be right.
+
+    `example` has lines that show what would be right; the command line prints them below the message.
+    """
 
     what: str
     rule: str
@@ -40,6 +43,7 @@ class Problem:
     hint: str = ""
     file: str = ""
     line: int = 0
+    example: str = ""
 
     def __str__(self) -> str:
         """Format the problem as `FILE:LINE: PLACE: WHAT (RULE); HINT`, without unknown parts."""
@@ -126,16 +130,18 @@ class DoesNotApplyError(InputError):
 
 
 class UnknownNameError(InputError):
-    """An unknown name. The message lists the known names and suggests the nearest one."""
+    """An unknown name. The message lists the known names and suggests the nearest one, also of `others` not listed."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], *, path: Path = ()) -> None:
+    def __init__(
+        self, what: str, name: str, known: Iterable[str], *, path: Path = (), others: Iterable[str] = ()
+    ) -> None:
         names = sorted(known)
         super().__init__(
             [
                 Problem(
                     what=f"unknown {what} {name!r}",
                     rule=f"known: {', '.join(names) if names else 'none'}",
-                    hint=did_you_mean(name, names),
+                    hint=did_you_mean(name, [*names, *others]),
                     path=path,
                 )
             ]
@@ -150,9 +156,15 @@ class DeadlockError(OperationError):
     """No operation of a plan can continue although the plan is not finished."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'gbps'?` if a known name is similar, else an empty text."""
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar to a name; empty if none is similar."""
     if len(name) > _LONGEST_NAME:
         return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else ""
+    return near[0] if near else ""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'gbps'?` if a known name is similar, else an empty text."""
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else ""

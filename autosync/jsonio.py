@@ -153,7 +153,7 @@ def read_json_lines(path: Path) -> Iterator[Any]:
                     raise _unreadable(f"no JSON: {error}", "one JSON value a line", path, number) from error
                 yield value
     except OSError as error:
-        raise _unreadable(f"cannot be read: {error.strerror}", "must be a readable file", path, 1) from error
+        raise _unreadable(f"cannot be read: {error.strerror}", "must be a readable file", path, 0) from error
     except ValueError as error:
         raise _unreadable(str(error), LINE_RULE, path, number + 1) from error
 

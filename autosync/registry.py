@@ -45,12 +45,16 @@ class Registry:
         added = sorted(set(self._table).difference(self._builtin))
         return {name: self.get(name) for name in (*self._builtin, *added)}
 
+    def check(self, name: str) -> None:
+        """Raise UnknownNameError, with the known names, for a name that `get` does not find. Imports nothing."""
+        if name not in self:
+            raise UnknownNameError(self.what, name, self.names())
+
     def get(self, name: str) -> Any:
         """Import and return the variant called `name`; the error for an unknown name lists the known names."""
+        self.check(name)
         if name in self._given:
             return self._given[name]
-        if name not in self._table:
-            raise UnknownNameError(self.what, name, self.names())
         module, _, attribute = self._table[name].partition(":")
         return getattr(importlib.import_module(module), attribute)
 

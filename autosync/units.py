@@ -3,6 +3,9 @@
 Inside the program, a size is a number of bytes, a rate is bytes per second, and a time is seconds; only files and
 output have words. Decimal prefixes are powers of 1000 (`MB`), binary ones of 1024 (`MiB`). A rate may be in bits
 (`Mbit/s`, `Mbps`) or bytes (`MB/s`). A bare number is refused as a rate: it could be bits or bytes.
+
+Units are read in any case. Only the single letter of a rate depends on it, `b` for bits and `B` for bytes. So a rate
+with that letter in a case that people use for both (`mb/s`, `MBPS`) is refused.
 """
 
 from __future__ import annotations
@@ -14,15 +17,13 @@ from fractions import Fraction
 _PREFIXES = {
     "": 1,
     "k": 10**3,
-    "K": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
     "ki": 2**10,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
 }
 _TIMES = {
     "ns": Fraction(1, 10**9),
@@ -35,8 +36,8 @@ _TIMES = {
 }
 # Three digits of exponent hold every float; a huge number would take long to compute.
 _WORD = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)\s*", re.ASCII)
-_SIZE_UNIT = re.compile(r"(|[kKMGT]i?)(B|bytes?)")
-_RATE_UNIT = re.compile(r"(|[kKMGT]i?)(bit|b|B|bytes?)(?:/s|ps)")
+_SIZE_UNIT = re.compile(r"(|[kmgt]i?)(b|bytes?)", re.IGNORECASE | re.ASCII)
+_RATE_UNIT = re.compile(r"(|[kmgt]i?)(bits?|b|bytes?)(/s|ps)", re.IGNORECASE | re.ASCII)
 _SIZE_RULE = "write a size such as '4 MB' or '256 KiB'"
 _RATE_RULE = "write a rate such as '500 Mbit/s' or '25 GB/s'"
 _TIME_RULE = "write a time such as '2.5 ms' or '10min'"
@@ -53,7 +54,7 @@ def parse_size(text: str | int) -> int:
     match = _SIZE_UNIT.fullmatch(unit or "B")
     if match is None:
         raise ValueError(f"{text!r} is no size ({_SIZE_RULE})")
-    num_bytes = number * _PREFIXES[match[1]]
+    num_bytes = number * _PREFIXES[match[1].lower()]
     if num_bytes.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of bytes ({_SIZE_RULE})")
     if not 0 <= num_bytes <= _MAX_SIZE:
@@ -67,8 +68,11 @@ def parse_rate(text: str) -> float:
     match = _RATE_UNIT.fullmatch(unit)
     if match is None:
         raise ValueError(f"{text!r} is no rate ({_RATE_RULE})")
-    units_per_byte = 1 if match[2].startswith(("B", "byte")) else 8
-    rate = _float(number * _PREFIXES[match[1]] / units_per_byte)
+    prefix, word, end = match.groups()
+    if word in ("b", "B") and _is_bit_or_byte(prefix, word, end):
+        raise ValueError(f"{text!r} could be bits or bytes ({_RATE_RULE})")
+    units_per_byte = 1 if word == "B" or word.lower().startswith("byte") else 8
+    rate = _float(number * _PREFIXES[prefix.lower()] / units_per_byte)
     if not (math.isfinite(rate) and rate > 0):
         raise ValueError(f"{text!r} is out of range (a rate is finite and above zero)")
     return rate
@@ -77,9 +81,9 @@ def parse_rate(text: str) -> float:
 def parse_time(text: str) -> float:
     """Return the seconds of a time in words."""
     number, unit = _split(text, "time", _TIME_RULE)
-    if unit not in _TIMES:
+    if unit.lower() not in _TIMES:
         raise ValueError(f"{text!r} is no time ({_TIME_RULE})")
-    seconds = _float(number * _TIMES[unit])
+    seconds = _float(number * _TIMES[unit.lower()])
     if not math.isfinite(seconds):
         raise ValueError(f"{text!r} is out of range (a time is finite)")
     return seconds
@@ -93,8 +97,9 @@ def format_size(num_bytes: float) -> str:
 def exact_size(num_bytes: int) -> str:
     """Format a size in the largest unit that reads back as the same number of bytes."""
     for prefix in ("Ti", "T", "Gi", "G", "Mi", "M", "Ki", "k"):
-        if num_bytes and num_bytes % _PREFIXES[prefix] == 0:
-            return f"{num_bytes // _PREFIXES[prefix]} {prefix}B"
+        factor = _PREFIXES[prefix.lower()]
+        if num_bytes and num_bytes % factor == 0:
+            return f"{num_bytes // factor} {prefix}B"
     return f"{num_bytes} B"
 
 
@@ -121,6 +126,13 @@ def format_time(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _is_bit_or_byte(prefix: str, letter: str, end: str) -> bool:
+    """Whether the case of a rate's `b` or `B` does not tell bits from bytes: `MBPS`, `mb/s`. `mbps` is always bits."""
+    is_capitals = end != end.lower()
+    is_small = letter == "b" and end == "/s" and prefix[:1] in ("m", "g", "t")
+    return is_capitals or is_small
 
 
 def _reads_as(text: str, bytes_per_second: float) -> bool:

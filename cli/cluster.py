@@ -44,7 +44,7 @@ def show(cluster_file: str, *, as_json: bool) -> None:
     from autosync.specs.cluster import describe
     from autosync.specs.cluster_file import dump_cluster, load_cluster
 
-    spec = load_cluster(cluster_file)
+    spec = load_cluster(cluster_file, is_run=True)
     if as_json:
         print_json(dump_cluster(spec))
     else:
@@ -77,7 +77,7 @@ def probe(cluster_file: str, *, output: Path | None, timeout: float | None, forc
     from autosync.specs.cluster_file import dump_cluster, load_cluster, save_cluster
 
     refuse_overwrite(output, force=force)
-    spec = load_cluster(cluster_file)
+    spec = load_cluster(cluster_file, is_run=True)
     # This import loads the launchers, so it waits until the command line has been checked.
     from autosync.trials.probe import ProbeSettings
     from autosync.trials.probe import probe as run_probe

@@ -33,7 +33,7 @@ def check(cluster_file: str, *, files: tuple[Path, ...], as_json: bool) -> None:
     from autosync.launchers.node_check import check_nodes
     from autosync.specs.cluster_file import load_cluster
 
-    spec = load_cluster(cluster_file)
+    spec = load_cluster(cluster_file, is_run=True)
     with tempfile.TemporaryDirectory(prefix="autosync-check-") as folder:
         checked = check_nodes(spec, Path(folder), files=files)
     if as_json:

@@ -85,7 +85,7 @@ def compare(
 
     wanted = names if len(names) > 1 else (TORCH_DDP, *names)
     check_names(wanted)
-    model, cluster = model_and_cluster(model_target, cluster_target)
+    model, cluster = model_and_cluster(model_target, cluster_target, is_run=True)
     contestants = contestants_by_name(wanted, model, cluster, is_replayed=not is_task(model_target))
     if dry_run:
         _dry_run(contestants, model, cluster, as_json=as_json)
@@ -200,6 +200,25 @@ def describe(comparison: Comparison, model: ModelSpec) -> str:
 
 def table(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interval]) -> str:
     """Return a line for each contestant: its step time, its speedup over the first, and its costs."""
+    return format_rows(
+        [
+            table_row(
+                name,
+                milliseconds=(one.median_seconds * 1e3, one.low_seconds * 1e3, one.high_seconds * 1e3),
+                speedup=None if (ratio := speedups.get(name)) is None else (ratio.value, ratio.low, ratio.high),
+                exposed_seconds=one.exposed_seconds,
+                bytes_sent=None if one.bytes_sent is None else max(one.bytes_sent),
+                peak_memory_bytes=max(one.peak_memory_bytes),
+                cpu_share=one.cpu_share,
+                flags=one.flags,
+            )
+            for name, one in measurements.items()
+        ]
+    )
+
+
+def format_rows(rows: Sequence[Sequence[str]]) -> str:
+    """Return the table of rows that `table_row` makes."""
     from autosync.strategy.wording import format_table
 
     header = (
@@ -214,31 +233,31 @@ def table(measurements: Mapping[str, Measurement], speedups: Mapping[str, Interv
         "CPU",
         "flags",
     )
-    rows = [
-        (name, *_times(measurement), *_speedup(speedups.get(name)), *_costs(measurement))
-        for name, measurement in measurements.items()
-    ]
     return format_table(rows, header=header, right=("ms a step", "speedup", "exposed", "sent"))
 
 
-def _times(measurement: Measurement) -> tuple[str, str]:
-    low, high = measurement.low_seconds * 1e3, measurement.high_seconds * 1e3
-    return f"{measurement.median_seconds * 1e3:.2f}", f"{low:.2f} to {high:.2f}"
-
-
-def _speedup(speedup: Interval | None) -> tuple[str, str]:
-    if speedup is None:
-        return "1", ""
-    return f"{speedup.value:.3f}", f"{speedup.low:.3f} to {speedup.high:.3f}"
-
-
-def _costs(measurement: Measurement) -> tuple[str, ...]:
-    """Return exposed communication, the bytes that a rank sends in a step, its memory, CPU share and flags."""
-    exposed, sent, share = measurement.exposed_seconds, measurement.bytes_sent, measurement.cpu_share
+def table_row(
+    name: str,
+    *,
+    milliseconds: tuple[float, float, float],
+    speedup: tuple[float, float, float] | None,
+    exposed_seconds: float | None,
+    bytes_sent: float | None,
+    peak_memory_bytes: float | None,
+    cpu_share: float | None,
+    flags: Sequence[str],
+) -> tuple[str, ...]:
+    """Return a contestant in words: figures with the ends of their intervals; an unknown figure stays empty."""
+    median, low, high = milliseconds
+    ratio = ("1", "") if speedup is None else (f"{speedup[0]:.3f}", f"{speedup[1]:.3f} to {speedup[2]:.3f}")
     return (
-        "" if exposed is None else f"{exposed * 1e3:.2f} ms",
-        "" if sent is None else units.format_size(max(sent)),
-        units.format_size(max(measurement.peak_memory_bytes)),
-        "" if share is None else f"{share:.0%}",
-        ", ".join(measurement.flags),
+        name,
+        f"{median:.2f}",
+        f"{low:.2f} to {high:.2f}",
+        *ratio,
+        "" if exposed_seconds is None else f"{exposed_seconds * 1e3:.2f} ms",
+        "" if bytes_sent is None else units.format_size(bytes_sent),
+        "" if peak_memory_bytes is None else units.format_size(peak_memory_bytes),
+        "" if cpu_share is None else f"{cpu_share:.0%}",
+        ", ".join(flags),
     )

@@ -254,13 +254,16 @@ def _told(found: Stats) -> str:
     lines += [f"origins: {_listed(found.origins)}", f"synchronisers: {_listed(found.synchronisers)}", ""]
     header = ("model", "cluster", "records", "measured", "flagged", "sampled", "fastest", "median", "slowest", "gain")
     table = format_table([_row(one) for one in found.combinations], header=header, right=header[2:])
+    if any(one.is_all_flagged for one in found.combinations):
+        table += "\n* All of these records are flagged: there is a reason to doubt the times."
     return "\n".join([*lines, table])
 
 
 def _row(one: CombinationStats) -> tuple[str, ...]:
     counts = (one.num_records, one.num_measured, one.num_flagged, one.num_sampled)
     seconds = (one.fastest_seconds, one.median_seconds, one.slowest_seconds)
-    times = ["" if value is None else f"{value * 1e3:.1f} ms" for value in seconds]
+    mark = "*" if one.is_all_flagged else ""
+    times = ["" if value is None else f"{value * 1e3:.1f} ms{mark}" for value in seconds]
     gain = "" if one.speedup is None else f"{one.speedup:.2f}"
     return (one.model, one.cluster, *map(str, counts), *times, gain)
 

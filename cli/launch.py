@@ -99,7 +99,7 @@ def _script(
     from autosync.strategy.bundle import load_bundle
 
     bundle = load_bundle(path)
-    spec = bundle.cluster if cluster is None else load_cluster(cluster)
+    spec = bundle.cluster if cluster is None else load_cluster(cluster, is_run=True)
     bundle.check(bundle.model, spec)
     try:
         environment = passed_on_settings(os.environ, settings)

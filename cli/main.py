@@ -43,6 +43,8 @@ COMMANDS: Mapping[str, Entry] = {
     "compare": Entry("autosync.cli.compare:compare", "Measure strategies in turn and say which is faster."),
     "draw": Entry("autosync.cli.draw:draw", "Draw plans and timelines as SVG."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
+    "studies": Entry("autosync.cli.studies:studies", "List the tuning runs, and what each came to."),
+    "show": Entry("autosync.cli.show:show", "Print the verdict of a tuning run again."),
     "launch": Entry("autosync.cli.launch:launch", "Run a training script on a cluster, under a bundle."),
     "emit": Entry("autosync.cli.emit:emit", "Write a strategy as settings of stock DDP."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
@@ -82,7 +84,10 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="autosync")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (may stand after the command too).")
 def cli() -> None:
-    """Find the fastest way to synchronise gradients for your model on your cluster."""
+    """Find the fastest way to synchronise gradients for your model on your cluster.
+
+    `autosync help COMMAND` says how a command is used.
+    """
 
 
 def main() -> None:
@@ -131,6 +136,8 @@ def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
 def run(arguments: Sequence[str], interrupts: Sequence[int] = ()) -> int:
     """Run one command line and return the exit code. With `interrupts`, an unknown error counts as an interruption."""
     arguments, debug = _without_debug(arguments)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     try:
         try:
             return _invoke(arguments)
@@ -188,7 +195,8 @@ def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tu
         case click.ClickException():
             return 1, [f"error: {error.format_message()}"]
         case InputError():
-            return 2, [f"error: {problem}" for problem in error.problems]
+            examples = dict.fromkeys(problem.example for problem in error.problems if problem.example)
+            return 2, [*(f"error: {problem}" for problem in error.problems), *examples]
         case AutosyncError():
             return 1, [f"error: {error}"]
         case OSError(filename=str() | os.PathLike() as filename):
@@ -199,9 +207,17 @@ def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tu
         case _ if is_interrupted or isinstance(error, KeyboardInterrupt):
             return 130, ["interrupted"]
         case _:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            hint = "" if debug else "; --debug shows the traceback to report with it"
-            return 1, [f"error: this is a bug in autosync: {what}{hint}"]
+            return 1, [f"error: {_unexpected(error, debug=debug)}"]
+
+
+def _unexpected(error: BaseException, *, debug: bool) -> str:
+    """What is told of an error that nothing expected: a missing package, or a bug of ours."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package not in ("", "autosync"):
+        return f"the Python package {package} is not installed; install it for {sys.executable}"
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    hint = "" if debug else "; --debug shows the traceback to report with it"
+    return f"this is a bug in autosync: {what}{hint}"
 
 
 def _invoke(arguments: list[str]) -> int:

@@ -46,14 +46,18 @@ def context_options(command: F) -> F:
     return model(cluster(command))
 
 
-def model_and_cluster(model_target: str, cluster_target: str) -> tuple[ModelSpec, ClusterSpec]:
-    """Return the model and the cluster of two operands. A task is profiled in this call."""
+def model_and_cluster(model_target: str, cluster_target: str, *, is_run: bool = False) -> tuple[ModelSpec, ClusterSpec]:
+    """Return the model and the cluster of two operands. A task is profiled in this call.
+
+    With `is_run`, ranks will be started on the cluster.
+    """
     from autosync.specs.cluster_file import load_cluster
-    from autosync.specs.model_file import model_of
+    from autosync.specs.model_file import check_model_file, model_of
     from autosync.specs.task_file import is_task
 
     # The cluster comes first, so that a mistake in it is reported before a task is profiled.
-    cluster = load_cluster(cluster_target)
+    cluster = load_cluster(cluster_target, is_run=is_run)
+    check_model_file(model_target)
     if is_task(model_target):
         note(f"profiling {model_target}")
     return model_of(model_target), cluster
@@ -74,7 +78,9 @@ def strategy_operand(name: str, model_target: str | None, cluster_target: str | 
     from autosync import documents
     from autosync.strategy.bundle import load_bundle
     from autosync.strategy.files import is_bundle, load_strategy
+    from autosync.strategy.names import check_strategy_names
 
+    check_strategy_names([name], what="strategy file or preset")
     context = context_of(model_target, cluster_target)
     if context is not None:
         model, cluster = context

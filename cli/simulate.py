@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,19 +143,13 @@ def _strategies(
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse names that are neither files nor presets, before any other work."""
-    from autosync.errors import UnknownNameError
-    from autosync.strategy.files import looks_like_file
-    from autosync.strategy.presets import preset_names
+    """Refuse names that are neither files nor presets, and names that occur twice, before any other work."""
+    from autosync.strategy.names import check_strategy_names
 
-    problems: list[Problem] = []
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            problems.append(Problem(what=f"{name} is named twice", rule="a strategy once"))
-        elif not looks_like_file(name) and name not in preset_names():
-            problems.extend(UnknownNameError("preset", name, preset_names()).problems)
-    if problems:
-        raise InputError(problems)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError([Problem(what=f"{name} is named twice", rule="a strategy once") for name in twice])
+    check_strategy_names(names)
 
 
 def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, trace: Path | None) -> Explanation | None:

@@ -41,13 +41,15 @@ def presets(*, as_json: bool) -> None:
     epilog="""\b
 Examples:
   autosync strategy build ddp resnet50 --cluster 4-hosts
-  autosync strategy build ddp_cap model.py --cluster cluster.yaml --option cap_bytes="4 MB" -o ddp.yaml"""
+  autosync strategy build ddp_cap model.py --cluster cluster.yaml --option cap_bytes="4 MB" -o ddp.yaml
+  autosync strategy build hierarchical model.py --cluster cluster.yaml --bundle -o bundle.yaml"""
 )
 @click.argument("preset")
 @click.argument("model_target", metavar="MODEL")
 @click.option("--cluster", "cluster_target", metavar="CLUSTER", required=True, help=CLUSTER_HELP)
 @click.option("--option", "assignments", metavar="NAME=VALUE", multiple=True, help="An option of the preset.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="S.yaml", help="Write the strategy here.")
+@click.option("--bundle", "is_bundle", is_flag=True, help="Make a bundle, which launch and parallelize take.")
 @force_option
 @json_option
 def build(
@@ -57,14 +59,18 @@ def build(
     cluster_target: str,
     assignments: tuple[str, ...],
     output: Path | None,
+    is_bundle: bool,
     force: bool,
     as_json: bool,
 ) -> None:
     """Build the strategy of a preset for MODEL on a cluster.
 
-    MODEL is a model spec, the name of a shipped one, or a task (FILE.py). Without -o the strategy is printed.
+    MODEL is a model spec, the name of a shipped one, or a task (FILE.py). Without -o the strategy is printed. A bundle
+    is a strategy with the model and cluster that it is for.
     """
     from autosync import documents
+    from autosync.plan.bundling import bundled
+    from autosync.strategy.bundle import dump_bundle, save_bundle
     from autosync.strategy.describe import in_words
     from autosync.strategy.files import dump_strategy, save_strategy
     from autosync.strategy.presets import PRESETS, build_preset
@@ -76,13 +82,18 @@ def build(
     built = build_preset(preset, model, cluster, **options)
     for line in profile_warning_lines(model):
         note(line)
+    bundle = bundled(built, model, cluster) if is_bundle else None
     if output is not None:
-        save_strategy(output, built)
+        if bundle is None:
+            save_strategy(output, built)
+        else:
+            save_bundle(output, bundle)
         note(f"wrote {output}: {in_words(built, model)}")
+    fields = dump_strategy(built) if bundle is None else dump_bundle(bundle)
     if as_json:
-        print_json(dump_strategy(built))
+        print_json(fields)
     elif output is None:
-        print(documents.format_yaml(dump_strategy(built)), end="")
+        print(documents.format_yaml(fields), end="")
 
 
 @strategy.command(

@@ -190,6 +190,7 @@ def _tune(
     """Tune, and print the summary or the verdict."""
     # This import loads torch and optuna, so it waits until the command line has been checked.
     from autosync.search.measurement_effort import EFFORTS
+    from autosync.search.shown_summary import shown
     from autosync.search.tune import tune as run_tune
 
     with Reporter() as progress:
@@ -199,7 +200,7 @@ def _tune(
     if as_json:
         print_json(tuned.summary)
     else:
-        print_text(describe(tuned, output))
+        print_text(describe(shown(tuned.summary), tuned.folder, bundle=output))
 
 
 def _check_sources(target: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:

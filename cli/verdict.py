@@ -5,36 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosync.cli.compare import table
-from autosync.cli.profile_warnings import profile_warning_lines
+from autosync.cli.compare import format_rows, table_row
 from autosync.specs.background_load import BUSY_SHARE
 
 if TYPE_CHECKING:
-    from autosync.search.tuned import Tuned
+    from autosync.search.shown_summary import ShownContest, ShownSummary
 
 
-def describe(tuned: Tuned, output: Path | None) -> str:
-    """Return the verdict, in which each paragraph answers a question: the gain, its cause, the winner, and its use."""
-    blocks = [[_tried(tuned)], [_contests(tuned)], _busy(tuned), _ratios(tuned), _winner(tuned), _use(tuned)]
+def describe(found: ShownSummary, folder: Path, *, bundle: Path | None = None) -> str:
+    """Return the verdict, in which each paragraph answers a question: the gain, its cause, the winner, and its use.
+
+    `folder` is the study's. `bundle` is the winner's file to name, if it is not the study's own.
+    """
+    blocks = [[_tried(found)], [_contests(found)], _doubts(found), _ratios(found), _winner(found), _use(found)]
     text = "\n\n".join("\n".join(block) for block in blocks if block)
-    bundle = output or tuned.folder / "best.yaml"
-    what = "" if tuned.verdict.beats_default else " (stock DDP's buckets as a strategy)"
-    return f"{text}\n\nbundle: {bundle}{what}\nstudy:  {tuned.folder}"
+    what = "" if found.winner.beats_stock_ddp else " (stock DDP's buckets as a strategy)"
+    return f"{text}\n\nbundle: {bundle or folder / 'best.yaml'}{what}\nstudy:  {folder}"
 
 
-def _tried(tuned: Tuned) -> str:
-    failed = sum(record.failure is not None for record in tuned.records)
-    count = len(tuned.records)
+def _tried(found: ShownSummary) -> str:
+    count, failed, outages = found.num_trials, found.num_failed_trials, found.num_outages
     text = "1 strategy tried" if count == 1 else f"{count} strategies tried"
-    origins = tuned.summary["tried"]
-    assert isinstance(origins, dict), "the summary counts origins"
     if count > 1:
-        text += f" ({', '.join(_of_origin(origin, number) for origin, number in origins.items())})"
+        text += f" ({', '.join(_of_origin(origin, number) for origin, number in found.tried.items())})"
     if failed:
         text += f", {failed} of them failed (the study says why)"
-    if outages := tuned.summary["num_outages"]:
+    if outages:
         text += f"; {outages} more trial{'s' if outages != 1 else ''} ended by no fault of a strategy, and began again"
-    if len(tuned.verdict.results) == 1:
+    if len(found.contests) == 1:
         return f"{text}. Stock DDP alone:"
     return f"{text}. Stock DDP and the fastest others, measured again in turn:"
 
@@ -45,84 +43,85 @@ def _of_origin(origin: str, number: int) -> str:
     return f"{number} {origin}" + ("s" if origin == "preset" and number > 1 else "")
 
 
-def _contests(tuned: Tuned) -> str:
-    results = tuned.verdict.results
-    return table(
-        {result.name: result.measurement for result in results},
-        {result.name: result.ratio.speedup for result in results if result.ratio is not None},
+def _contests(found: ShownSummary) -> str:
+    return format_rows([_row(one) for one in found.contests])
+
+
+def _row(one: ShownContest) -> tuple[str, ...]:
+    seconds, speedup = one.seconds, one.speedup_over_stock_ddp
+    return table_row(
+        one.name,
+        milliseconds=(seconds.value * 1e3, seconds.low * 1e3, seconds.high * 1e3),
+        speedup=None if speedup is None else (speedup.value, speedup.low, speedup.high),
+        exposed_seconds=one.exposed_seconds,
+        bytes_sent=one.bytes_sent,
+        peak_memory_bytes=one.peak_memory_bytes,
+        cpu_share=one.cpu_share,
+        flags=one.flags,
     )
 
 
-def _busy(tuned: Tuned) -> list[str]:
+def _doubts(found: ShownSummary) -> list[str]:
     """Return warnings if other programs kept this machine busy, now or while the model was profiled."""
-    share, lines = tuned.verdict.other_cpu_share, profile_warning_lines(tuned.model)
+    lines, share = [], found.other_cpu_share
     if share is not None and share > BUSY_SHARE:
         told = f"Other programs used {share:.0%} of this machine's processors meanwhile"
-        lines = [f"{told}: the figures are of a busy machine.", *lines]
+        lines.append(f"{told}: the figures are of a busy machine.")
+    if found.profile is not None and found.profile.in_words:
+        lines.append(_sentence(found.profile.in_words))
     return lines
 
 
-def _ratios(tuned: Tuned) -> list[str]:
-    verdict = tuned.verdict
-    lines = [f"{result.ratio}." for result in verdict.results if result.ratio is not None]
-    fidelity = tuned.summary["fidelity"]
-    assert isinstance(fidelity, dict), "the summary has a fidelity by name"
-    lines += [f"{name}: {one['in_words']}." for name, one in fidelity.items()]
-    return lines + [f"{name} was left out: {one.kind}: {one.message}" for name, one in verdict.left_out.items()]
+def _ratios(found: ShownSummary) -> list[str]:
+    ratios = (one.speedup_over_stock_ddp for one in found.contests)
+    lines = [f"{ratio.in_words}." for ratio in ratios if ratio is not None]
+    lines += [f"{name}: {one.in_words}." for name, one in found.fidelity.items()]
+    return lines + [f"{name} was left out: {reason}" for name, reason in found.left_out.items()]
 
 
-def _winner(tuned: Tuned) -> list[str]:
-    verdict, fields = tuned.verdict, tuned.summary["winner"]
-    assert isinstance(fields, dict), "the summary's winner has fields"
-    if not verdict.beats_default:
-        return _keep(tuned)
-    winner = verdict.winner
-    assert winner.ratio is not None, "who wins was compared with stock DDP"
-    speedup = winner.ratio.speedup
+def _winner(found: ShownSummary) -> list[str]:
+    winner = found.winner
+    if not winner.beats_stock_ddp:
+        return _keep(found)
+    speedup = winner.speedup_over_stock_ddp
+    assert speedup is not None, "the winner was compared with stock DDP"
     figures = f"{speedup.value:.2f} times as fast as stock DDP ({speedup.low:.2f} to {speedup.high:.2f})"
+    if winner.headroom is None:
+        left = "not known: the bound is one of exact strategies, and the winner is not exact"
+    else:
+        left = f"{speedup.value:.2f} times stock DDP, {winner.headroom.in_words}"
     lines = [
         f"The winner is {winner.name}: {figures}.",
-        f"  what it does: {fields['in_words']}",
-        f"  how it runs:  {fields['schedule']}",
-        f"  stock DDP:    {_time(tuned, verdict.default.name)}",
-        f"  the winner:   {_time(tuned, winner.name)}",
-        f"  what is left: {_left(tuned)}",
+        f"  what it does: {winner.in_words}",
+        f"  how it runs:  {winner.schedule}",
+        f"  stock DDP:    {_time(found, found.contests[0].name)}",
+        f"  the winner:   {_time(found, winner.name)}",
+        f"  what is left: {left}",
     ]
-    if fields["training"]:
-        lines.append(f"  training:     {fields['training']}")
-    return lines + [f"  {ratio}" for ratio in verdict.against]
+    if winner.training:
+        lines.append(f"  training:     {winner.training}")
+    return lines + [f"  {ratio.in_words}" for ratio in winner.against]
 
 
-def _left(tuned: Tuned) -> str:
-    """Return the gain that remains after the winner's speedup."""
-    winner, fields = tuned.verdict.winner, tuned.summary["winner"]
-    assert isinstance(fields, dict), "the summary's winner has fields"
-    assert winner.ratio is not None, "who wins was compared with stock DDP"
-    if fields["headroom"] is None:
-        return "not known: the bound is one of exact strategies, and the winner is not exact"
-    return f"{winner.ratio.speedup.value:.2f} times stock DDP, {fields['headroom']['in_words']}"
-
-
-def _keep(tuned: Tuned) -> list[str]:
-    if len(tuned.verdict.results) == 1:
+def _keep(found: ShownSummary) -> list[str]:
+    if len(found.contests) == 1:
         first = "Nothing was there to compare with stock DDP: keep it."
     else:
         first = "Nothing tried is faster than stock DDP for certain: keep it."
-    prospect = tuned.summary["prospect"]
-    assert isinstance(prospect, dict), "the summary's prospect has fields"
-    words = str(prospect["in_words"])
-    return [first, f"{words[0].upper()}{words[1:]}.", f"  stock DDP: {_time(tuned, tuned.verdict.default.name)}"]
+    prospect = [_sentence(found.prospect.in_words)] if found.prospect.in_words else []
+    return [first, *prospect, f"  stock DDP: {_time(found, found.contests[0].name)}"]
 
 
-def _time(tuned: Tuned, name: str) -> str:
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _time(found: ShownSummary, name: str) -> str:
     """Return the parts of a contestant's step time."""
-    from autosync.search.headroom import time_shares
-
-    result = next(result for result in tuned.verdict.results if result.name == name)
-    return str(time_shares(result.measurement, tuned.model, tuned.cluster, result.candidate.strategy))
+    contest = next(one for one in found.contests if one.name == name)
+    return contest.time.in_words or f"{contest.seconds.value * 1e3:.4g} ms a step"
 
 
-def _use(tuned: Tuned) -> list[str]:
-    fields = tuned.summary["winner"]
-    assert isinstance(fields, dict), "the summary's winner has fields"
-    return ["How to use it:", *[f"  {line}" for line in fields["use"]]] if tuned.verdict.beats_default else []
+def _use(found: ShownSummary) -> list[str]:
+    lines = [f"  {line}" for line in found.winner.use]
+    return ["How to use it:", *lines] if found.winner.beats_stock_ddp else []

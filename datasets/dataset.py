@@ -15,6 +15,7 @@ from autosync.datasets.schema import Record
 from autosync.datasets.store import RecordStore
 from autosync.datasets.studies import CLUSTER_FILE, JOURNAL_FILE, MODEL_FILE, STUDY_FILE, read_study
 from autosync.errors import InputError, Problem
+from autosync.near_files import near_path_hint
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
 
@@ -86,7 +87,7 @@ def _kind(path: Path) -> Kind:
     endings = ", ".join(f".{one}" for one in FORMATS)
     what = "holds no records" if path.exists() else "is not there"
     rule = f"a store, a study, a folder with {RECORDS_FILE} or as AutoDist has them, or a file that ends with {endings}"
-    raise InputError(f"{path} {what}", rule=rule)
+    raise InputError(f"{path} {what}", rule=rule, hint="" if path.exists() else near_path_hint(path))
 
 
 def _study_specs(folder: Path) -> Iterator[Spec]:

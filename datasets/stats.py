@@ -19,7 +19,8 @@ STOCK_ORIGIN = "baseline:torch_ddp"
 class CombinationStats:
     """The numbers of one model on one cluster. Seconds are of measured records without flags, None if there are none.
 
-    `speedup` is stock DDP's time over the fastest time, None if either is missing.
+    If all measured records are flagged, seconds are of these, and `is_all_flagged` is true. `speedup` is stock DDP's
+    time over the fastest time, None if either is missing.
     """
 
     model: str
@@ -32,6 +33,7 @@ class CombinationStats:
     median_seconds: float | None
     slowest_seconds: float | None
     speedup: float | None
+    is_all_flagged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,10 @@ def _by_names(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFra
 
 def _combination(model: str, cluster: str, rows: pd.DataFrame) -> CombinationStats:
     seconds, stock_seconds = _unflagged(rows), _stock_seconds(rows)
-    is_known = len(seconds) > 0
+    measured = rows["median_seconds"].dropna()
+    is_known, is_all_flagged = len(measured) > 0, len(measured) > 0 and len(seconds) == 0
+    if is_all_flagged:
+        seconds = measured
     return CombinationStats(
         model=model,
         cluster=cluster,
@@ -154,6 +159,7 @@ def _combination(model: str, cluster: str, rows: pd.DataFrame) -> CombinationSta
         median_seconds=float(seconds.median()) if is_known else None,
         slowest_seconds=float(seconds.max()) if is_known else None,
         speedup=stock_seconds / float(seconds.min()) if stock_seconds is not None and is_known else None,
+        is_all_flagged=is_all_flagged,
     )
 
 

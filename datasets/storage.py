@@ -137,6 +137,9 @@ def _mend(path: Path) -> None:
             file.truncate(end)
 
 
+_URL_RULE = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
+
+
 def check_storage(url: str, *, is_new_allowed: bool = True) -> None:
     """Refuse a file that is not a storage or could not be written to. This writes nothing."""
     journal = journal_of(url)
@@ -144,15 +147,27 @@ def check_storage(url: str, *, is_new_allowed: bool = True) -> None:
         check_journal(journal, is_new_allowed=is_new_allowed)
         return
     if "://" not in url:
-        rule = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, another URL of SQLAlchemy's, or journal:FILE"
-        raise InputError(f"{url!r} is no storage", rule=rule)
+        raise InputError(f"{url!r} is no storage", rule=_URL_RULE)
     # Options of the driver after a `?` do not change which file it is.
     file = _database_file(url.partition("?")[0])
     if file is None:
+        _check_driver(url)
         return
     check_database(file, is_new_allowed=is_new_allowed)
     if not is_new_allowed and not file.is_file():
         raise InputError(f"{file} is not there", rule="a storage's file holds the trials of its studies")
+
+
+def _check_driver(url: str) -> None:
+    """Refuse a database whose driver is not installed, and name the package."""
+    try:
+        sqlalchemy.make_url(url).get_dialect().import_dbapi()
+    except ImportError as error:
+        what = f"{without_password(url)}: the Python package {error.name or ''} is not installed".replace("  ", " ")
+        hint = "pip install 'autosync-torch[postgresql]'" if url.startswith("postgresql") else ""
+        raise InputError(what, rule="a database needs its driver", hint=hint) from error
+    except sqlalchemy.exc.ArgumentError as error:
+        raise InputError(f"{without_password(url)!r} is no storage: {error}", rule=_URL_RULE) from error
 
 
 def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
@@ -165,9 +180,6 @@ def open_storage(url: str, *, is_new_allowed: bool = True) -> BaseStorage:
     for attempt in range(NUM_ATTEMPTS):
         try:
             return _database(url, is_new_allowed=is_new_allowed)
-        except ImportError as error:
-            rule = "a database needs its driver installed"
-            raise InputError(f"{without_password(url)}: {error}", rule=rule, hint="pip install DRIVER") from error
         except Exception as error:
             # Two tuners that begin at once both create the tables; the second one gets an error and tries again.
             if attempt == NUM_ATTEMPTS - 1:

@@ -16,6 +16,7 @@ from autosync.datasets.schema import RECORD_ATTRIBUTE, SCHEMA_KIND, SCHEMA_VERSI
 from autosync.disk_errors import open_input
 from autosync.documents import MAX_BYTES
 from autosync.errors import DocumentError, InputError, Problem, UnknownNameError, first_problems
+from autosync.near_files import near_path_hint
 from autosync.specs.consent import FileAction, storage_actions
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def read_study(folder: Path | str, *, report: Report | None = None) -> Iterator[
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "there is no such folder"
-        raise InputError(f"{folder}: {what}", rule="a study is a folder")
+        raise InputError(f"{folder}: {what}", rule="a study is a folder", hint=near_path_hint(folder))
     missing = [name for name in (STUDY_FILE, JOURNAL_FILE) if not (folder / name).is_file()]
     if missing:
         what = f"{folder} is no study: {' and '.join(missing)} missing"

@@ -164,7 +164,7 @@ class TestLines:
         assert str(caught.value) == f"{path}:3: {what} (one JSON value a line)"
 
     def test_no_file(self, tmp_path: Path) -> None:
-        with pytest.raises(DocumentError, match=r"log\.jsonl:1: cannot be read: No such file"):
+        with pytest.raises(DocumentError, match=r"log\.jsonl: cannot be read: No such file"):
             list(jsonio.read_json_lines(tmp_path / "log.jsonl"))
 
     def test_many_writers_lose_no_line(self, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import signal
 import socket
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ from autosync.launchers import agent_launch
 from autosync.launchers.environment import process_of, rank_environment, script_environment, script_ranks
 from autosync.launchers.request import Launch, LaunchRequest, Process, TrainingScript
 from autosync.specs.cluster import ClusterSpec
+from autosync.specs.local_hosts import remote_hosts
 
 ADDRESS = "127.0.0.1"
 INTERFACE = "lo"
@@ -140,12 +141,8 @@ class LocalLaunch:
 
 
 def _refuse_others(cluster: ClusterSpec) -> None:
-    for node in cluster.nodes:
-        if not _is_this_machine(node.host):
-            raise InputError(
-                f"{node.name} is on {node.host}",
-                rule="the local launcher starts every rank on this machine: host localhost",
-            )
+    if problems := remote_hosts(cluster):
+        raise InputError([replace(problem, path=()) for problem in problems[:1]])
 
 
 def _free_port() -> int:
@@ -153,12 +150,3 @@ def _free_port() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((ADDRESS, 0))
         return int(probe.getsockname()[1])
-
-
-def _is_this_machine(host: str) -> bool:
-    if host in ("localhost", socket.gethostname()):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,4 +1,8 @@
-"""Shows the output of ranks while they run: each line with its node and rank."""
+"""Shows the output of ranks while they run: each line with its node and rank.
+
+torch warns of every address without a name, such as a testbed's. These lines are kept in the logs and not shown: they
+say nothing of the training, and would be the first that a user sees.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from autosync.disk_errors import full_disk_note
 from autosync.launchers.request import Process
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_NAMELESS_ADDRESS = re.compile(rb"\[W\S+ [\d:.]+ socket\.cpp:\d+\] \[c10d\] The .* cannot be retrieved")
 _CHUNK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 16
 """Longer lines are shown in pieces."""
@@ -52,7 +57,8 @@ class _Log:
             if len(self._buffer) > MAX_LINE_BYTES:
                 whole.append(self._buffer)
                 self._buffer = b""
-            found += [self._prefix + line.decode("utf-8", "replace") for line in whole]
+            shown = (line for line in whole if _NAMELESS_ADDRESS.match(line) is None)
+            found += [self._prefix + line.decode("utf-8", "replace") for line in shown]
         return found
 
     def rest(self) -> list[str]:

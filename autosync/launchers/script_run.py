@@ -7,6 +7,7 @@ ranks, which then have some time to end (a script may save its state). A second 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,6 +113,8 @@ class ScriptRun:
             if len(self._asked) > num_passed_on:
                 num_passed_on = len(self._asked)
                 if num_passed_on > 1:
+                    # Stopping would first ask the ranks and wait for them.
+                    launch.signal(signal.SIGKILL)
                     return self._asked_for()
                 launch.signal(self._asked[0])
                 deadline = time.monotonic() + PARTING_SECONDS

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from autosync.disk_errors import open_input
 from autosync.errors import DocumentError, InputError, Problem
+from autosync.near_files import missing_file
 from autosync.pictures.trace_events import NoTraceError, read_events
 
 MAX_RANKS = 10_000
@@ -69,6 +70,8 @@ def read_trace(path: Path | str) -> tuple[RankTrace, ...]:
                     ranks[pid].take(event, file)
     except NoTraceError as error:
         raise _refused(error.what, file, rule=error.rule or _RULE) from error
+    except FileNotFoundError as error:
+        raise DocumentError([missing_file(path)]) from error
     except (OSError, ValueError) as error:
         raise _refused(f"cannot be read: {getattr(error, 'strerror', None) or error}", file) from error
     found = [ranks[number].trace() for number in sorted(ranks)]

@@ -54,5 +54,5 @@ def cluster_name(cluster: ClusterOperand) -> str:
 
 def cluster_spec_of(cluster: ClusterOperand, launcher: LauncherOperand | None) -> ClusterSpec:
     """Return the spec of a cluster, with `launcher` in place of its own launcher if one is given."""
-    spec = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    spec = load_cluster(cluster, is_run=launcher is None) if isinstance(cluster, str) else cluster
     return spec if launcher is None else replace(spec, launcher=LAUNCHERS.name_of(launcher))

@@ -50,7 +50,7 @@ from autosync.specs.consent import (
     storage_actions,
     task_actions,
 )
-from autosync.specs.model_file import load_model
+from autosync.specs.model_file import check_model_file, load_model
 from autosync.specs.profile.quality import profile_warning
 from autosync.specs.task_file import is_task, load_task
 from autosync.trials.ranks import plan_launch
@@ -82,6 +82,8 @@ def plan_tuning(
     for name, registry in (("proposer", PROPOSERS), ("simulator", SIMULATORS)):
         if name in given:
             given[name] = registry.name_of(given[name])
+            # Before a task is profiled, which takes long.
+            registry.check(given[name])
     if storage is not None:
         storage = absolute(storage)
         # Checked before a task is profiled and before the folder exists.
@@ -124,6 +126,8 @@ def _new(
     task, cluster_spec = model_name(model), cluster_spec_of(cluster, launcher)
     # Refuses a cluster that cannot be started, before a task is run.
     plan_launch(cluster_spec, Path())
+    if isinstance(model, str):
+        check_model_file(model)
     progress.note(f"profiling {task}" if is_task(task) else f"reading {task}")
     spec = model_spec_of(model)
     if (words := profile_warning(spec)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autosync.errors import InputError
+from autosync.near_files import near_path_hint
 
 PRIOR_SIMULATOR = "learned"
 """The simulator of a study with a prior whose user names none."""
@@ -38,7 +39,7 @@ def check_prior(prior: str, simulator: str) -> None:
     if prior != SHIPPED_PRIOR:
         if not Path(prior).exists():
             rule = f"a dataset, a folder that training has saved, or {SHIPPED_PRIOR}"
-            raise InputError(f"--prior {prior}: there is no such file or folder", rule=rule)
+            raise InputError(f"--prior {prior}: there is no such file or folder", rule=rule, hint=near_path_hint(prior))
         return
     if simulator != PRIOR_SIMULATOR:
         raise InputError(f"nothing ships for the simulator {simulator}", rule=f"--prior {SHIPPED_PRIOR} is for learned")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,4 +45,13 @@ def running(plan: TuningPlan, progress: ProgressListener) -> Iterator[RunningStu
     except KeyboardInterrupt:
         kept = "1 trial is" if num_kept == 1 else f"{num_kept or 'no'} trials are"
         progress.note(f"{kept} kept in {plan.folder.path}")
+        if plan.folder.settings.is_file():
+            progress.note(f"to go on: {_resume_command(plan)}")
         raise
+
+
+def _resume_command(plan: TuningPlan) -> str:
+    """Return the command that goes on with a study. A storage with a password has to be named again."""
+    command = ["autosync", "tune", "--resume", plan.folder.handle]
+    storage = " --storage URL" if plan.storage is not None and plan.storage != plan.settings.storage else ""
+    return shlex.join(command) + storage

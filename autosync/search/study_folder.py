@@ -89,6 +89,11 @@ class StudyFolder:
         }
 
     @property
+    def handle(self) -> str:
+        """The way to name the study in commands: its name, or its path if it is not among the studies."""
+        return self.path.name if self.path == Path(STUDIES_FOLDER) / self.path.name else str(self.path)
+
+    @property
     def is_begun(self) -> bool:
         """Whether the folder holds a study. If its creator was killed before it wrote the settings, it holds none."""
         return any(path.exists() for path in (self.settings, self.journal, self.logs, self.best, self.summary))

@@ -124,6 +124,9 @@ def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dic
         "stock_ddp": None if settings is None else settings.arguments(),
         "seconds": {"value": measured.median_seconds, "low": measured.low_seconds, "high": measured.high_seconds},
         "exposed_seconds": measured.exposed_seconds,
+        "bytes_sent": None if measured.bytes_sent is None else max(measured.bytes_sent),
+        "peak_memory_bytes": max(measured.peak_memory_bytes),
+        "cpu_share": measured.cpu_share,
         "time": _time(time_shares(measured, model, cluster, result.candidate.strategy)),
         "flags": list(measured.flags),
         "speedup_over_stock_ddp": None if result.ratio is None else _speedup(result.ratio),
@@ -138,6 +141,7 @@ def _time(shares: TimeShares) -> dict[str, object]:
         "busiest_link": None if shares.link is None else shares.link.link,
         "busiest_link_seconds": None if shares.link is None else shares.link.seconds,
         "busiest_link_share": shares.link_share,
+        "in_words": str(shares),
     }
 
 

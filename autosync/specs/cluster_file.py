@@ -18,10 +18,12 @@ from autosync import documents, units
 from autosync.documents import STRICT, Document
 from autosync.errors import DocumentError, InputError, Problem, UnknownNameError, first_problems
 from autosync.errors import Path as ValuePath
-from autosync.specs import cluster_rules, resource_spec
+from autosync.near_files import near_path
+from autosync.specs import cluster_repair, cluster_rules, resource_spec
 from autosync.specs.calibration import Calibration
 from autosync.specs.cluster import BackendName, ClusterSpec, Node, Rack, Role
 from autosync.specs.launch_options import KubernetesOptions, RayOptions
+from autosync.specs.local_hosts import remote_hosts
 
 SCHEMA_KIND = "cluster"
 SCHEMA_VERSION = 1
@@ -75,18 +77,21 @@ class _ClusterEntry:
     calibration: Calibration | None = None
 
 
-def load_cluster(path: Path | str) -> ClusterSpec:
-    """Read the cluster of a file, or the shipped cluster of that bare name."""
-    return parse_cluster(documents.read_document(_find(path)))
+def load_cluster(path: Path | str, *, is_run: bool = False) -> ClusterSpec:
+    """Read the cluster of a file, or the shipped cluster of that bare name.
+
+    With `is_run`, hosts that the cluster's launcher cannot reach are refused: ranks will be started.
+    """
+    return parse_cluster(documents.read_document(_find(path)), is_run=is_run)
 
 
-def parse_cluster(document: Document) -> ClusterSpec:
-    """Return the cluster of a document in our format or in AutoDist's."""
+def parse_cluster(document: Document, *, is_run: bool = False) -> ClusterSpec:
+    """Return the cluster of a document in our format or in AutoDist's; see `load_cluster`."""
     try:
         if resource_spec.is_resource_spec(document.value):
             return resource_spec.build_cluster(document.value, name=Path(document.file).stem, document=document)
         fields = documents.check_schema(document, kind=SCHEMA_KIND, version=SCHEMA_VERSION)
-        return build_cluster(fields, name=Path(document.file).stem, document=document)
+        return build_cluster(fields, name=Path(document.file).stem, document=document, is_run=is_run)
     except DocumentError:
         raise
     except InputError as error:
@@ -94,9 +99,31 @@ def parse_cluster(document: Document) -> ClusterSpec:
         raise DocumentError(first_problems(problems)) from None
 
 
-def build_cluster(fields: Mapping[str, Any], *, name: str = "cluster", document: Document | None = None) -> ClusterSpec:
+def build_cluster(
+    fields: Mapping[str, Any], *, name: str = "cluster", document: Document | None = None, is_run: bool = False
+) -> ClusterSpec:
     """Build the cluster from a file's fields without header; `name` is the default name."""
-    return _Builder(documents.from_plain(dict(fields), into=_ClusterEntry, document=document), name).build()
+    try:
+        entry = documents.from_plain(dict(fields), into=_ClusterEntry, document=document)
+    except DocumentError as error:
+        raise _with_wrong_values(error, fields, name, document) from None
+    return _Builder(entry, name, is_run=is_run).build()
+
+
+def _with_wrong_values(
+    error: DocumentError, fields: Mapping[str, Any], name: str, document: Document | None
+) -> DocumentError:
+    """Return the error for keys and types with the mistakes in all other values added."""
+    try:
+        entry = documents.from_plain(cluster_repair.repaired(fields, error.problems), into=_ClusterEntry)
+        _Builder(entry, name).build()
+    except DocumentError:
+        return error
+    except InputError as values:
+        more = [problem for problem in values.problems if not cluster_repair.is_due_to(problem, error.problems)]
+        found = [*error.problems, *(map(document.locate, more) if document else more)]
+        return DocumentError(first_problems(sorted(found, key=lambda problem: problem.line)))
+    return error
 
 
 def dump_cluster(cluster: ClusterSpec) -> dict[str, Any]:
@@ -135,7 +162,7 @@ def _find(path: Path | str) -> Path:
         return given
     shipped = shipped_clusters()
     if str(path) not in shipped:
-        raise UnknownNameError("cluster file or shipped cluster", str(path), shipped)
+        raise UnknownNameError("cluster file or shipped cluster", str(path), shipped, others=[near_path(path)])
     return shipped[str(path)]
 
 
@@ -173,6 +200,7 @@ class _Builder:
 
     entry: _ClusterEntry
     default_name: str
+    is_run: bool = False
     problems: list[Problem] = field(default_factory=list)
 
     def build(self) -> ClusterSpec:
@@ -196,7 +224,7 @@ class _Builder:
         }
         try:
             if not self.problems:
-                return ClusterSpec(
+                cluster = ClusterSpec(
                     **facts,
                     backend=self.entry.backend,
                     python=self.entry.python,
@@ -204,7 +232,11 @@ class _Builder:
                     kubernetes=self.entry.kubernetes,
                     calibration=self.entry.calibration,
                 )
-            found = tuple(cluster_rules.mistakes(**facts))
+                found = tuple(remote_hosts(cluster)) if self.is_run else ()
+                if not found:
+                    return cluster
+            else:
+                found = tuple(cluster_rules.mistakes(**facts))
         except InputError as error:
             found = error.problems
         placed = [p for p in (_in_file(p, origins, len(counted)) for p in found) if p is not None]

@@ -18,8 +18,9 @@ import yaml
 
 from autosync import documents, jsonio
 from autosync.errors import DocumentError, InputError, Problem, UnknownNameError
+from autosync.near_files import near_path, near_path_hint
 from autosync.specs.model import SCHEMA_KIND, SCHEMA_VERSION, ModelSpec
-from autosync.specs.task_file import is_task
+from autosync.specs.task_file import check_task_file, is_task, task_path
 
 _DILATION = re.compile(r"(?P<base>.+)@(?P<factor>[^@/]*)", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
@@ -48,6 +49,15 @@ def model_of(target: str, *, device: str = "cpu") -> ModelSpec:
 
     model = profile(load_task(base), device=device)
     return model if factor is None else _dilated(model, factor, target)
+
+
+def check_model_file(target: str) -> None:
+    """Raise InputError if a target names no file and no shipped spec. Loads nothing, so it costs no time."""
+    base, _ = split_dilation(target)
+    if is_task(base):
+        check_task_file(task_path(base))
+    else:
+        _find(base)
 
 
 def save_model(model: ModelSpec, path: Path | str) -> None:
@@ -106,8 +116,8 @@ def _find(name: str) -> Path:
     if path.suffix in (".yaml", ".yml", ".json") or "/" in name:
         what = "cannot be read: no such file" if not path.exists() else "is no file"
         rule = "a model spec file, a task FILE.py, or the name of a shipped model"
-        raise DocumentError([Problem(what=what, rule=rule, file=name, line=1)])
-    raise UnknownNameError("model", name, shipped)
+        raise DocumentError([Problem(what=what, rule=rule, file=name, hint=near_path_hint(path))])
+    raise UnknownNameError("model", name, shipped, others=[near_path(path)])
 
 
 def shipped_models() -> dict[str, Path]:

@@ -20,9 +20,21 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from autosync.errors import InputError, Problem, TaskError, did_you_mean
+from autosync.near_files import near_path_hint
 from autosync.specs.task import Task
 
 DEFAULT_NAME = "task"
+
+EXAMPLE = """\
+A task says what is trained: a model, a batch, a loss and an optimizer, each a function. For example:
+    import autosync, torch
+    def task():
+        net = lambda: torch.nn.Linear(8, 1)
+        data = lambda generator: torch.randn(32, 8, generator=generator)
+        loss = lambda model, batch: model(batch).square().mean()
+        return autosync.Task(model=net, batch=data, loss=loss, optimizer=torch.optim.Adam, batch_size=32)
+The docs have more: docs/task.md."""
+"""A whole task file, for a user who has none."""
 
 _TARGET = re.compile(r"(?P<file>.*\.py)(?::(?P<name>.*))?", re.DOTALL)
 _load_numbers = itertools.count()
@@ -56,14 +68,20 @@ def load_task(target: str) -> Task:
         name = DEFAULT_NAME
     if not name.isidentifier():
         raise _error(file, f"{name!r} is no name of a function", rule="FILE.py or FILE.py:NAME", line=1)
-    if not Path(file).is_file():
-        what = "is no file" if Path(file).exists() else "no such file"
-        raise _error(file, what, rule="a task is a function in a Python file", line=1)
+    check_task_file(Path(file))
     with _import_path(Path(file).resolve().parent):
         module = _load_module(file)
         task = _take_task(module, file, name)
     default = Path(file).stem if name == DEFAULT_NAME else f"{Path(file).stem}_{name}"
     return replace(task, name=task.name or default, source=f"{file}:{name}")
+
+
+def check_task_file(path: Path) -> None:
+    """Raise TaskError unless there is a file at this path."""
+    if not path.is_file():
+        what = "is no file" if path.exists() else "no such file"
+        hint = "" if path.exists() else near_path_hint(path)
+        raise _error(str(path), what, rule="a task is a function in a Python file", line=0, hint=hint)
 
 
 class _FreshLoader(SourceFileLoader):
@@ -96,7 +114,7 @@ def _take_task(module: ModuleType, file: str, name: str) -> Task:
         what = f"has no {name}" if name == DEFAULT_NAME else f"has no function {name!r}"
         hint = did_you_mean(name, known)
         rule = f"known: {', '.join(known)}" if known else "a task file has a function task() that returns a Task"
-        raise _error(file, what, rule=rule, hint=hint, line=1)
+        raise _error(file, what, rule=rule, hint=hint, line=1, example=EXAMPLE)
     value = getattr(module, name)
     if isinstance(value, Task):
         return value
@@ -167,7 +185,7 @@ def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
         raise _error(where, f"no Python: {error.msg}", rule="a task file is Python", line=at) from error
     except (Exception, SystemExit) as error:
         at = _user_line(error, file)
-        hint = _elsewhere(error, file) or _field_hint(error)
+        hint = _elsewhere(error, file) or _field_hint(error) or _package_hint(error)
         what = f"{doing} raised {type(error).__name__}"
         message = " ".join(str(error).split())
         what += f": {message if len(message) <= 400 else message[:397] + '...'}" if message else ""
@@ -195,8 +213,8 @@ def wrong_result(task: Task, function: Callable[..., Any], what: str, *, rule: s
     return _error(file, what, rule=rule, hint=hint, line=line)
 
 
-def _error(file: str, what: str, *, rule: str, line: int, hint: str = "") -> TaskError:
-    return TaskError([Problem(what=what, rule=rule, hint=hint, file=file, line=line)])
+def _error(file: str, what: str, *, rule: str, line: int, hint: str = "", example: str = "") -> TaskError:
+    return TaskError([Problem(what=what, rule=rule, hint=hint, file=file, line=line, example=example)])
 
 
 def _user_line(error: BaseException, file: str) -> int:
@@ -221,6 +239,12 @@ def _field_hint(error: BaseException) -> str:
     """Suggest the nearest field name if `Task(…)` got an unknown field."""
     match = re.search(r"Task\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     return did_you_mean(match[1], [field.name for field in fields(Task)]) if match else ""
+
+
+def _package_hint(error: BaseException) -> str:
+    """Say which Python lacks the package that the user's code imports."""
+    is_missing = isinstance(error, ModuleNotFoundError) and error.name is not None
+    return f"install it for {sys.executable}" if is_missing else ""
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:

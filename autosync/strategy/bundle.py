@@ -27,6 +27,7 @@ from autosync.strategy.files import (
     BUNDLE_VERSION,
     check_legal,
     dump_strategy,
+    is_strategy,
     parse_strategy,
     part_of,
 )
@@ -68,6 +69,10 @@ class Bundle:
 def load_bundle(path: Path | str) -> Bundle:
     """Load a bundle from a file; raise DocumentError if its strategy was changed by hand, as its ids would be wrong."""
     document = documents.read_document(path)
+    if is_strategy(document):
+        rule = "a bundle is a strategy with its model and cluster"
+        hint = "autosync strategy build PRESET MODEL --cluster C --bundle -o B.yaml writes one, as autosync tune does"
+        raise DocumentError([Problem(what="is a strategy, not a bundle", rule=rule, hint=hint, file=document.file)])
     entry = documents.parse(document, kind=BUNDLE_KIND, version=BUNDLE_VERSION, into=_BundleEntry)
     parts = {key: part_of(document, key) for key in ("strategy", "cluster", "model")}
     problems: list[Problem] = []

@@ -75,8 +75,17 @@ def looks_like_file(name: str) -> bool:
 
 def is_bundle(document: Document) -> bool:
     """Whether a document says that it is a bundle, in any version."""
+    return _is_kind(document, BUNDLE_KIND)
+
+
+def is_strategy(document: Document) -> bool:
+    """Whether a document says that it is a strategy alone, in any version."""
+    return _is_kind(document, SCHEMA_KIND)
+
+
+def _is_kind(document: Document, kind: str) -> bool:
     value = document.value
-    return isinstance(value, dict) and str(value.get("schema")).partition("/")[0] == f"autosync.{BUNDLE_KIND}"
+    return isinstance(value, dict) and str(value.get("schema")).partition("/")[0] == f"autosync.{kind}"
 
 
 def part_of(document: Document, key: str) -> Document:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from autosync import documents
-from autosync.errors import DoesNotApplyError, InputError, Problem, UnknownNameError
+from autosync.errors import DoesNotApplyError, InputError, Problem
 from autosync.plan.bundling import bundled
 from autosync.plan.lowering import lower
 from autosync.runtime.session.support import unsupported
@@ -14,7 +14,8 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.bundle import Bundle, load_bundle
 from autosync.strategy.emit.settings import as_it_ships
-from autosync.strategy.files import is_bundle, load_strategy_for, looks_like_file
+from autosync.strategy.files import is_bundle, load_strategy_for
+from autosync.strategy.names import check_strategy_names
 from autosync.strategy.presets import build_preset, preset_names
 from autosync.trials.contestant import Contestant
 
@@ -47,19 +48,13 @@ def contestants_by_name(
 
 def check_names(names: Sequence[str]) -> None:
     """Raise InputError for names that are neither files nor known names, before other work takes time."""
-    problems: list[Problem] = []
-    for name in names:
-        if not looks_like_file(name) and name != TORCH_DDP and name not in preset_names():
-            known = UnknownNameError("contestant", name, (TORCH_DDP, *preset_names()))
-            problems.extend(known.problems)
-    if problems:
-        raise InputError(problems)
+    check_strategy_names(names, what="contestant", others=(TORCH_DDP,))
 
 
 def _contestant(name: str, label: str, model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool) -> Contestant:
     if name == TORCH_DDP:
         return Contestant(name=label, ddp=as_it_ships(model, is_replayed=is_replayed))
-    if looks_like_file(name):
+    if name not in preset_names():
         bundle = _bundle_of_file(name, model, cluster)
     else:
         bundle = bundled(build_preset(name, model, cluster), model, cluster)

@@ -73,6 +73,24 @@ def test_stats_count(store: RecordStore) -> None:
     assert plain["combinations"][0]["speedup"] == 1
 
 
+def test_times_are_shown_where_all_records_are_flagged(tmp_path: Path) -> None:
+    made = RecordStore(tmp_path / "store")
+    for number in range(3):
+        one = record(number)
+        assert one.measurement is not None
+        made.append(replace(one, measurement=replace(one.measurement, flags=("busy_machine",))))
+    *_, row, note = run("stats", made.path).splitlines()
+    assert row.split()[-7:] == ["100.0", "ms*", "100.0", "ms*", "100.0", "ms*", "1.00"]
+    assert note.startswith("* All of these records are flagged")
+    [combination] = json.loads(run("stats", made.path, "--json"))["combinations"]
+    assert combination["is_all_flagged"]
+    assert combination["fastest_seconds"] == 0.1
+    made.append(record(3, 0.2))
+    [combination] = json.loads(run("stats", made.path, "--json"))["combinations"]
+    assert not combination["is_all_flagged"]
+    assert combination["fastest_seconds"] == 0.2
+
+
 def test_what_cannot_be_read_is_told(store: RecordStore) -> None:
     with store.records_file.open("a", encoding="utf-8") as file:
         file.write("{")

@@ -80,8 +80,8 @@ def test_a_plan_as_facts(shell: Shell) -> None:
     [
         (("ddp",), "error: ddp names no model and no cluster (a preset is built for a model on a cluster); "),
         (("ddp", "--model", "model.yaml"), "error: --cluster is missing (--model and --cluster go together)"),
-        (("nothing.yaml",), "error: nothing.yaml:1: cannot be read: No such file or directory ("),
-        (("nothing.yaml", *FOR_MODEL), "error: nothing.yaml:1: cannot be read: No such file or directory ("),
+        (("nothing.yaml",), "error: nothing.yaml: cannot be read: No such file or directory ("),
+        (("nothing.yaml", *FOR_MODEL), "error: nothing.yaml: cannot be read: No such file or directory ("),
         (("hierarchical", *FOR_MODEL), "error: preset.hierarchical: three has one rank on every node ("),
     ],
 )

@@ -51,6 +51,17 @@ def test_fields_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("built")
+def test_a_rule_is_stated_once_for_several_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["strategy", "build", "fsdp", FOR[1], *FOR[2:], "-o", "fsdp.yaml"]) == 0
+    capsys.readouterr()
+    assert main.run(["emit", "fsdp.yaml", "--to", "ddp", *FOR]) == 2
+    told = capsys.readouterr().err
+    assert told.count("what stock DDP does") == told.count("error: ") == 1
+    assert "overlap the next forward pass" in told
+    assert "is synchronised by sharded" in told
+
+
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -58,7 +69,7 @@ def test_fields_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         (["ps.yaml"], "ps.yaml names no model and no cluster"),
         (["ps.yaml", "--model", "resnet50"], "--cluster is missing"),
         (["ps.yaml", "--cluster", "4-hosts"], "--model is missing"),
-        (["none.yaml"], "none.yaml:1: cannot be read: No such file"),
+        (["none.yaml"], "none.yaml: cannot be read: No such file"),
     ],
 )
 def test_refusals(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ def test_what_is_shown_has_no_escapes(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_what_could_not_be_done_is_told_without_escapes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_file: object) -> None:
+    def fail(_file: object, **_: object) -> None:
         raise OperationError(f"first {ESCAPE}\nsecond")
 
     monkeypatch.setattr("autosync.specs.cluster_file.load_cluster", fail)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import types
@@ -65,6 +66,26 @@ def test_every_listed_command_exists_and_its_help_shows_an_example(
             assert f"autosync {name} {sub_command} " in capsys.readouterr().out.split("Example")[1]
     else:
         assert f"autosync {name}" in capsys.readouterr().out.split("Example")[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        (["help"], ["--help"]),
+        (["help", "tune"], ["tune", "--help"]),
+        (["help", "strategy", "build"], ["strategy", "build", "--help"]),
+    ],
+)
+def test_help_is_a_word_too(asked: list[str], meant: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(meant) == 0
+    shown = capsys.readouterr().out
+    assert main.run(asked) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_help_of_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["help", "tunee"]) == 2
+    assert "did you mean 'tune'?" in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +211,17 @@ def test_a_bug_is_called_one_without_a_traceback(raising: Raise, capsys: pytest.
     assert capsys.readouterr().err == f"{expected}--debug shows the traceback to report with it\n"
 
 
+def test_a_missing_package_is_named_and_is_no_bug(raising: Raise, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(ModuleNotFoundError("No module named 'xgboost.core'", name="xgboost.core"))
+    assert main.run(["fail"]) == 1
+    assert capsys.readouterr().err == (
+        f"error: the Python package xgboost is not installed; install it for {sys.executable}\n"
+    )
+    raising(ModuleNotFoundError("No module named 'autosync.gone'", name="autosync.gone"))
+    assert main.run(["fail"]) == 1
+    assert "this is a bug in autosync" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["--debug", "fail"], ["fail", "--debug"]])
 def test_debug_shows_the_traceback_and_its_cause(
     arguments: list[str], raising: Raise, capsys: pytest.CaptureFixture[str]
@@ -240,7 +272,37 @@ def test_names_that_the_terminal_cannot_show_are_no_error() -> None:
 def test_shell_completion_knows_the_commands() -> None:
     wanted = {"_AUTOSYNC_COMPLETE": "bash_complete", "COMP_WORDS": "autosync st", "COMP_CWORD": "1"}
     result = _autosync(env=os.environ | wanted)
-    assert result.stdout == "plain,strategy\n"
+    assert result.stdout == "plain,strategy\nplain,studies\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_documented_completion_is_a_script(shell: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    [line] = [line for line in page.splitlines() if line.startswith(f"| {shell} |")]
+    assignment = re.search(r"_AUTOSYNC_COMPLETE=(\w+) autosync", line)
+    assert assignment is not None
+    result = _autosync(env=os.environ | {"_AUTOSYNC_COMPLETE": assignment[1]})
+    assert result.returncode == 0, result.stderr
+    assert f"_AUTOSYNC_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_the_documented_completion_of_bash_works(tmp_path: Path) -> None:
+    program = tmp_path / "autosync"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m autosync.cli "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    line = re.search(r"^\| bash \|.*`(eval .*)` \|$", page, re.MULTILINE)
+    assert line is not None
+    ended = subprocess.run(
+        ["bash", "-c", f"{line[1]} && complete -p autosync"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "_autosync_completion autosync" in ended.stdout
 
 
 @pytest.mark.parametrize(

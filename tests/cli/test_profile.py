@@ -92,10 +92,24 @@ def test_debug_shows_the_users_traceback(task: str, capsys: pytest.CaptureFixtur
     assert "loss=lambda model, batch: model(batch).mean()," in err
 
 
+def test_a_file_without_a_task_is_answered_with_one_that_can_be_profiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("", encoding="utf-8")
+    assert cli.run(["profile", str(file)]) == 2
+    first, what, *lines, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"error: {file}:1: has no task (")
+    assert what.startswith("A task says what is trained")
+    assert last == "The docs have more: docs/task.md."
+    file.write_text("\n".join(line[4:] for line in lines), encoding="utf-8")
+    assert cli.run(["profile", str(file), "--steps", "1"]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gone.py"], "gone.py:1: no such file"),
+        (["gone.py"], "gone.py: no such file"),
         (["resnet50"], "'resnet50' names no task (FILE.py or FILE.py:NAME)"),
         (["model.py", "--rate", "T4"], "--rate is for computed times; add --times computed"),
         (["model.py", "--times", "computed", "--rate", "T5"], "unknown device 'T5' (known: NVIDIA A100"),

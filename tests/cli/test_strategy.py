@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autosync.plan.bundling import bundled
 from autosync.plan.describe import describe_plan
 from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.specs.cluster_file import load_cluster
 from autosync.specs.model_file import load_model
-from autosync.strategy.bundle import Bundle, save_bundle
+from autosync.strategy.bundle import Bundle, dump_bundle, load_bundle, save_bundle
 from autosync.strategy.canonical import strategy_id
 from autosync.strategy.files import load_strategy, load_strategy_for
 from autosync.strategy.presets import build_preset, preset_names
@@ -62,6 +63,27 @@ def test_build_takes_options_and_writes_a_file(shell: Shell, build: Build) -> No
     assert shell.out == ""
     assert shell.err == "wrote s.yaml: all variables are all-reduced in 3 messages\n"
     assert len(load_strategy(path)[0].messages) == 3
+
+
+def test_build_writes_a_bundle_with_its_model_and_cluster(shell: Shell, build: Build) -> None:
+    path = build("sharded", "bundle.yaml", "--bundle")
+    assert shell.err.startswith("wrote bundle.yaml: all variables are reduce-scattered")
+    made = load_bundle(path)
+    model, cluster = load_model("model.yaml"), load_cluster("cluster.yaml")
+    made.check(model, cluster)
+    assert made == bundled(build_preset("sharded", model, cluster), model, cluster)
+    arguments = ("strategy", "build", "sharded", "model.yaml", "--cluster", "cluster.yaml", "--bundle")
+    assert shell.json(*arguments) == dump_bundle(made)
+    assert shell.run(*arguments) == 0
+    Path("printed.yaml").write_text(shell.out, encoding="utf-8")
+    assert load_bundle("printed.yaml") == made
+
+
+def test_a_strategy_in_place_of_a_bundle_is_answered_with_the_way_to_one(shell: Shell, build: Build) -> None:
+    build("ddp", "s.yaml")
+    assert shell.run("launch", "s.yaml", "--", "train.py") == 2
+    assert "s.yaml: is a strategy, not a bundle" in shell.err
+    assert "autosync strategy build PRESET MODEL --cluster C --bundle -o B.yaml" in shell.err
 
 
 @pytest.mark.parametrize(
@@ -185,7 +207,7 @@ def test_diff(shell: Shell, build: Build, bundle: Path) -> None:
 
 def test_a_missing_file_is_a_mistake_of_the_input(shell: Shell) -> None:
     assert shell.run("strategy", "show", "nowhere.yaml") == 2
-    assert shell.err.startswith("error: nowhere.yaml:1: cannot be read: No such file or directory (")
+    assert shell.err.startswith("error: nowhere.yaml: cannot be read: No such file or directory (")
 
 
 def test_the_page_on_the_representation_shows_what_is_printed(shell: Shell) -> None:

@@ -155,8 +155,8 @@ def test_the_efforts_are_those_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nowhere.yaml", "--cluster", "local-2"), "nowhere.yaml:1: cannot be read: no such file"),
-        (("nowhere.py", "--cluster", "local-2"), "nowhere.py:1: no such file"),
+        (("nowhere.yaml", "--cluster", "local-2"), "nowhere.yaml: cannot be read: no such file"),
+        (("nowhere.py", "--cluster", "local-2"), "nowhere.py: no such file"),
         ((TASKS, "--cluster", "nowhere"), "nowhere"),
         ((TASKS, "--cluster", "local-2", "--study", "a/b"), "'a/b' is no name of a study"),
         ((TASKS, "--cluster", "local-2", "--budget", "soon"), "soon"),
@@ -231,7 +231,11 @@ def test_ctrl_c_ends_a_trial_that_hangs(start: Start, tmp_path: Path, await_gone
     out, err = tuning.communicate(timeout=30)
     assert tuning.returncode == 130, err
     assert out == ""
-    assert err.splitlines()[-2:] == ["no trials are kept in autosync-studies/s", "interrupted"]
+    assert err.splitlines()[-3:] == [
+        "no trials are kept in autosync-studies/s",
+        "to go on: autosync tune --resume s",
+        "interrupted",
+    ]
     await_gone(ranks)
     assert (tmp_path / "autosync-studies" / "s" / "journal.log").exists()
 
@@ -265,8 +269,8 @@ def test_ctrl_c_keeps_the_trials_and_leaves_no_testbed(
     out, err = tuning.communicate(timeout=60)
     assert tuning.returncode == 130, err
     assert out == ""
-    kept, last = err.splitlines()[-2:]
-    assert last == "interrupted"
+    kept, resume, last = err.splitlines()[-3:]
+    assert (resume, last) == ("to go on: autosync tune --resume s", "interrupted")
     records = list(read_study(tmp_path / "autosync-studies" / "s"))
     assert len(records) >= 1
     assert kept == f"{len(records)} trial{'s are' if len(records) > 1 else ' is'} kept in autosync-studies/s"

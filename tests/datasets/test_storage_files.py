@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,3 +176,26 @@ def test_operations_are_read_whatever_they_say(tmp_path: Path) -> None:
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
     check_storage(f"journal:{path}")
     assert {json.loads(line)["op_code"] for line in path.read_bytes().splitlines()} >= {0, 4, 5, 6}
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql+nodriverxyz://x/y", "is no storage"),
+        ("nosuchdatabase://x/y", "is no storage"),
+        ("firebird://:secret@x/y", "is no storage"),
+    ],
+)
+def test_a_database_that_cannot_be_reached_is_refused_before_it_is_opened(url: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        check_storage(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_driver_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("psycopg", "psycopg2"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=r"the Python package psycopg2? is not installed") as caught:
+        check_storage("postgresql://tuner:secret@host/name")
+    assert caught.value.problems[0].hint == "pip install 'autosync-torch[postgresql]'"
+    assert "secret" not in str(caught.value)

@@ -32,6 +32,26 @@ def test_lines_are_shown_once_they_are_whole(tmp_path: Path) -> None:
     assert shown[1:] == ["n0    rank  0 | bc", "node1 rank 10 | last"]
 
 
+def test_warnings_about_addresses_without_a_name_are_not_shown(tmp_path: Path) -> None:
+    process = _process(tmp_path, 0)
+    process.log.write_text(
+        "[W1125 10:00:31.8212 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+        "[W1125 10:00:31.821232615 socket.cpp:755] [c10d] The IPv6 network addresses of (n1, 29500) cannot be retrieved"
+        " (gai error: -2 - Name or service not known).\n"
+        "[W1125 10:00:31.821232615 socket.cpp:764] [c10d] The client socket has failed to connect to n1:29500.\n"
+        "[c10d] The user's own words cannot be retrieved\n"
+        "step 0\n"
+    )
+    shown: list[str] = []
+    LogTail((process,), shown.append).finish()
+    assert [line.removeprefix("n0 rank 0 | ").split("] ")[-1] for line in shown] == [
+        "The client socket has failed to connect to n1:29500.",
+        "The user's own words cannot be retrieved",
+        "step 0",
+    ]
+    assert len(process.log.read_text().splitlines()) == 5
+
+
 def test_a_progress_bar_is_lines(tmp_path: Path) -> None:
     process = _process(tmp_path, 0)
     shown: list[str] = []

@@ -166,9 +166,9 @@ def test_a_signal_is_passed_on_once_and_gives_the_code(train: Train) -> None:
     assert ended.code == 130
 
 
-def test_a_second_signal_is_not_waited_for(train: Train) -> None:
+def test_a_second_signal_kills_the_ranks_at_once(train: Train) -> None:
     ended, acting = train(asked=[signal.SIGINT, signal.SIGTERM])
-    assert (ended.code, acting.signals) == (130, [])
+    assert (ended.code, acting.signals) == (130, [signal.SIGKILL])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 # From the bottom up. Rooms on one line do not know each other; the base is one room in several files.
 _BASE = {
     "errors",
+    "near_files",
     "units",
     "registry",
     "jsonio",

@@ -157,9 +157,8 @@ def test_a_task_that_is_gone_is_told_before_anything_is_tried(tmp_path: Path) ->
 
 def test_unknown_names_are_told_with_the_known_ones() -> None:
     for settings, words in (({"proposer": "lerned"}, "unknown proposer"), ({"simulator": "no"}, "unknown simulator")):
-        plan = plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
         with pytest.raises(UnknownNameError, match=words):
-            plan.first(2)
+            plan_tuning(model="model.yaml", cluster="pair.yaml", study="s", settings=settings)
 
 
 def test_a_storage_that_is_none_is_told_before_a_task_is_run(told: Told) -> None:

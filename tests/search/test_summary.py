@@ -12,6 +12,8 @@ import pytest
 
 from autosync.cli.verdict import describe
 from autosync.search.candidates import candidate
+from autosync.search.shown_summary import load_shown, shown
+from autosync.search.study_folder import StudyFolder
 from autosync.search.tune import tune
 from autosync.search.tuned import Tuned
 from autosync.specs.cluster import ClusterSpec
@@ -52,6 +54,13 @@ def doubtful(model: ModelSpec) -> ModelSpec:
     return replace(model, timeline=replace(model.timeline, profiled=profiled))
 
 
+def described(tuned: Tuned, bundle: Path | None = None) -> str:
+    """The verdict, which is the same from the study's folder."""
+    found = shown(tuned.summary)
+    assert load_shown(StudyFolder(tuned.folder)) == found
+    return describe(found, tuned.folder, bundle=bundle)
+
+
 def _documented() -> list[set[str]]:
     """The fields of each table of the page."""
     tables = PAGE.partition("## `summary.json`")[2].split("\n\n| field of")
@@ -77,7 +86,7 @@ def test_a_winner_is_told_with_what_it_does_and_how_it_is_used(tuned) -> None:  
     assert winner["speedup_over_stock_ddp"]["verdict"] == "faster"
     roles = {result["role"] for result in found.summary["contests"]}
     assert {"default", "best bucket", "finalist"} <= roles or {"default", "best preset", "finalist"} <= roles
-    text = describe(found, None)
+    text = described(found)
     assert f"The winner is {winner['name']}: 2.0" in text
     assert f"what it does: {winner['in_words']}" in text
     assert "stock DDP:    200" in text
@@ -107,7 +116,7 @@ def test_the_page_shows_what_a_replay_of_the_shipped_records_says(
         num_trials=12,
         study="s",
     )
-    told = re.search(r"^The winner is .*?(?=\n\n)", describe(found, None), re.MULTILINE | re.DOTALL)
+    told = re.search(r"^The winner is .*?(?=\n\n)", described(found), re.MULTILINE | re.DOTALL)
     assert told is not None
     assert f"```text\n{told[0]}\n```" in PAGE
     contests = found.summary["contests"]
@@ -120,7 +129,7 @@ def test_the_page_shows_what_a_replay_of_the_shipped_records_says(
 def test_where_nothing_is_faster_it_is_told_how_much_there_is_to_gain(tuned) -> None:  # type: ignore[no-untyped-def]
     found = tuned(0.09)
     assert not found.summary["winner"]["beats_stock_ddp"]
-    text = describe(found, Path("mine.yaml"))
+    text = described(found, Path("mine.yaml"))
     assert (
         "Nothing tried is faster than stock DDP for certain: keep it.\nCommunication that compute does not hide is "
         in text
@@ -141,7 +150,7 @@ def test_a_lossy_winner_is_named_as_such(  # type: ignore[no-untyped-def]
     assert winner["classes"] == ["lossy"]
     assert set(found.summary["fidelity"]) >= {winner["name"]}
     assert "not known: replayed compute has no gradients" in winner["training"]
-    text = describe(found, None)
+    text = described(found)
     assert winner["name"].endswith(" (lossy)")
     assert f"The winner is {winner['name']}: " in text
     assert f"\n{winner['name']}: what it does to training is not known" in text
@@ -159,7 +168,7 @@ def test_what_speaks_against_the_profile_goes_wherever_the_model_goes(  # type: 
     assert found.summary["profile"]["in_words"] == words
     assert {record.environment["profile"] for record in found.records} == {"busy_machine, unsteady"}
     told = f"{words[0].upper()}{words[1:]}."
-    assert describe(found, None).splitlines().count(told) == 1
+    assert described(found).splitlines().count(told) == 1
     assert profile_warning(load_bundle(found.folder / "best.yaml").model) == words
     assert profile_warning(load_model("autosync-studies/s/model.yaml")) == words
 
@@ -168,7 +177,7 @@ def test_nothing_is_said_of_a_profile_that_nothing_speaks_against(tuned) -> None
     found = tuned(0.2)
     assert found.summary["profile"] is None
     assert all("profile" not in record.environment for record in found.records)
-    assert "profile" not in describe(found, None)
+    assert "profile" not in described(found)
 
 
 def _lossy_first(result: Any) -> float:

@@ -18,6 +18,7 @@ from autosync.plan.identity import plan_id
 from autosync.plan.lowering import lower
 from autosync.search.candidates import STOCK_DDP, candidate
 from autosync.search.measurement_effort import Effort
+from autosync.search.shown_summary import shown
 from autosync.search.tune import tune
 from autosync.search.tuned import Tuned
 from autosync.specs.background_load import BackgroundLoad
@@ -204,7 +205,7 @@ def test_if_all_fail_the_reason_is_told_and_the_study_kept(tune_fake: TuneFake, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "configs/model.yaml"}, "configs/model.yaml:1: cannot be read: no such file"),
+        ({"model": "configs/model.yaml"}, "configs/model.yaml: cannot be read: no such file"),
         ({"cluster": "far.yaml"}, "this is on 10.0.0.1"),
         ({"study": "a/b"}, "is no name of a study"),
     ],
@@ -322,7 +323,8 @@ def test_a_busy_machine_is_told_and_tries_no_patience(
     assert tuned.summary["num_busy_trials"] == 9
     assert tuned.summary["other_cpu_share"] == 0.3
     assert "other programs used 30% of the processors" in told.notes[1]
-    assert "Other programs used 30% of this machine's processors meanwhile" in describe(tuned, None)
+    text = describe(shown(tuned.summary), tuned.folder)
+    assert "Other programs used 30% of this machine's processors meanwhile" in text
 
 
 def test_it_ends_where_nothing_new_is_left(

@@ -42,3 +42,15 @@ def test_help_has_an_example(arguments: list[str]) -> None:
     result = CliRunner().invoke(cluster, arguments)
     assert result.exit_code == 0
     assert "autosync cluster show cluster.yaml" in result.stdout
+
+
+def test_other_machines_under_the_local_launcher_are_refused_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(
+        "schema: autosync.cluster/1\nlauncher: local\nnodes:\n- {name: a, host: gpu1, bandwidth: 1 Gbit/s}\n",
+        encoding="utf-8",
+    )
+    for arguments in (["show", str(path)], ["probe", str(path)], ["check", str(path)]):
+        error = CliRunner().invoke(cluster, arguments).exception
+        assert isinstance(error, InputError)
+        assert str(error).startswith(f"{path}:4: nodes[0].host: a is on gpu1 (the local launcher ")

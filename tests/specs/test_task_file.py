@@ -90,7 +90,10 @@ def test_what_the_file_prints_is_kept_from_stdout(file: Path, capsys: pytest.Cap
             "import not_there\n",
             "",
             11,
-            "importing the file raised ModuleNotFoundError: No module named 'not_there' (a task's code must run)",
+            (
+                "importing the file raised ModuleNotFoundError: No module named 'not_there' (a task's code must run); "
+                f"install it for {sys.executable}"
+            ),
         ),
         (
             "def deeper():\n    return {}['key']\ndef task():\n    return deeper()\n",
@@ -157,6 +160,12 @@ def test_a_mistake_is_told_with_file_and_line(file: Path, text: str, name: str, 
     assert str(error) == f"{file}:{line}: {message}"
 
 
+def test_a_missing_package_is_to_be_installed_for_this_python(file: Path) -> None:
+    [problem] = failure(file, "import no_such_package_xyz\n", "").problems
+    assert "No module named 'no_such_package_xyz'" in problem.what
+    assert problem.hint == f"install it for {sys.executable}"
+
+
 def test_the_users_exception_is_the_cause(file: Path) -> None:
     assert isinstance(failure(file, "def task():\n    return 1 / 0\n").__cause__, ZeroDivisionError)
 
@@ -177,7 +186,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for target in (tmp_path / "none.py", tmp_path):
         with pytest.raises(TaskError):
             load_task(str(target))
-    with pytest.raises(TaskError, match=r"none\.py:1: no such file \(a task is a function in a Python file\)"):
+    with pytest.raises(TaskError, match=r"none\.py: no such file \(a task is a function in a Python file\)"):
         load_task(str(tmp_path / "none.py"))
     with pytest.raises(TaskError, match=r"'model\.yaml' names no task \(FILE\.py or FILE\.py:NAME\)"):
         load_task("model.yaml")

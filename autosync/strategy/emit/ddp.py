@@ -61,9 +61,8 @@ def settings_for(
     form, model, frozen = _without_idle(canonical(strategy, model, cluster), model)
     reasons = list(_reasons(form, model, cluster))
     if reasons:
-        raise DoesNotApplyError(
-            [Problem(what=f"stock DDP cannot do this: {reason}", rule=RULE) for reason in reasons[:5]]
-        )
+        # One problem, since all reasons break the same rule.
+        raise DoesNotApplyError([Problem(what=f"stock DDP cannot do this: {'; '.join(reasons[:3])}", rule=RULE)])
     hook = _hook(form, model, cluster)
     ranges = _ranges(_by_dtype(hook.messages, model, cluster))
     settings = DdpSettings(gradient_as_bucket_view=gradient_as_bucket_view, hook=hook.codec, frozen=frozen)
