@@ -34,11 +34,20 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     epilog="""\b
 Examples:
   autosync launch best.yaml --cluster cluster.yaml -- train.py --epochs 3
+  autosync launch generator.yaml --also discriminator.yaml -- gan.py
   autosync launch best.yaml --env WANDB_API_KEY -- -m package.train
   autosync launch best.yaml --dry-run -- train.py""",
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- TRAIN.py ARGS")
+@click.option(
+    "--also",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="The bundle of another model that the script trains.",
+)
 @click.option("--cluster", metavar="CLUSTER.yaml", help="Where to train.  [default: the cluster of the bundle]")
 @click.option("--env", "settings", multiple=True, metavar="NAME[=VALUE]", help="A variable that all ranks have.")
 @click.option(
@@ -57,6 +66,7 @@ def launch(
     bundle: Path,
     command: tuple[str, ...],
     *,
+    others: tuple[Path, ...],
     cluster: str | None,
     settings: tuple[str, ...],
     master_port: int | None,
@@ -67,9 +77,11 @@ def launch(
 ) -> None:
     """Run a training script on all ranks of a cluster, with the strategy of BUNDLE.
 
-    In the script, autosync.parallelize(model, optimizer) finds the bundle. Ranks have the environment that torchrun
-    gives; nodes that only serve run `autosync serve`. The output of the ranks is shown line by line with node and rank.
-    The exit code is that of the first rank that fails. Signals are passed on to the ranks. Nothing is restarted.
+    The script may be an unchanged one that wraps its model in DistributedDataParallel, or call autosync.parallelize(
+    model, optimizer), which finds the bundle. Ranks have the environment that torchrun
+    gives; nodes that only serve run `autosync serve`. The output of the ranks is shown line by line
+    with node and rank. The exit code is that of the first rank that fails. Signals are passed on to the ranks.
+    Nothing is restarted.
 
     If BUNDLE comes from somewhere else than this user's own tuning, autosync asks before it uses the programs, images
     and machines that BUNDLE names; without a terminal, --trust is needed. A cluster named by --cluster needs no
@@ -79,7 +91,8 @@ def launch(
         raise click.UsageError("--json goes with --dry-run: without it the output is the script's")
     from autosync.specs.consent import cluster_actions, require
 
-    spec, script = _script(bundle, command, cluster, settings, master_port)
+    bundles = (bundle, *others)
+    spec, script = _script(bundles, command, cluster, settings, master_port)
     named = cluster_actions(spec, file=str(bundle)) if cluster is None else []
     if dry_run:
         _dry_run(spec, script, logs or Path("LOGS"), named, as_json=as_json)
@@ -92,15 +105,16 @@ def launch(
 
 
 def _script(
-    path: Path, command: Sequence[str], cluster: str | None, settings: Sequence[str], port: int | None
+    paths: Sequence[Path], command: Sequence[str], cluster: str | None, settings: Sequence[str], port: int | None
 ) -> tuple[ClusterSpec, TrainingScript]:
     from autosync.launchers.script_run import passed_on_settings, script_of
     from autosync.specs.cluster_file import load_cluster
     from autosync.strategy.bundle import load_bundle
 
-    bundle = load_bundle(path)
-    spec = bundle.cluster if cluster is None else load_cluster(cluster, is_run=True)
-    bundle.check(bundle.model, spec)
+    bundles = [load_bundle(path) for path in paths]
+    spec = bundles[0].cluster if cluster is None else load_cluster(cluster, is_run=True)
+    for bundle in bundles:
+        bundle.check(bundle.model, spec)
     try:
         environment = passed_on_settings(os.environ, settings)
     except KeyError as error:
@@ -110,18 +124,22 @@ def _script(
     return spec, script_of(
         command,
         cluster=spec,
-        bundle=path,
-        has_servers=_has_servers(bundle),
+        bundles=paths,
+        has_servers=_have_servers(bundles),
         environment=environment,
         port=port,
     )
 
 
-def _has_servers(bundle: Bundle) -> bool:
-    """Return whether nodes that only serve have work under the bundle."""
+def _have_servers(bundles: Sequence[Bundle]) -> bool:
+    """Whether nodes that only serve have work under one of the bundles."""
+    from autosync.errors import InputError
     from autosync.plan.lowering import lower
 
-    return bool(lower(bundle.strategy, bundle.model, bundle.cluster).needed_servers)
+    needed = [bool(lower(one.strategy, one.model, one.cluster).needed_servers) for one in bundles]
+    if len(bundles) > 1 and any(needed):
+        raise InputError("--also with a bundle that needs server nodes", rule="a server node serves one bundle")
+    return any(needed)
 
 
 def _dry_run(

@@ -13,6 +13,11 @@ NODE_VARIABLE = "AUTOSYNC_NODE"
 BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
 
 
+def bundle_variable(number: int) -> str:
+    """The variable of a script's bundles, counted from 0: `AUTOSYNC_BUNDLE`, `AUTOSYNC_BUNDLE_2` and so on."""
+    return BUNDLE_VARIABLE if number == 0 else f"{BUNDLE_VARIABLE}_{number + 1}"
+
+
 def rank_environment(cluster: ClusterSpec, rank: Rank) -> dict[str, str]:
     """Return the variables that identify a rank. WORLD_SIZE counts workers; server-only ranks come after them."""
     return {"RANK": str(rank.index), "LOCAL_RANK": str(rank.local), "WORLD_SIZE": str(cluster.num_workers)}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autosync.launchers.environment import BUNDLE_VARIABLE, python_of
+from autosync.launchers.environment import bundle_variable, python_of
 from autosync.launchers.log_tail import LogTail, last_words
 from autosync.launchers.messages import exit_message, signal_name
 from autosync.launchers.request import Launcher, LaunchRequest, Process, ScriptLaunch, TrainingScript
@@ -42,24 +42,25 @@ def script_of(
     command: Sequence[str],
     *,
     cluster: ClusterSpec,
-    bundle: Path,
+    bundles: Sequence[Path],
     has_servers: bool,
     environment: Mapping[str, str],
     port: int | None = None,
 ) -> TrainingScript:
-    """Return the training that runs a command with a bundle.
+    """Return the training that runs a command with a bundle for each of its models.
 
-    `command` begins with a Python file, with `-m MODULE`, or with another program.
+    `command` begins with a Python file or with `-m MODULE`, which are run behind the script door, or with any other
+    program, which finds the bundles in its environment.
     """
     python = python_of(cluster)
     words = tuple(command)
     if words[0] == "-m" or words[0].endswith(".py"):
-        words = (python, *words)
+        words = (python, "-P", "-m", "autosync.run", *words)
     return TrainingScript(
         command=words,
         server_command=(python, "-P", "-m", "autosync.cli", "serve") if has_servers else None,
         environment=environment,
-        files={BUNDLE_VARIABLE: bundle},
+        files={bundle_variable(number): path for number, path in enumerate(bundles)},
         port=port,
     )
 

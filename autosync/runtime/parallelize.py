@@ -64,7 +64,7 @@ def parallelize(
     which Perfetto opens; it does not show what torch's reducer does. Nodes that only serve write their files under the
     same path as the first rank.
     """
-    bare = _bare(model)
+    bare = bare_of(model)
     if bare in _SESSIONS:
         raise OperationError("the model is parallelized already: release(model) comes first")
     group = process_group or (dist.group.WORLD if dist.is_initialized() else None)
@@ -82,6 +82,7 @@ def parallelize(
     )
     _SESSIONS[bare] = start(bare, joined(optimizer), bundle, group, settings, others=list(_SESSIONS.values()))
     vars(bare)[_JOIN] = Hook(_refuse_join)
+    _BEGUN.append(type(bare).__name__)
     return model, optimizer
 
 
@@ -126,8 +127,8 @@ def release(model: torch.nn.Module) -> None:
     `consolidate` just before to keep it.
     """
     session = session_of(model)
-    del _SESSIONS[_bare(model)]
-    vars(_bare(model)).pop(_JOIN, None)
+    del _SESSIONS[bare_of(model)]
+    vars(bare_of(model)).pop(_JOIN, None)
     session.close()
 
 
@@ -182,18 +183,32 @@ def _bundle_at_hand() -> str:
     return path
 
 
-def _bare(model: torch.nn.Module) -> torch.nn.Module:
+def bare_of(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model itself, without the wrapper that `torch.compile` puts around it."""
-    return getattr(model, "_orig_mod", model)
+    bare: torch.nn.Module = getattr(model, "_orig_mod", model)
+    return bare
 
 
 def session_of(model: torch.nn.Module) -> Synchronisation:
     """Return the session that synchronises a parallelized model."""
-    session = _SESSIONS.get(_bare(model))
+    session = _SESSIONS.get(bare_of(model))
     if session is None:
         raise OperationError("the model is not parallelized: parallelize(model, optimizer, bundle) comes first")
     return session
 
 
+def is_parallelized(model: torch.nn.Module) -> bool:
+    """Whether a session synchronises a model."""
+    return bare_of(model) in _SESSIONS
+
+
+def num_parallelized() -> int:
+    """How many models this process has parallelized; those that were released are counted too."""
+    return len(_BEGUN)
+
+
 _SESSIONS: weakref.WeakKeyDictionary[torch.nn.Module, Synchronisation] = weakref.WeakKeyDictionary()
 """The session of each parallelized model."""
+
+_BEGUN: list[str] = []
+"""The classes of all models that this process has parallelized."""

@@ -130,7 +130,7 @@ def test_nodes_that_only_serve_run_the_server(run: Run) -> None:
 
 
 def test_ranks_have_the_environment_of_torchrun_and_what_is_asked_for(run: Run) -> None:
-    launched = run("here.yaml", "--env", "WISH=granted", "--", TRAIN, "--tell")
+    launched = run("here.yaml", "--env", "WISH=granted", "--", sys.executable, TRAIN, "--tell")
     assert sorted(launched.stdout.splitlines()) == [
         "n0 rank 0 | 0 0 3 2 0 n0 granted",
         "n0 rank 1 | 1 1 3 2 0 n0 granted",
@@ -227,7 +227,7 @@ def test_a_dry_run_prints_the_exact_request(run: Run, folder: Path) -> None:
         "would be started on served (launcher local):",
         *(
             f"  localhost: {at_hand} RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0"
-            f" GROUP_WORLD_SIZE=1 {common} AUTOSYNC_NODE=n0 {last} {python} {TRAIN} --steps 2"
+            f" GROUP_WORLD_SIZE=1 {common} AUTOSYNC_NODE=n0 {last} {python} -P -m autosync.run {TRAIN} --steps 2"
             f" > LOGS/rank-{rank}.log 2>&1"
             for rank in (0, 1)
         ),

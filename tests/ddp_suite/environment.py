@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from autosync import Task
 from autosync.errors import AutosyncError, OperationError
 from autosync.plan.bundling import bundled
-from autosync.runtime.parallelize import drain, no_sync, parallelize, release
+from autosync.runtime.parallelize import drain, is_parallelized, no_sync, parallelize, release
+from autosync.script.door import Door
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.profile.run import profile
 from autosync.strategy.bundle import Bundle
@@ -34,11 +35,15 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A strategy of the suite: a preset with its options, and whether torch's reducer may have its plan."""
+    """A strategy of the suite: a preset with its options, and whether torch's reducer may have its plan.
+
+    With `door` a behaviour is an unchanged script behind the script door: it constructs DDP as under stock DDP.
+    """
 
     preset: str
     options: tuple[tuple[str, Any], ...] = ()
     hand_off: bool = True
+    door: bool = False
 
 
 # What each stands for: torch's own reducer; a server on a worker updates; shards, and overlap with the next forward
@@ -50,6 +55,8 @@ WAYS: dict[str, Way] = {
     "bytescheduler": Way(preset="bytescheduler", options=(("slice_bytes", 1024),)),
     "engine": Way(preset="ddp", hand_off=False),
     "sharded": Way(preset="sharded"),
+    "door": Way(preset="ddp", door=True),
+    "door_forward": Way(preset="bytescheduler", options=(("slice_bytes", 1024),), door=True),
 }
 STRATEGIES = ("ddp", "ps_load_balanced", "fsdp", "bytescheduler")
 
@@ -73,10 +80,15 @@ class Env:
         self.num_batches = 0
         self.checks_threads = True
         self._bundles = bundles
+        self._behind_door: list[Bundle] = []
+        self._opened = contextlib.ExitStack()
+        if way is not None and way.door:
+            self._opened.enter_context(Door(self._behind_door).open())
 
     @property
     def is_stock(self) -> bool:
-        return self.way is None
+        """Whether scripts construct DDP."""
+        return self.way is None or self.way.door
 
     def run(self, task: Task, *, seed: int = 0) -> "Run":
         """A model and its optimizer, not parallel yet. The ranks' models differ, as DDP and we make them equal."""
@@ -86,6 +98,12 @@ class Env:
     def start(self, task: Task, *, seed: int = 0, ddp: dict[str, Any] | None = None, **options: Any) -> "Run":
         """The same, parallel. `ddp` are options of stock DDP alone; `options` are of both."""
         return self.run(task, seed=seed).start(ddp=ddp, **options)
+
+    def wrapped(self, model: nn.Module, task: Task, number: int, **options: Any) -> DistributedDataParallel:
+        """What a script constructs: DDP, by itself or behind the door."""
+        if self.way is not None:
+            self._behind_door.append(self.bundle(task, number))
+        return DistributedDataParallel(model, **options)
 
     def bundle(self, task: Task, number: int) -> Bundle:
         """The first rank profiles the behaviour's task of that number and makes the bundle; all ranks get it."""
@@ -107,6 +125,7 @@ class Env:
         """End all that is parallel."""
         for run in self.runs:
             run.stop()
+        self._opened.close()
 
     def all_equal(self, value: Tensor) -> bool:
         """Whether all ranks have the same, bit for bit."""
@@ -154,7 +173,7 @@ class Run:
     def start(self, *, ddp: dict[str, Any] | None = None, **options: Any) -> "Run":
         self.env.moment = "start"
         if self.is_stock:
-            self.called = DistributedDataParallel(self.model, **options, **(ddp or {}))
+            self.called = self.env.wrapped(self.model, self.task, self.number, **options, **(ddp or {}))
         else:
             way = self.env.way
             assert way is not None, "it is not stock"
@@ -169,7 +188,7 @@ class Run:
         return self
 
     def stop(self) -> None:
-        if self._is_parallel and not self.is_stock:
+        if self._is_parallel and is_parallelized(self.model):
             release(self.model)
         self._is_parallel = False
         self.called = self.model

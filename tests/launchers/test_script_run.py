@@ -174,18 +174,19 @@ def test_a_second_signal_kills_the_ranks_at_once(train: Train) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("train.py", "-x"), ("/opt/python", "train.py", "-x")),
-        (("-m", "pkg.train"), ("/opt/python", "-m", "pkg.train")),
+        (("train.py", "-x"), ("/opt/python", "-P", "-m", "autosync.run", "train.py", "-x")),
+        (("-m", "pkg.train"), ("/opt/python", "-P", "-m", "autosync.run", "-m", "pkg.train")),
         (("bash", "run.sh"), ("bash", "run.sh")),
     ],
 )
 def test_python_files_and_modules_run_in_the_python_of_the_cluster(
     command: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    script = script_of(command, cluster=CLUSTER, bundle=Path("b.yaml"), has_servers=True, environment={})
+    bundles = [Path("b.yaml"), Path("c.yaml")]
+    script = script_of(command, cluster=CLUSTER, bundles=bundles, has_servers=True, environment={})
     assert script.command == words
     assert script.server_command == ("/opt/python", "-P", "-m", "autosync.cli", "serve")
-    assert script.files == {"AUTOSYNC_BUNDLE": Path("b.yaml")}
+    assert script.files == {"AUTOSYNC_BUNDLE": Path("b.yaml"), "AUTOSYNC_BUNDLE_2": Path("c.yaml")}
 
 
 def test_settings_are_given_or_taken_from_here() -> None:

@@ -31,6 +31,7 @@ _LAYERS = [
     {"testbed"},
     {"launchers"},
     {"trials"},
+    {"script"},
     {"search"},
     {"cli"},
 ]
@@ -52,6 +53,8 @@ def _allowed() -> dict[str, set[str]]:
     allowed["testing"] = (below | {"configs", "testing"}) - {"cli"}
     # `python -m autosync` is the command line by another door.
     allowed["__main__"] = {"cli"}
+    # `python -m autosync.run` is the script door.
+    allowed["run"] = {*_BASE, "script"}
     return allowed
 
 

@@ -65,6 +65,11 @@ class BackwardSync:
             self._passes.train_here()
             self._forward_syncs = self.syncs or bool(self._forward_syncs)
 
+    def prepare_pass(self) -> None:
+        """The next backward pass is synchronised, whatever `syncs` is."""
+        self._passes.train_here()
+        self._forward_syncs = True
+
     def _pass_begins(self) -> None:
         self._seals.lift()
         self._gradients.note_foreign()

@@ -63,8 +63,9 @@ class Arrivals:
         return [name for name in self._nodes if name not in self._times]
 
     def _hook(self, name: str) -> Any:
-        def hear(*_: Any) -> None:
-            if not self._came(name):
+        def hear(_: Any, brought: tuple[torch.Tensor | None, ...]) -> None:
+            # A function of the script's (or DDP's own, around outputs that the loss leaves out) may bring nothing.
+            if brought[0] is None or not self._came(name):
                 return
             times = self._times[name] = self._times.get(name, 0) + 1
             usual = self._usual.get(name)

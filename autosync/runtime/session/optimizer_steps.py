@@ -52,7 +52,7 @@ class Steps:
 
     def _enter(self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         depth = self._depths[id(optimizer)]
-        if depth and _num_under_way(optimizer) <= 1:
+        if depth and num_under_way(optimizer) <= 1:
             # An earlier step has failed, and ran no hook at its end.
             depth = 0
         self._depths[id(optimizer)] = depth + 1
@@ -92,7 +92,7 @@ class _LastPreHook:
         self._attributes.pop("register_step_pre_hook", None)
 
 
-def _num_under_way(optimizer: torch.optim.Optimizer) -> int:
+def num_under_way(optimizer: torch.optim.Optimizer) -> int:
     """Return how many steps of an optimizer are running in this thread, one within the other."""
     count = 0
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to look at the calls under way

@@ -253,11 +253,14 @@ def _only_lays_out(name: str, arguments: Any, options: Any) -> bool:
     """Whether a function only gives a model another memory layout, which leaves sealed gradients as they are."""
     if name == "__set__":
         return len(arguments) == 2 and arguments[0] is arguments[1]
+    if name == "cpu":
+        return bool(arguments[0].device.type == "cpu")
     if name != "to":
         return False
-    dtype: torch.dtype = arguments[0].dtype
+    dtype, device = arguments[0].dtype, arguments[0].device
     return not any(
-        isinstance(one, str | torch.device) or (isinstance(one, torch.dtype) and one != dtype)
+        (isinstance(one, str | torch.device) and torch.device(one) not in (device, torch.device(device.type)))
+        or (isinstance(one, torch.dtype) and one != dtype)
         for one in (*arguments[1:], *(options or {}).values())
     )
 

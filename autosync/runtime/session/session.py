@@ -119,6 +119,10 @@ class Session:
     def syncs(self, value: bool) -> None:
         self._backward.syncs = value
 
+    def prepare(self) -> None:
+        """Have the next backward pass synchronised, as after a forward pass with `syncs`."""
+        self._backward.prepare_pass()
+
     @property
     def kept_apart(self) -> frozenset[str]:
         """The variables whose optimizer state is complete on no worker."""

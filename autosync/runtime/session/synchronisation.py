@@ -36,6 +36,9 @@ class Synchronisation(Protocol):
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
         """Give the user's optimizer the state of variables in `kept_apart`; `alone`: no other worker gets it."""
 
+    def prepare(self) -> None:
+        """Have the next backward pass synchronised, as after a forward pass with `syncs`."""
+
     def drain(self) -> None:
         """Wait for all updates under way."""
 

@@ -98,7 +98,7 @@ class StockReducer:
         # The gradients before a pass that was not prepared.
         self._before: list[tuple[int, int]] | None = None
         self._passes = Passes(begins=self._backward_begins, ends=self._backward_ends, fails=self._backward_fails)
-        self._hooks: list[Any] = [model.register_forward_hook(_Tell(self._prepare))]
+        self._hooks: list[Any] = [model.register_forward_hook(_Tell(self._forward_ended))]
         for parameter in {self._parameters[0], self._parameters[-1]}:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(_Tell(self._hear)))  # type: ignore[no-untyped-call]
         for parameter in self._parameters:
@@ -157,14 +157,18 @@ class StockReducer:
             return [int(number) for number in found[1].split()] if found else list(range(len(self._parameters)))
         return []
 
-    def _prepare(self) -> None:
-        """Prepare the backward pass when a forward pass has ended."""
+    def prepare(self) -> None:
+        """Prepare the next backward pass to be synchronised, whatever `syncs` is."""
+        self._passes.train_here()
+        self.check()
+        self._reducer.prepare_for_backward([])
+        self._is_prepared = True
+
+    def _forward_ended(self) -> None:
         if torch.is_grad_enabled():
             self._passes.train_here()
-        if self.syncs and torch.is_grad_enabled():
-            self.check()
-            self._reducer.prepare_for_backward([])
-            self._is_prepared = True
+            if self.syncs:
+                self.prepare()
 
     def _hear(self) -> None:
         """Note a gradient of one of the two parameters that nearly every backward pass reaches."""

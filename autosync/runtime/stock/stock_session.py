@@ -79,6 +79,10 @@ class StockSession:
     def syncs(self, value: bool) -> None:
         self._reducer.syncs = value
 
+    def prepare(self) -> None:
+        """Have the next backward pass synchronised, as after a forward pass with `syncs`."""
+        self._reducer.prepare()
+
     def _backward_ended(self, *, synchronised: bool) -> None:
         if self._compute is not None:
             self._compute.backward_ends()

@@ -1,0 +1,89 @@
+"""All that is patched in torch while a script runs, and put back when it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel, distributed
+
+from autosync.runtime.parallelize import bare_of, num_parallelized
+from autosync.script.bundles import bundle_of, refuse_state_kept_apart
+from autosync.script.optimizers import Optimizers
+from autosync.script.refusals import REFUSED_METHODS, refuse_arguments, refused
+from autosync.script.stand_in import BundleReducer, PlainOutputs, QuietLogger, close_orphans
+from autosync.strategy.bundle import Bundle
+
+Method = Callable[..., Any]
+
+
+class Door:
+    """While it is open, every `DistributedDataParallel` of the process trains by one of some bundles."""
+
+    def __init__(self, bundles: Sequence[Bundle]) -> None:
+        self._bundles = bundles
+        self._optimizers = Optimizers()
+        self._num_wrapped = 0
+        self._num_parallelized = num_parallelized()
+
+    @property
+    def was_used(self) -> bool:
+        """Whether the script has wrapped a model, or has called `autosync.parallelize` itself."""
+        return bool(self._num_wrapped) or num_parallelized() > self._num_parallelized
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Patch what `patches` lists; put it back at the end."""
+        before = [(owner, name, vars(owner)[name]) for owner, name, _ in self.patches()]
+        try:
+            for owner, name, method in self.patches():
+                setattr(owner, name, method)
+            yield
+        finally:
+            for owner, name, method in before:
+                setattr(owner, name, method)
+
+    def patches(self) -> list[tuple[Any, str, Any]]:
+        """What has the attributes (classes and a module), their names, and what is there while the door is open."""
+        return [
+            (DistributedDataParallel, "_ddp_init_helper", self._wrap),
+            (DistributedDataParallel, "_pre_forward", _beginning(vars(DistributedDataParallel)["_pre_forward"])),
+            *((DistributedDataParallel, name, refused(name)) for name in REFUSED_METHODS),
+            (distributed, "_DDPSink", PlainOutputs),
+            (torch.optim.Optimizer, "__init__", self._noting(vars(torch.optim.Optimizer)["__init__"])),
+        ]
+
+    @property
+    def _wrap(self) -> Method:
+        def wrap(ddp: Any, *_: object, **__: object) -> None:
+            close_orphans()
+            model = bare_of(ddp.module)
+            bundle = bundle_of(model, self._bundles)
+            refuse_arguments(ddp, (variable.name for variable in bundle.model.variables))
+            refuse_state_kept_apart(bundle)
+            ddp.reducer = BundleReducer(ddp, bundle, self._optimizers)
+            ddp.logger = QuietLogger()
+            # It refuses what cannot be.
+            ddp._passing_sync_batchnorm_handle(ddp.module)  # noqa: SLF001 - DDP does so
+            self._num_wrapped += 1
+
+        return wrap
+
+    def _noting(self, stock: Method) -> Method:
+        def init(optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> None:
+            stock(optimizer, *arguments, **options)
+            self._optimizers.note(optimizer)
+
+        return init
+
+
+def _beginning(stock: Method) -> Method:
+    def pre_forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled():
+            ddp.reducer.begin()
+        return stock(ddp, *inputs, **options)
+
+    not_compiled: Method = torch.compiler.disable(pre_forward)  # type: ignore[no-untyped-call]
+    return not_compiled

@@ -1,0 +1,75 @@
+"""The optimizers of the process, and which of them a model's parameters are in.
+
+A script makes its optimizers before or after it wraps the model, and gives them to nobody. So each is noted when it is
+made, and looked for among the noted ones when the model trains first.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from autosync.errors import OperationError
+from autosync.runtime.session.optimizer_steps import num_under_way
+
+
+class Optimizers:
+    """All optimizers that were made since, in their order. None is kept alive."""
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[torch.optim.Optimizer]] = []
+        self.num_made = 0
+        """How many were made; what has looked for some looks again when it changes."""
+
+    def note(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer was made."""
+        self._made.append(weakref.ref(optimizer))
+        self.num_made += 1
+
+    def holding(self, parameters: Iterable[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
+        """The optimizers that hold any of some parameters."""
+        wanted = {id(parameter) for parameter in parameters}
+        found = self._holding(wanted)
+        if len(found) > 1:
+            # One that the script has thrown away may be there still.
+            del found
+            gc.collect()
+            found = self._holding(wanted)
+        return found
+
+    def _holding(self, wanted: set[int]) -> list[torch.optim.Optimizer]:
+        self._made = [one for one in self._made if one() is not None]
+        alive = [optimizer for one in self._made if (optimizer := one()) is not None]
+        return [one for one in dict.fromkeys(alive) if any(id(held) in wanted for held in _held(one))]
+
+
+def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """What an optimizer has in its groups; nothing of one whose constructor has failed."""
+    groups = vars(optimizer).get("param_groups", ())
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def idle_optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer that nobody steps, for a script that updates by its own means, or makes its optimizer later."""
+    return torch.optim.SGD(list(parameters), lr=0.0)
+
+
+def refuse_where_engine_updates(model: torch.nn.Module, found: Sequence[torch.optim.Optimizer]) -> None:
+    """Where the engine updates: refuse a training that begins without an optimizer, or within the step of one."""
+    kind = type(model).__name__
+    if not found:
+        raise OperationError(
+            f"no optimizer holds parameters of this {kind} at its first forward pass, and under this bundle the engine "
+            "updates them (make the optimizer before the first forward pass; strategies in which the user's optimizer "
+            "updates, as preset ddp, take one that is made later)"
+        )
+    if any(num_under_way(one) for one in found):
+        raise OperationError(
+            f"optimizer.step(closure): the first forward pass of this {kind} comes within an optimizer's step, and "
+            "under this bundle the engine updates the parameters, which takes the gradients before the step (closures, "
+            "which Lightning's Trainer uses too, run where the user's optimizer updates, as by preset ddp)"
+        )

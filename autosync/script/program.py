@@ -1,0 +1,59 @@
+"""A script or a module, run in this process as `python` runs it."""
+
+from __future__ import annotations
+
+import io
+import os
+import runpy
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+from autosync.errors import InputError
+
+
+class MainProgram:
+    """`train.py ARGS` or `-m MODULE ARGS`."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._is_module = command[0] == "-m"
+        self._words = list(command[1:] if self._is_module else command)
+        self._source = b""
+        if not self._words:
+            raise InputError("-m without a module", rule="-m MODULE ARGS, or train.py ARGS")
+        if not self._is_module:
+            self._source = _read(Path(self.name))
+
+    @property
+    def name(self) -> str:
+        """The script's path, or the module's name."""
+        return self._words[0]
+
+    def run(self) -> None:
+        """Run it as the process's main program; what it raises is raised."""
+        sys.argv = list(self._words)
+        if not sys.flags.safe_path:
+            # There Python has put the folder of `-m autosync.run`.
+            del sys.path[0]
+        if not os.environ.get("PYTHONSAFEPATH"):
+            # The option -P may be for us alone; the variable is the user's.
+            sys.path.insert(0, str(Path.cwd() if self._is_module else Path(self.name).resolve().parent))
+        if self._is_module:
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            return
+        main = types.ModuleType("__main__")
+        main.__dict__.update({"__file__": self.name, "__builtins__": __builtins__, "__cached__": None})
+        # It stays there: what the script has pickled, and what it runs at exit, is looked for in it.
+        sys.modules["__main__"] = main
+        exec(compile(self._source, self.name, "exec"), main.__dict__)  # noqa: S102 - the user's own script
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with io.open_code(str(path.absolute())) as file:
+            return file.read()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", rule="a Python file, or -m MODULE, to be trained by the bundle"
+        ) from error

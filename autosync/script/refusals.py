@@ -1,0 +1,66 @@
+"""What a `DistributedDataParallel` cannot do by a bundle, by name.
+
+Each is refused when the script asks for it: at the latest in the first forward pass, before anything was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+from autosync.errors import OperationError
+
+_BY_BUNDLE = "the bundle's strategy decides how gradients are synchronised"
+
+_COMPRESSED = f"{_BY_BUNDLE}; one with a codec compresses them: autosync tune --allow lossy"
+
+REFUSED_METHODS: dict[str, str] = {
+    "register_comm_hook": _COMPRESSED,
+    "_register_builtin_comm_hook": _COMPRESSED,
+    "_register_buffer_comm_hook": "buffers come from rank 0, as DDP has them by default",
+    "_register_fused_optim": "the engine updates by the script's own optimizer: call its step()",
+    "_register_delay_all_reduce_hook": f"delay_all_reduce_named_params: {_BY_BUNDLE}, all of them in backward's order",
+    "_update_process_group": "the bundle was made for the ranks with which training began",
+    "join": "a rank that has no more batches cannot take part in the steps of others: give all ranks as many",
+    "join_hook": "a rank that has no more batches cannot take part in the steps of others: give all ranks as many",
+}
+"""Methods of DDP that are refused, with the reason."""
+
+
+def refused(name: str) -> Callable[..., NoReturn]:
+    """A method that refuses its call."""
+    reason = REFUSED_METHODS[name]
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OperationError(f"DistributedDataParallel.{name}: {reason} (see docs/script.md)")
+
+    return refuse
+
+
+class RefusedAttributeError(OperationError, AttributeError):
+    """An attribute that torch's Reducer has, and the stand-in has not: `hasattr` says so too."""
+
+
+def refuse_arguments(ddp: Any, synchronised: Iterable[str]) -> None:
+    """Refuse arguments of DDP's constructor which training by a bundle cannot honour; the rest is honoured.
+
+    `synchronised` are the names of the bundle's variables.
+    """
+    for what, reason in _arguments(ddp, synchronised):
+        raise OperationError(f"DistributedDataParallel({what}): {reason} (see docs/script.md)")
+
+
+def _arguments(ddp: Any, synchronised: Iterable[str]) -> Iterator[tuple[str, str]]:
+    if getattr(ddp, "mixed_precision", None) is not None:
+        yield (
+            "mixed_precision=…",
+            "the engine trains parameters in their own types (torch.autocast in the script is fine)",
+        )
+    mesh = getattr(ddp, "device_mesh", None)
+    if mesh is not None and mesh._get_root_mesh() != mesh:  # noqa: SLF001 - DDP asks this way
+        yield "device_mesh=…", "the mesh is a part of a larger one, and other ranks hold other parts of the model"
+    if getattr(ddp, "_use_python_reducer", False):
+        yield "…", 'torch._dynamo.config.optimize_ddp = "python_reducer" synchronises within compiled code'
+    ignored = sorted(set(getattr(ddp, "parameters_to_ignore", ())) & set(synchronised))
+    if ignored:
+        yield "…", f"_ddp_params_and_buffers_to_ignore names {ignored[0]}, which the bundle synchronises"

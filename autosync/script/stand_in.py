@@ -1,0 +1,228 @@
+"""What stands in the place of torch's Reducer within a `DistributedDataParallel`.
+
+Everything else of DDP stays torch's own code: its constructor checks the arguments and gives all ranks the parameters
+of the first, its forward pass moves inputs and broadcasts buffers, `no_sync` sets the same flag. DDP asks its reducer
+for one thing: that the next backward pass be synchronised. `BundleReducer` answers with a session of the bundle, which
+begins with the first forward pass that wants gradients: by then the script has its optimizers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync.errors import AutosyncError, OperationError
+from autosync.plan.lowering import lower
+from autosync.runtime.local.engine_updates import engine_updates
+from autosync.runtime.parallelize import bare_of, is_parallelized, parallelize, release, session_of
+from autosync.runtime.session.agreement import parameters_of
+from autosync.runtime.session.synchronisation import Synchronisation
+from autosync.script.optimizers import Optimizers, idle_optimizer, refuse_where_engine_updates
+from autosync.script.refusals import RefusedAttributeError
+from autosync.strategy.bundle import Bundle
+
+_OWNERS: weakref.WeakKeyDictionary[torch.nn.Module, BundleReducer] = weakref.WeakKeyDictionary()
+"""By model, the stand-in that trains it."""
+
+
+class BundleReducer:
+    """Synchronises the model of one `DistributedDataParallel` by a bundle; its methods are those that DDP calls."""
+
+    def __init__(self, ddp: torch.nn.parallel.DistributedDataParallel, bundle: Bundle, optimizers: Optimizers) -> None:
+        self._ddp = weakref.ref(ddp)
+        self._model = bare_of(ddp.module)
+        self._bundle = bundle
+        self._optimizers = optimizers
+        self._session: Synchronisation | None = None
+        self.was_replaced = False
+        self._given: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._num_made = 0
+        self._held: list[torch.nn.Parameter] = []
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the script has thrown the `DistributedDataParallel` away."""
+        return self._ddp() is None
+
+    # What the door calls.
+
+    def begin(self) -> None:
+        """A forward pass that wants gradients begins: the first one begins the training by the bundle."""
+        if self.was_replaced:
+            raise OperationError(
+                f"another DistributedDataParallel was put around the same {type(self._model).__name__} and trains it "
+                "now: use that one, or make one for each phase of the training"
+            )
+        if self._session is not None and self._has_other_optimizers():
+            self.close()
+        if self._session is None:
+            self._take_over()
+            with _unnoticed(next(self._model.parameters()).device):
+                self._session = self._start()
+            # The Reducer synchronises no backward pass but those that DDP prepares.
+            self._session.syncs = False
+
+    def _has_other_optimizers(self) -> bool:
+        """Whether the script has made an optimizer since for a model whose optimizers the engine must know."""
+        assert self._session is not None, "it trains"
+        if not self._session.updates or self._num_made == self._optimizers.num_made:
+            return False
+        self._num_made = self._optimizers.num_made
+        return any(one not in self._given for one in self._optimizers.holding(self._held))
+
+    def _take_over(self) -> None:
+        """A script may wrap a model anew for another phase of its training."""
+        owner = _OWNERS.get(self._model)
+        if owner is not None:
+            owner.close()
+            owner.was_replaced = True
+        if is_parallelized(self._model):
+            raise OperationError(
+                f"this {type(self._model).__name__} was given to autosync.parallelize and to DistributedDataParallel: "
+                "its gradients would be synchronised twice (leave one of them out)"
+            )
+        _OWNERS[self._model] = self
+
+    def _start(self) -> Synchronisation:
+        ddp: Any = self._ddp()
+        parameters = self._held = list(parameters_of(self._model, self._bundle).values())
+        found = self._optimizers.holding(parameters)
+        self._given = weakref.WeakSet(found)
+        self._num_made = self._optimizers.num_made
+        plan = lower(self._bundle.strategy, self._bundle.model, self._bundle.cluster)
+        if engine_updates(plan).variables:
+            refuse_where_engine_updates(self._model, found)
+        parallelize(
+            self._model,
+            found or [idle_optimizer(parameters)],
+            self._bundle,
+            ddp.process_group,
+            timeout_seconds=_timeout_of(ddp.process_group).total_seconds(),
+            # DDP's constructor has done the first, and its forward pass does the second.
+            init_sync=False,
+            broadcast_buffers=False,
+            # torch's Reducer takes each gradient once; with a static graph DDP takes more.
+            hand_off=not ddp.static_graph,
+        )
+        return session_of(self._model)
+
+    def close(self) -> None:
+        """End the training by the bundle: the model is an ordinary one."""
+        self._session = None
+        if _OWNERS.get(self._model) is self:
+            del _OWNERS[self._model]
+            if is_parallelized(self._model):
+                # Other ranks may have ended before.
+                with contextlib.suppress(AutosyncError):
+                    release(self._model)
+
+    # What DDP calls.
+
+    def prepare_for_forward(self) -> None:
+        """Nothing: a session needs no word before a forward pass."""
+
+    def prepare_for_backward(self, _: list[torch.Tensor]) -> None:
+        """The next backward pass is to be synchronised; unused parameters are found without a search."""
+        assert self._session is not None, "a forward pass has begun it"
+        self._session.prepare()
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+    def _push_all_rebuilt_params(self) -> None:
+        pass
+
+    def _set_static_graph(self) -> None:
+        if self._session is not None:
+            raise OperationError("DistributedDataParallel._set_static_graph: training has begun (set it before)")
+
+    def _delay_all_reduce(self) -> None:
+        pass
+
+    def _check_reducer_finalized(self) -> None:
+        pass
+
+    def _remove_autograd_hooks(self) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        raise RefusedAttributeError(
+            f"DistributedDataParallel.reducer has no {name}: gradients are synchronised by a bundle, not by torch's "
+            "Reducer (see docs/script.md)"
+        )
+
+
+class PlainOutputs:
+    """Stands where DDP puts a function around outputs to find unused parameters: they are found without one here.
+
+    Outputs are copies, as DDP's are: a script may change them in place.
+    """
+
+    @staticmethod
+    def apply(wrapper: weakref.ref[Any], *outputs: Any) -> tuple[Any, ...]:
+        """The outputs of a forward pass. An output that the loss leaves out brings no gradient at all."""
+        ddp: Any = wrapper()
+        if ddp.static_graph:
+            # DDP does this once.
+            ddp._static_graph_delay_allreduce_enqueued = True  # noqa: SLF001 - DDP sets it so
+        if not getattr(ddp, "_ddp_sink_clone", True):
+            return outputs
+        return tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in outputs)
+
+
+class _NothingLogged:
+    """What DDP's logger would tell: frameworks look whether a fact is in it."""
+
+    def __init__(self) -> None:
+        self.strs_map: dict[str, str] = {}
+        self.ints_map: dict[str, int] = {}
+
+
+class QuietLogger:
+    """Stands where DDP logs what its Reducer does."""
+
+    def set_runtime_stats_and_log(self) -> None:
+        """Nothing is logged."""
+
+    def set_error_and_log(self, _: str) -> None:
+        """The error itself is raised."""
+
+    def _get_ddp_logging_data(self) -> _NothingLogged:
+        return _NothingLogged()
+
+    def _set_static_graph(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise RefusedAttributeError(
+            f"DistributedDataParallel.logger has no {name}: there is no Reducer of which it could tell (see "
+            "docs/script.md)"
+        )
+
+
+def close_orphans() -> None:
+    """End what trained models of which the script has thrown the `DistributedDataParallel` away."""
+    for reducer in list(_OWNERS.values()):
+        if reducer.is_orphaned:
+            reducer.close()
+
+
+def _timeout_of(group: dist.ProcessGroup) -> dt.timedelta:
+    """How long collectives of a script's group wait for other ranks: so long its training waits."""
+    backend: Any = group._get_backend(torch.device("cpu" if dist.get_backend(group) == "gloo" else "cuda"))  # noqa: SLF001 - torch has no other way to ask
+    timeout: dt.timedelta = backend.options._timeout  # noqa: SLF001 - the same
+    return timeout
+
+
+@contextlib.contextmanager
+def _unnoticed(device: torch.device) -> Iterator[None]:
+    """The script's random numbers and its autocast do not hear of the start."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.autocast(device.type, enabled=False), torch.enable_grad():
+        yield

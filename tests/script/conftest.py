@@ -1,0 +1,99 @@
+"""Scripts on real ranks: as they are, under stock DDP, and behind the door by a strategy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import script_tasks  # noqa: E402 - it lies here
+
+sys.path.remove(str(HERE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the ranks of a run ended: their exit codes, what they wrote, and what the script saved."""
+
+    codes: tuple[int, ...]
+    logs: tuple[str, ...]
+    saved: tuple[Any, ...]
+
+
+class Ranks:
+    """Runs scripts on ranks, one run after the other. Ranks are forked from one process, which has imported torch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                (sys.executable, "-P", HERE / "ranks_main.py"),
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(
+        self,
+        script: str,
+        way: str | None,
+        *,
+        key: str = "",
+        arguments: Sequence[str] = (),
+        models: Sequence[dict[str, Any]] = ({},),
+    ) -> Outcome:
+        """Run a script by a strategy, or under stock DDP. `models` are what its bundles are made of."""
+        key = key or f"{script}-{way or 'stock'}"
+        run = {
+            "folder": str(self.folder),
+            "key": key,
+            "script": str(script_tasks.SCRIPTS / f"{script}.py"),
+            "arguments": [str(self.folder / key), *arguments],
+            "bundles": [str(script_tasks.write_bundle(self.folder, script, way, **one)) for one in models if way],
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(run) + "\n")
+        self._process.stdin.flush()
+        codes = json.loads(self._process.stdout.readline())
+        ranks = range(script_tasks.NUM_RANKS)
+        saved = [self.folder / f"{key}-{rank}.pt" for rank in ranks]
+        return Outcome(
+            codes=tuple(codes),
+            logs=tuple((self.folder / f"{key}-{rank}.log").read_text() for rank in ranks),
+            saved=tuple(torch.load(path) if path.exists() else None for path in saved),
+        )
+
+    def stop(self) -> None:
+        """End what still runs: it is a process group of its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    made = Ranks(tmp_path_factory.mktemp("scripts"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def write_bundle() -> Any:
+    """Writes the bundle of a script's model, by a strategy, into a folder; its path."""
+    return script_tasks.write_bundle

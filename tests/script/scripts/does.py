@@ -1,0 +1,114 @@
+"""A small training in which something is done that the second argument names."""
+
+import copy
+import io
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+def batch(generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(4, 5, generator=generator, dtype=torch.float64)
+
+
+def loss_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    return (model(inputs) - inputs[:, :2]).square().mean()
+
+
+def make_optimizer(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def wrap(model: nn.Module, what: str) -> DDP:
+    first, second = list(model.named_parameters())[:2]
+    options = {
+        "mixed_precision": lambda: {
+            "mixed_precision": torch.nn.parallel.distributed._MixedPrecision(param_dtype=torch.bfloat16)
+        },
+        "delays": lambda: {"delay_all_reduce_named_params": [first], "param_to_hook_all_reduce": second[1]},
+        "device_ids": lambda: {"device_ids": [0]},
+    }
+    return DDP(model, **options.get(what, dict)())
+
+
+def train(model: nn.Module, steps: int = 2) -> None:
+    optimizer = make_optimizer(model.parameters())
+    data = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, batch(data)).backward()
+        optimizer.step()
+
+
+def main() -> None:
+    what = sys.argv[2]
+    if what == "neither":
+        return
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = build() if what != "other_model" else nn.Linear(3, 3)
+    if what == "ignores":
+        DDP._set_params_and_buffers_to_ignore_for_model(model, ["0.weight"])
+    if what == "unwrapped":
+        train(model)
+        return
+    wrapped = wrap(model, what)
+    if what == "hook":
+        wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif what == "joins":
+        with Join([wrapped]):
+            train(wrapped)
+    elif what == "looks_into_reducer":
+        assert not hasattr(wrapped.reducer, "_get_backward_stats")
+        wrapped.reducer._get_backward_stats()
+    elif what == "two_wrappers":
+        second = DDP(model)
+        train(wrapped)
+        train(second)
+        train(wrapped)
+    elif what == "no_optimizer":
+        loss_of(wrapped, batch(torch.Generator())).backward()
+    elif what == "closure":
+        optimizer = make_optimizer(wrapped.parameters())
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(wrapped, batch(torch.Generator().manual_seed(dist.get_rank())))
+            loss.backward()
+            return loss
+
+        losses = [optimizer.step(closure).item() for _ in range(3)]
+        torch.save({"model": wrapped.state_dict(), "losses": losses}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    elif what == "random_numbers":
+        first = torch.rand(1)
+        train(wrapped)
+        torch.save({"first": first, "then": torch.rand(3)}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    elif what == "copies":
+        train(wrapped)
+        written = io.BytesIO()
+        torch.save(wrapped, written)
+        written.seek(0)
+        again = torch.load(written, weights_only=False)
+        copied = copy.deepcopy(wrapped)
+        train(again)
+        train(copied)
+        train(wrapped)
+        values = {"again": again.state_dict(), "copied": copied.state_dict(), "model": wrapped.state_dict()}
+        torch.save(values, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    else:
+        train(wrapped)
+        torch.save({"model": wrapped.state_dict()}, f"{sys.argv[1]}-{dist.get_rank()}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

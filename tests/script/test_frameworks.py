@@ -1,0 +1,31 @@
+"""Unchanged scripts of frameworks that construct DDP themselves, where these are installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+FRAMEWORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "accelerate": ("with_accelerate", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps")),
+    "transformers": ("with_trainer", {"clip_norm": 1.0}, ("ddp", "bytescheduler", "byteps")),
+    # It steps with a closure: where the engine updates, that is refused.
+    "lightning": ("with_lightning", {}, ("ddp", "servers")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_framework_trains_to_the_weights_of_stock_ddp(ranks: Any, framework: str) -> None:
+    pytest.importorskip(framework)
+    script, options, ways = FRAMEWORKS[framework]
+    stock = ranks.run(script, None)
+    assert stock.codes == (0, 0), stock.logs
+    for way in ways:
+        ours = ranks.run(script, way, models=(options,))
+        assert ours.codes == (0, 0), (way, *ours.logs)
+        for expected, found in zip(stock.saved, ours.saved, strict=True):
+            for name, values in expected["model"].items():
+                torch.testing.assert_close(found["model"][name], values, rtol=1e-6, atol=1e-8)
+            assert found.get("losses") == expected.get("losses")
