@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autosync.loops.declarations import Table, loop
     from autosync.runtime.checkpoints.calls import consolidate, load, save
     from autosync.runtime.parallelize import describe, drain, no_sync, parallelize, release
     from autosync.search.tune import tune
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Table",
     "Task",
     "__version__",
     "consolidate",
     "describe",
     "drain",
     "load",
+    "loop",
     "no_sync",
     "parallelize",
     "release",
@@ -29,11 +32,13 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Table": "autosync.loops.declarations",
     "Task": "autosync.specs.task",
     "consolidate": "autosync.runtime.checkpoints.calls",
     "describe": "autosync.runtime.parallelize",
     "drain": "autosync.runtime.parallelize",
     "load": "autosync.runtime.checkpoints.calls",
+    "loop": "autosync.loops.declarations",
     "no_sync": "autosync.runtime.parallelize",
     "parallelize": "autosync.runtime.parallelize",
     "release": "autosync.runtime.parallelize",

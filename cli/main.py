@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, Entry] = {
     "studies": Entry("autosync.cli.studies:studies", "List the tuning runs, and what each came to."),
     "show": Entry("autosync.cli.show:show", "Print the verdict of a tuning run again."),
     "launch": Entry("autosync.cli.launch:launch", "Run a training script on a cluster, under a bundle."),
+    "loop": Entry("autosync.cli.loop:loop", "Analyse a serial loop, and run it on several ranks."),
     "emit": Entry("autosync.cli.emit:emit", "Write a strategy as settings of stock DDP."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
     "export": Entry("autosync.cli.export:export", "Write the records of studies as parquet, csv or jsonl."),

@@ -69,8 +69,8 @@ def load_task(target: str) -> Task:
     if not name.isidentifier():
         raise _error(file, f"{name!r} is no name of a function", rule="FILE.py or FILE.py:NAME", line=1)
     check_task_file(Path(file))
-    with _import_path(Path(file).resolve().parent):
-        module = _load_module(file)
+    with import_path(Path(file).resolve().parent):
+        module = load_module(file)
         task = _take_task(module, file, name)
     default = Path(file).stem if name == DEFAULT_NAME else f"{Path(file).stem}_{name}"
     return replace(task, name=task.name or default, source=f"{file}:{name}")
@@ -92,7 +92,8 @@ class _FreshLoader(SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
-def _load_module(file: str) -> ModuleType:
+def load_module(file: str, *, kind: str = "task") -> ModuleType:
+    """The module of a user's file, loaded anew; `kind` is what the file holds, for errors."""
     module_name = f"autosync_task_{next(_load_numbers)}_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
     loader = _FreshLoader(module_name, str(Path(file).resolve()))
     spec = importlib.util.spec_from_loader(module_name, loader)
@@ -100,7 +101,7 @@ def _load_module(file: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        with user_code(file, "importing the file"):
+        with user_code(file, "importing the file", kind=kind):
             loader.exec_module(module)
     except BaseException:
         del sys.modules[module_name]
@@ -146,7 +147,7 @@ def _candidates(module: ModuleType) -> list[str]:
 
 
 @contextlib.contextmanager
-def _import_path(folder: Path) -> Iterator[None]:
+def import_path(folder: Path) -> Iterator[None]:
     """Put the folder first on the import path during the block, and unload the modules beside earlier tasks."""
     for name in _neighbours:
         sys.modules.pop(name, None)
@@ -166,10 +167,11 @@ def _import_path(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
+def user_code(file: str, doing: str, *, line: int = 1, kind: str = "task") -> Iterator[None]:
     """Turn exceptions of the user's code in this block into TaskErrors with the innermost line of the user's file.
 
-    `doing` names the call in messages. `line` is used if no line of the user's file is on the stack.
+    `doing` names the call in messages. `line` is used if no line of the user's file is on the stack. `kind` is what
+    the file holds.
     """
     try:
         # Only autosync writes to stdout, because its output may be one JSON document.
@@ -182,14 +184,14 @@ def user_code(file: str, doing: str, *, line: int = 1) -> Iterator[None]:
         has_file = error.filename is not None and Path(error.filename).is_file()
         where = _shown(error.filename or file, file) if has_file else file
         at = error.lineno if has_file and error.lineno else _user_line(error, file) or line
-        raise _error(where, f"no Python: {error.msg}", rule="a task file is Python", line=at) from error
+        raise _error(where, f"no Python: {error.msg}", rule=f"a {kind} file is Python", line=at) from error
     except (Exception, SystemExit) as error:
         at = _user_line(error, file)
         hint = _elsewhere(error, file) or _field_hint(error) or _package_hint(error)
         what = f"{doing} raised {type(error).__name__}"
         message = " ".join(str(error).split())
         what += f": {message if len(message) <= 400 else message[:397] + '...'}" if message else ""
-        raise _error(file, what, rule="a task's code must run", hint=hint, line=at or line) from error
+        raise _error(file, what, rule=f"a {kind}'s code must run", hint=hint, line=at or line) from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,165 @@
+"""The proof of a schedule: checked on the records, and without the code that made the schedule.
+
+Every record is in one block. In each time step, no row that one rank changes is touched by another. And every row that
+changes belongs to one block, which is with one rank at a time: so ranks need not wait for each other's time steps.
+Where the order is given, records that share a changed row come in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autosync.errors import OperationError
+from autosync.loops.declarations import Records
+from autosync.loops.dependences import LoopAnalysis
+from autosync.loops.record_blocks import Blocks, serial_cells
+from autosync.loops.schedules import LoopSchedule
+
+Array = np.ndarray[Any, Any]
+
+
+class ScheduleConflictError(OperationError):
+    """A schedule under which two ranks would touch a row that one of them changes: a bug in autosync."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProof:
+    """What was checked of a table in one time step: the number of rows that each rank touches."""
+
+    step: int
+    table: str
+    num_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleProof:
+    """A schedule that was checked: its time steps, and the records of each rank."""
+
+    steps: tuple[StepProof, ...]
+    num_records: tuple[int, ...]
+    fullest: float
+    """The records of the time steps' fullest blocks over the mean: 1 where all ranks always have as much to do."""
+
+    def __str__(self) -> str:
+        if not self.steps:
+            return "no row changes that ranks could share"
+        num_steps = len({one.step for one in self.steps})
+        tables = ", ".join(dict.fromkeys(one.table for one in self.steps)) or "no table"
+        return f"in each of {num_steps} time steps, the ranks' row sets of {tables} are disjoint"
+
+
+@dataclass(frozen=True, slots=True)
+class _Touches:
+    """Each touch of a row: the row, the position of its record, and whether it is a change."""
+
+    rows: Array
+    positions: Array
+    changes: Array
+
+
+def prove(analysis: LoopAnalysis, schedule: LoopSchedule, blocks: Blocks, records: Records) -> ScheduleProof:
+    """The proof of a schedule. ScheduleConflictError where one part of it does not hold."""
+    cells = serial_cells(schedule)
+    cell_of = np.full(len(records), -1, dtype=np.int64)
+    num_placed = 0
+    for position, cell in enumerate(cells):
+        indices = blocks[cell.rank, cell.rotating]
+        cell_of[indices] = position
+        num_placed += len(indices)
+    if num_placed != len(records) or (cell_of < 0).any():
+        raise ScheduleConflictError("a record is in no block or in two")
+    steps = np.array([cell.step for cell in cells])
+    ranks = np.array([cell.rank for cell in cells])
+    rotating = np.array([cell.rotating for cell in cells])
+    _check_rotation(schedule)
+    proofs: list[StepProof] = []
+    for table in analysis.loop.tables:
+        if table not in analysis.changed or analysis.loop.tables[table].updates != "ordered":
+            continue
+        touches = _touches(analysis, table, records)
+        where = cell_of[touches.positions]
+        proofs += _disjoint(table, touches, steps[where], ranks[where], schedule)
+        _check_owners(table, touches, ranks[where], rotating[where])
+        if analysis.loop.order == "given":
+            _check_order(table, touches, where)
+    return ScheduleProof(
+        steps=tuple(proofs),
+        num_records=tuple(int(n) for n in np.bincount(ranks[cell_of], minlength=schedule.num_ranks)),
+        fullest=_fullest(schedule, blocks, len(records)),
+    )
+
+
+def _check_rotation(schedule: LoopSchedule) -> None:
+    """A block is with one rank in a time step, and a rank has one block."""
+    seen: set[tuple[int, str, int]] = set()
+    for cell in schedule.cells:
+        keys = {(cell.step, "rank", cell.rank)}
+        if schedule.rotate is not None:
+            keys.add((cell.step, "block", cell.rotating))
+        if keys & seen:
+            raise ScheduleConflictError(f"time step {cell.step}: rank {cell.rank} has no block of its own")
+        seen |= keys
+
+
+def _touches(analysis: LoopAnalysis, table: str, records: Records) -> _Touches:
+    rows, positions, changes = [], [], []
+    for access in analysis.body.accesses:
+        if access.table == table:
+            values = access.row.values(records)
+            per_record = values.size // max(1, len(records))
+            rows.append(values.ravel())
+            positions.append(np.repeat(np.arange(len(records)), per_record))
+            changes.append(np.full(values.size, access.changes))
+    return _Touches(np.concatenate(rows), np.concatenate(positions), np.concatenate(changes))
+
+
+def _disjoint(table: str, touches: _Touches, steps: Array, ranks: Array, schedule: LoopSchedule) -> Iterator[StepProof]:
+    """Check each time step: a row that a rank changes is touched by no other rank."""
+    for step in range(schedule.num_steps):
+        here = steps == step
+        touched = np.unique(np.stack([touches.rows[here], ranks[here]]), axis=1)
+        shared, counts = np.unique(touched[0], return_counts=True)
+        conflicts = np.intersect1d(shared[counts > 1], touches.rows[here & touches.changes])
+        if len(conflicts):
+            words = f"time step {step}: {len(conflicts)} rows of {table} are with two ranks, row {conflicts[0]} first"
+            raise ScheduleConflictError(words)
+        num_rows = np.bincount(touched[1], minlength=schedule.num_ranks)
+        yield StepProof(step=step, table=table, num_rows=tuple(int(n) for n in num_rows))
+
+
+def _check_owners(table: str, touches: _Touches, ranks: Array, rotating: Array) -> None:
+    """Every changed row is always with the same rank, or always in the same rotating block."""
+    changed = np.isin(touches.rows, touches.rows[touches.changes])
+    moves = _varying(touches.rows[changed], ranks[changed])
+    roams = _varying(touches.rows[changed], rotating[changed])
+    both = np.intersect1d(moves, roams)
+    if len(both):
+        raise ScheduleConflictError(f"row {both[0]} of {table} belongs to several ranks and several blocks")
+
+
+def _varying(rows: Array, owners: Array) -> Array:
+    """The rows that have more than one owner."""
+    pairs = np.unique(np.stack([rows, owners]), axis=1)
+    found, counts = np.unique(pairs[0], return_counts=True)
+    return found[counts > 1]
+
+
+def _check_order(table: str, touches: _Touches, where: Array) -> None:
+    """The records that touch a changed row come in the order in which they stand."""
+    changed = np.isin(touches.rows, touches.rows[touches.changes])
+    rows, positions, cells = touches.rows[changed], touches.positions[changed], where[changed]
+    order = np.lexsort((positions, rows))
+    same = rows[order][1:] == rows[order][:-1]
+    if (np.diff(cells[order])[same] < 0).any():
+        raise ScheduleConflictError(f"records that share a row of {table} change places")
+
+
+def _fullest(schedule: LoopSchedule, blocks: Blocks, num_records: int) -> float:
+    most = [0] * schedule.num_steps
+    for cell in schedule.cells:
+        most[cell.step] = max(most[cell.step], len(blocks[cell.rank, cell.rotating]))
+    return sum(most) * schedule.num_ranks / num_records if num_records else 1.0

@@ -1,0 +1,78 @@
+"""Which rows of which tables a rank needs: those that stay with it, those that rotate, and those that are only read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autosync.loops.accesses import Access
+from autosync.loops.declarations import Records
+from autosync.loops.dependences import LoopAnalysis
+from autosync.loops.record_blocks import Blocks, Indices
+from autosync.loops.schedules import LoopSchedule
+
+TableRows = dict[str, Indices]
+"""Rows by table, each ascending and once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """The rows of each rank and of each rotating block.
+
+    `fetched` rows are read by a rank and never travel back. `staying` rows are a rank's own. `rotating` rows travel
+    with their block.
+    """
+
+    fetched: tuple[TableRows, ...]
+    staying: tuple[TableRows, ...]
+    rotating: tuple[TableRows, ...] = field(default=())
+
+
+def plan_rows(analysis: LoopAnalysis, schedule: LoopSchedule, blocks: Blocks, records: Records) -> RowPlan:
+    """The rows that the records of each rank and of each rotating block touch."""
+    fetched, staying, rotating = [], [], []
+    groups = _groups(analysis, schedule)
+    for rank in range(schedule.num_ranks):
+        parts = [blocks[rank, block] for block in range(schedule.num_rotating) if (rank, block) in blocks]
+        own = records[np.concatenate(parts)]
+        fetched.append(_rows(groups["fetched"], own))
+        staying.append(_rows(groups["staying"], own))
+    if schedule.rotate is not None:
+        for block in range(schedule.num_rotating):
+            there = records[np.concatenate([blocks[rank, block] for rank in range(schedule.num_ranks)])]
+            rotating.append(_rows(groups["rotating"], there))
+    return RowPlan(fetched=tuple(fetched), staying=tuple(staying), rotating=tuple(rotating))
+
+
+def touched_rows(accesses: Iterable[Access], records: Records) -> TableRows:
+    """The rows that records touch, by table."""
+    return _rows(list(accesses), records)
+
+
+def _groups(analysis: LoopAnalysis, schedule: LoopSchedule) -> Mapping[str, list[Access]]:
+    """The accesses by what happens to their rows."""
+    groups: dict[str, list[Access]] = {"fetched": [], "staying": [], "rotating": []}
+    in_conflict = {(one.table, form) for one in analysis.dependences for form in (one.first.row, one.second.row)}
+    for access in analysis.body.accesses:
+        if analysis.loop.tables[access.table].updates == "commutative" and access.table in analysis.changed:
+            continue
+        is_free = (access.table, access.row) not in in_conflict
+        if is_free or schedule.stay is None:
+            group = "fetched"
+        elif access.row.multiple_of(schedule.stay):
+            group = "staying"
+        else:
+            group = "rotating"
+        groups[group].append(access)
+    return groups
+
+
+def _rows(accesses: list[Access], records: Records) -> TableRows:
+    found: dict[str, list[np.ndarray[Any, Any]]] = {}
+    for access in dict.fromkeys((one.table, one.row) for one in accesses):
+        table, form = access
+        found.setdefault(table, []).append(form.values(records).ravel())
+    return {table: np.unique(np.concatenate(parts)) for table, parts in found.items()}

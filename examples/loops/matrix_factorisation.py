@@ -1,0 +1,62 @@
+"""Matrix factorisation by stochastic gradient descent: users and items get factors whose product is a rating.
+
+Ratings with different users and items can be learned at the same time, so ranks keep a block of users each and pass
+blocks of items round:
+
+    autosync loop analyse examples/loops/matrix_factorisation.py
+    autosync loop run examples/loops/matrix_factorisation.py --workers 2 --epochs 5
+"""
+
+import numpy as np
+
+import autosync
+
+NUM_USERS = 2_000
+NUM_ITEMS = 1_000
+NUM_RATINGS = 100_000
+WIDTH = 16
+RATE = 0.02
+DECAY = 0.01
+
+
+def ratings():
+    """Ratings by hidden factors, with noise; few users and items have most of them."""
+    chance = np.random.default_rng(7)
+    found = np.zeros(NUM_RATINGS, dtype=[("user", "i8"), ("item", "i8"), ("stars", "f8")])
+    found["user"] = (chance.random(NUM_RATINGS) ** 2 * NUM_USERS).astype(int)
+    found["item"] = (chance.random(NUM_RATINGS) ** 2 * NUM_ITEMS).astype(int)
+    users, items = chance.normal(size=(NUM_USERS, 4)), chance.normal(size=(NUM_ITEMS, 4))
+    found["stars"] = (users[found["user"]] * items[found["item"]]).sum(axis=1) + 0.1 * chance.normal(size=NUM_RATINGS)
+    return found
+
+
+def small_numbers(num_rows):
+    """A table's first numbers: small and random."""
+    return lambda generator: 0.3 * generator.normal(size=(num_rows, WIDTH))
+
+
+def error(records, users, items):
+    """The root of the mean squared error of all ratings."""
+    guesses = (users[records["user"]] * items[records["item"]]).sum(axis=1)
+    return float(np.sqrt(np.mean((records["stars"] - guesses) ** 2)))
+
+
+@autosync.loop(
+    records=ratings,
+    tables={
+        "users": autosync.Table(shape=(NUM_USERS, WIDTH), initial=small_numbers(NUM_USERS)),
+        "items": autosync.Table(shape=(NUM_ITEMS, WIDTH), initial=small_numbers(NUM_ITEMS)),
+    },
+    loss=error,
+)
+def step(rating, users, items):
+    user = users[rating.user]
+    item = items[rating.item]
+    guess = 0.0
+    for k in range(WIDTH):
+        guess += user[k] * item[k]
+    off = rating.stars - guess
+    for k in range(WIDTH):
+        before = user[k]
+        user[k] += RATE * (off * item[k] - DECAY * before)
+        item[k] += RATE * (off * before - DECAY * item[k])

@@ -1,0 +1,58 @@
+"""The example loops learn, and their analyses are what their first lines and the documentation say."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosync.cli import main
+from autosync.loops.choosing import choose
+from autosync.loops.dependences import analyse
+from autosync.loops.load import load_loop
+from autosync.loops.passes import record_pass
+from autosync.loops.rank_program import LoopSettings
+from autosync.loops.schedules import LoopSchedule
+from tests.helpers.loop_ranks import run_threads
+
+ROOT = Path(__file__).parents[2]
+KINDS = {
+    "matrix_factorisation": "two_dimensions",
+    "logistic_regression": "independent",
+    "topics": "two_dimensions",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_example_learns_and_is_compiled(name: str) -> None:
+    loop = load_loop(str(ROOT / f"examples/loops/{name}.py"))
+    records = loop.load_records()
+    schedule = choose(analyse(loop, records), records, 3)
+    assert isinstance(schedule, LoopSchedule)
+    assert schedule.kind == KINDS[name]
+    assert record_pass(loop, records.dtype, compiled=True).is_compiled
+    losses = run_threads(loop, 3, LoopSettings(num_epochs=3)).losses
+    assert losses[2] < losses[1] < losses[0]
+
+
+def test_topics_are_counted_as_they_are_drawn() -> None:
+    """Every word has one topic at all times, so the tables are the counts of the records."""
+    loop = load_loop(str(ROOT / "examples/loops/topics.py"))
+    result = run_threads(loop, 3, LoopSettings(num_epochs=2))
+    for name, rows in (("documents", result.records["document"]), ("words", result.records["word"]), ("totals", 0)):
+        counted = np.zeros_like(result.tables[name])
+        np.add.at(counted, (rows, result.records["topic"]), 1)
+        assert np.array_equal(counted, result.tables[name]), name
+
+
+def test_the_page_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs/loops.md").read_text(encoding="utf-8")
+    shown = re.search(r"\$ autosync (loop analyse .*)\n((?:.|\n)*?)```", page)
+    assert shown is not None
+    assert main.run(shown[1].split()) == 0
+    assert capsys.readouterr().out == shown[2]
+    assert set(KINDS) == {path.stem for path in (ROOT / "examples/loops").glob("*.py")}
+    assert all(f"examples/loops/{name}.py" in page for name in KINDS)
