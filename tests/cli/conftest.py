@@ -40,7 +40,7 @@ class Shell:
 def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
     save_model(_model(), Path("model.yaml"))
-    nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(3))
+    nodes = tuple(Node(name=f"n{i}", host="localhost", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(3))
     save_cluster(Path("cluster.yaml"), ClusterSpec(name="three", nodes=nodes))
     return Shell(capsys)
 

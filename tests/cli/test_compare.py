@@ -111,8 +111,11 @@ def test_a_dry_run_starts_nothing(shell: Shell, asked: list[dict[str, Any]]) -> 
 
 
 def test_a_dry_run_refuses_what_cannot_be_started(shell: Shell, asked: list[dict[str, Any]]) -> None:
-    assert shell.run(*_compare("sharded", "--dry-run")) == 2
-    assert "n0 is on h0" in shell.err
+    nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(2))
+    save_cluster(Path("far.yaml"), ClusterSpec(name="far", nodes=nodes))
+    for options in ((), ("--dry-run",)):
+        assert shell.run("compare", "model.yaml", "--cluster", "far.yaml", "sharded", *options) == 2
+        assert shell.err.startswith("error: far.yaml:6: nodes[0].host: n0 is on h0 (the local launcher ")
     assert not asked
 
 
