@@ -205,7 +205,7 @@ class OneRank:
                 parameter.grad = self.sparse.give_back(name, iteration)
             elif name in self.memory.staged_variables():
                 assert parameter.grad is not None
-                self.memory.return_gradient(name, parameter.grad)
+                self.memory.return_gradients({name: parameter.grad})
         if self.case.clip_norm is not None and not self.engines.operations:
             torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.case.clip_norm)
         self.optimizer.step()

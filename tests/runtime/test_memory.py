@@ -49,18 +49,22 @@ def test_a_variable_alone_is_worked_on_where_its_gradient_is() -> None:
     assert memory.staged_variables() == []
 
 
-def test_merged_gradients_become_views_of_one_buffer() -> None:
+def test_merged_gradients_are_copied_into_one_buffer_and_back() -> None:
     plan = _plan(Message(parts=("b", "w")))
     memory = Memory(plan, _parameters(model_with(WEIGHT, BIAS)), contributes=True)
     gradients = {"w": torch.randn(4, 6), "b": torch.randn(6)}
-    seen = {name: memory.take_gradient(name, gradient) for name, gradient in gradients.items()}
+    expected = torch.cat([gradients["b"], gradients["w"].reshape(-1)])
+    for name, gradient in gradients.items():
+        assert memory.take_gradient(name, gradient) is gradient
     whole = memory.view((*_of(plan, "grad", "b"), *_of(plan, "grad", "w")))
-    assert torch.equal(whole, torch.cat([gradients["b"], gradients["w"].reshape(-1)]))
+    assert torch.equal(whole, expected)
+    whole.mul_(3)
+    assert sorted(memory.staged_variables()) == ["b", "w"]
+    memory.return_gradients(gradients)
+    assert torch.equal(torch.cat([gradients["b"], gradients["w"].reshape(-1)]), 3 * expected)
+    # What the script has kept is its own.
     whole.zero_()
-    assert not seen["w"].any()
-    assert seen["w"].shape == (4, 6)
-    # Accumulated in place, it is there already.
-    assert memory.take_gradient("w", seen["w"]).data_ptr() == seen["w"].data_ptr()
+    assert torch.equal(gradients["b"], 3 * expected[:6])
 
 
 def test_parts_along_the_first_axis_are_in_place_and_others_are_staged() -> None:
@@ -79,7 +83,7 @@ def test_parts_along_the_first_axis_are_in_place_and_others_are_staged() -> None
         assert torch.equal(view, expected)
         assert memory.staged_variables() == staged
         view.mul_(3)
-        memory.return_gradient("w", gradient)
+        memory.return_gradients({"w": gradient})
         assert torch.equal(gradient.narrow(axis, sizes[0], sizes[1]).reshape(-1), expected * 3)
 
 

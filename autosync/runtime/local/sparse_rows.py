@@ -166,7 +166,7 @@ class Sparse:
     """The gradients of one rank that are sparse or travel as rows.
 
     `variables` are their names. For these, call `take` instead of `Memory.take_gradient`, and `give_back` instead of
-    `Memory.return_gradient` if the user's optimizer updates them.
+    `Memory.return_gradients` if the user's optimizer updates them.
     """
 
     def __init__(self, plan: Plan, memory: Memory) -> None:
@@ -232,7 +232,7 @@ class Sparse:
             rows = sparse_tensor(join_rows(found), variable.shape)
             return rows if variable.sparse else rows.to_dense()
         if any(region is None for _, region in parts):
-            self._memory.return_gradient(name, dense)
+            self._memory.return_gradients({name: dense})
             if is_absent(dense.view(-1)):
                 return None
         for part, region in parts:

@@ -2,9 +2,9 @@
 
 `view` returns the elements of an operation's regions as one flat tensor, always the same memory, in the plan's order:
 message by message, part by part, each part in row order. Where possible this is the parameter's or the gradient's own
-memory: for a part that is contiguous and alone in its message. Gradients of whole variables that share a message become
-views into the message's buffer, as under DDP. All other parts (cut along a later axis, or a part of a variable in a
-shared message) are *staged*: they are copied into the message's buffer and out of it.
+memory: for a part that is contiguous and alone in its message. All other parts (in a shared message, or cut along a
+later axis) are *staged*: they are copied into the message's buffer and out of it. So gradients are never views into a
+buffer: a script may keep them, and the next backward pass does not change what it has kept.
 
 Contents whose size is known at run time only (rows, factors) are kept by `put` and `get`.
 
@@ -26,8 +26,8 @@ from autosync.runtime.memory.layout import Layout, lags
 from autosync.runtime.memory.unused_variables import NOTHING, Firsts
 from autosync.strategy.parts import Part
 
-Home: TypeAlias = Literal["own", "merged", "staged"]
-"""Where a part's gradient lies: in its own memory, in its message's buffer as a view, or there as a copy."""
+Home: TypeAlias = Literal["own", "staged"]
+"""Where a part's gradient is worked on: in its own memory, or in its message's buffer as a copy."""
 
 
 class Memory:
@@ -58,7 +58,7 @@ class Memory:
         self._lags = lags(plan)
         self._buffers: dict[tuple[RegionKind, int, str, int], torch.Tensor] = {}
         self._staged: dict[tuple[RegionKind, int, int], torch.Tensor] = {}
-        self._seen: dict[tuple[int, int], torch.Tensor] = {}
+        self._shaped: dict[tuple[int, int], torch.Tensor] = {}
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
         self._contents: dict[tuple[int, int], Any] = {}
         # Contents that are taken some iterations later are kept for that long.
@@ -76,36 +76,27 @@ class Memory:
     def take_gradient(self, name: str, gradient: torch.Tensor, iteration: int = 0) -> torch.Tensor:
         """Store a variable's complete gradient where its transfers read it; return the gradient that users see now.
 
-        This is the same tensor, or a view into a message's buffer with the same numbers.
+        This is the same tensor, or a contiguous copy of it.
         """
         seen = gradient
         given = gradient.detach() if gradient.requires_grad else gradient
         for index in self._parts_of[name]:
-            home = self._homes[index]
-            if home == "own":
+            if self._homes[index] == "own":
                 seen = seen.contiguous()
                 flat = _cut(seen, self._plan.parts[index]).detach().view(-1)
                 self._gradients[index, self._turn("grad", index, iteration)] = flat
-                self._firsts.mark(index, flat)
-                continue
-            flat = self._staging("grad", index, iteration)
-            place = self._as_seen(index, iteration, flat)
-            if home == "merged":
-                seen = place
-            if place is not gradient:
-                place.copy_(_cut(given, self._plan.parts[index]))
+            else:
+                self._shaped_staging(index, iteration).copy_(_cut(given, self._plan.parts[index]))
+                flat = self._staging("grad", index, iteration)
             self._firsts.mark(index, flat)
         return seen
 
-    def _as_seen(self, index: int, iteration: int, flat: torch.Tensor) -> torch.Tensor:
-        """Return the staged gradient of a part in the part's shape.
-
-        This is the same tensor every time, unless the script has changed that tensor's shape, layout or memory.
-        """
+    def _shaped_staging(self, index: int, iteration: int = 0) -> torch.Tensor:
+        """Return the staged gradient of a part in the part's shape, the same tensor every time."""
         key = (index, self._turn("grad", index, iteration))
-        place = self._seen.get(key)
-        if place is None or place.data_ptr() != flat.data_ptr() or not _is_plain(place, self._shapes[index]):
-            place = self._seen[key] = flat.view(self._shapes[index])
+        place = self._shaped.get(key)
+        if place is None:
+            place = self._shaped[key] = self._staging("grad", index, iteration).view(self._shapes[index])
         return place
 
     def take_nothing(self, name: str, iteration: int = 0) -> torch.Tensor:
@@ -113,16 +104,13 @@ class Memory:
         nothing = torch.full_like(
             self._parameters[name], NOTHING, requires_grad=False, memory_format=torch.contiguous_format
         )
-        seen = nothing
         for index in self._parts_of[name]:
-            part = self._plan.parts[index]
             if self._homes[index] == "own":
-                self._gradients[index, self._turn("grad", index, iteration)] = _cut(nothing, part).view(-1)
-                continue
-            flat = self._staging("grad", index, iteration).fill_(NOTHING)
-            if self._homes[index] == "merged":
-                seen = flat.view(part.shape)
-        return seen
+                flat = _cut(nothing, self._plan.parts[index]).view(-1)
+                self._gradients[index, self._turn("grad", index, iteration)] = flat
+            else:
+                self._staging("grad", index, iteration).fill_(NOTHING)
+        return nothing
 
     def mark_used(self, region: int, flat: torch.Tensor) -> None:
         """Mark a gradient that was computed on this rank as used (see `unused_variables`)."""
@@ -132,15 +120,20 @@ class Memory:
         else:
             flat.add_(0.0)
 
-    def return_gradient(self, name: str, gradient: torch.Tensor) -> None:
-        """Copy the staged parts of a variable's finished gradient back to the tensor that users see."""
-        for index in self._parts_of[name]:
-            if self._homes[index] == "staged":
-                part = self._plan.parts[index]
-                _cut(gradient, part).copy_(self._staging("grad", index).view(part.shape))
+    def return_gradients(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Copy the staged parts of variables' finished gradients back to the tensors that users see."""
+        places, finished = [], []
+        for name, gradient in gradients.items():
+            for index in self._parts_of[name]:
+                if self._homes[index] == "staged":
+                    places.append(_cut(gradient.detach(), self._plan.parts[index]))
+                    finished.append(self._shaped_staging(index))
+        if places:
+            # One call instead of one for each part.
+            torch._foreach_copy_(places, finished)
 
     def staged_variables(self) -> list[str]:
-        """Return the variables for which `return_gradient` has something to copy."""
+        """Return the variables for which `return_gradients` has something to copy."""
         return [name for name, parts in self._parts_of.items() if any(self._homes[p] == "staged" for p in parts)]
 
     # Flat views.
@@ -245,7 +238,7 @@ class Memory:
     def _home(self, index: int) -> Home:
         part = self._plan.parts[index]
         if len(self._plan.messages[self._message_of[index]]) > 1:
-            return "merged" if part.name.whole else "staged"
+            return "staged"
         # In a contiguous tensor, a part is in one piece if all axes before the axis of the cut have size 1.
         in_one_piece = part.name.whole or all(size == 1 for size in part.variable.shape[: part.axis])
         return "own" if in_one_piece else "staged"
@@ -282,10 +275,6 @@ class Memory:
             made = torch.zeros(size, dtype=getattr(torch, dtype), device=self._device)
             buffer = self._buffers.setdefault(key, made)
         return buffer
-
-
-def _is_plain(tensor: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    return tensor.shape == shape and tensor.is_contiguous() and not tensor.requires_grad
 
 
 def _cut(tensor: torch.Tensor, part: Part) -> torch.Tensor:

@@ -83,9 +83,11 @@ class Gradients:
 
     def _copy_back(self) -> None:
         """Copy staged gradients back from their buffers, and set those that travelled as rows."""
-        for name in self._variables.staged:
-            gradient = self._parameters[name].grad
-            assert gradient is not None, "every variable has got one"
-            self._execution.memory.return_gradient(name, gradient)
+        self._execution.memory.return_gradients({name: self._finished(name) for name in self._variables.staged})
         for name in self._variables.sparse:
             self._parameters[name].grad = self._execution.sparse.give_back(name, self._engine.iteration)
+
+    def _finished(self, name: str) -> torch.Tensor:
+        gradient = self._parameters[name].grad
+        assert gradient is not None, "every variable has got one"
+        return gradient

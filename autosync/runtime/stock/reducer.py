@@ -62,8 +62,9 @@ class StockReducer:
       these are final.
     - Call `check()` before gradients are used: it raises an error if a backward pass has failed. The next forward pass
       raises it too.
-    - Gradients are views into their buckets, as under DDP's `gradient_as_bucket_view` and in our own engine, which
-      saves a copy. A gradient that is kept beyond the next backward pass must be a clone.
+    - Gradients are tensors of their own, as under DDP's defaults: a script may keep them, and its own tensors stay in
+      place. Views into the buckets (DDP's `gradient_as_bucket_view`) would save a copy, but the next backward pass
+      would change what the script has kept.
     - A copy of the model, deep or by pickling, is an ordinary model without any of this.
 
     Python code runs for single parameters only if they have few elements; otherwise only at the end of forward and at
@@ -92,9 +93,6 @@ class StockReducer:
         # Whether the first or the last parameter has got a gradient in the pass under way.
         self._has_heard = False
         self._has_failed = False
-        # Where the buckets' memory begins, once a pass was synchronised.
-        self._buckets_at: set[int] = set()
-        self._foreign: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         # The gradients before a pass that was not prepared.
         self._before: list[tuple[int, int]] | None = None
         self._passes = Passes(begins=self._backward_begins, ends=self._backward_ends, fails=self._backward_fails)
@@ -117,7 +115,6 @@ class StockReducer:
             self._buckets,
             [limits[0]] * len(self._buckets),
             self._process_group,
-            gradient_as_bucket_view=True,
             param_to_name_mapping=dict(enumerate(names)),
             bucket_bytes_cap_list=limits,
         )
@@ -178,12 +175,6 @@ class StockReducer:
     def _backward_begins(self) -> None:
         self._has_heard = False
         self._before = None if self._is_prepared else self._gradients()
-        # Gradients for which the script has its own tensors, in a buffer for example, instead of those of the buckets.
-        self._foreign = [
-            (parameter, parameter.grad)
-            for parameter in self._parameters
-            if parameter.grad is not None and parameter.grad.untyped_storage().data_ptr() not in self._buckets_at
-        ]
 
     def _gradients(self) -> list[tuple[int, int]]:
         """Return values by which changes of gradients can be noticed."""
@@ -209,24 +200,11 @@ class StockReducer:
             elif not self._has_heard:
                 return
             self._is_prepared = False
-            self._give_back()
             self._backward_ended(synchronised=True)
         elif self._before is not None and self._gradients() != self._before:
             if self.syncs:
                 self._average_now()
             self._backward_ended(synchronised=self.syncs)
-
-    def _give_back(self) -> None:
-        if not self._buckets_at:
-            self._buckets_at = {
-                parameter.grad.untyped_storage().data_ptr()
-                for parameter in self._parameters
-                if parameter.grad is not None
-            }
-        for parameter, gradient in self._foreign:
-            if parameter.grad is not None and parameter.grad is not gradient:
-                parameter.grad = gradient.copy_(parameter.grad)
-        self._foreign.clear()
 
     def _contribute_nothing(self, numbers: Sequence[int]) -> None:
         """Let the Reducer finish without the parameters that this rank has not used."""

@@ -96,3 +96,51 @@ def writes_a_row(e: Env) -> Values:
         return float(weight.sum())
 
     return _after_each_step(e, lambda p: p, write)
+
+
+def _keeps_gradients(e: Env, keep: Callable[[Tensor], Any]) -> Values:
+    """Keep each step's gradients without a copy, and read all of them at the end."""
+    run = e.start(task(optimizer=momentum))
+    kept = []
+    for _ in range(4):
+        run.optimizer.zero_grad()
+        run.loss().backward()
+        kept.append([keep(_gradient(p)) for p in run.parameters()])
+        run.optimizer.step()
+    return {"found": [[torch.as_tensor(one).clone() for one in step] for step in kept], **run.values()}
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+@behaviour
+def keeps_gradients(e: Env) -> Values:
+    return _keeps_gradients(e, lambda gradient: gradient)
+
+
+@behaviour
+def keeps_views_of_gradients(e: Env) -> Values:
+    return _keeps_gradients(e, lambda gradient: gradient.detach().view(-1))
+
+
+@behaviour
+def keeps_arrays_of_gradients(e: Env) -> Values:
+    return _keeps_gradients(e, lambda gradient: gradient.numpy())
+
+
+@behaviour
+def adds_gradients_of_two_passes(e: Env) -> Values:
+    """As scripts that balance two losses do: the gradients of the first pass are kept while the second one runs."""
+    run = e.start(task(optimizer=momentum))
+    for _ in range(4):
+        run.optimizer.zero_grad()
+        run.loss().backward()
+        first = [_gradient(p) for p in run.parameters()]
+        run.optimizer.zero_grad()
+        run.loss().backward()
+        for parameter, gradient in zip(run.parameters(), first, strict=True):
+            parameter.grad = 0.3 * gradient + 0.7 * _gradient(parameter)
+        run.optimizer.step()
+    return run.values()
