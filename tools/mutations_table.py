@@ -41,8 +41,8 @@ MUTATIONS = (
         feature="accumulation",
         name="the reducer synchronises under no_sync too",
         file="runtime/stock/reducer.py",
-        snippet="        if self.syncs and torch.is_grad_enabled():",
-        replacement="        if torch.is_grad_enabled():",
+        snippet="            if self.syncs:\n                self.prepare()",
+        replacement="            self.prepare()",
         scripts=("accumulates",),
     ),
     Mutation(
@@ -186,8 +186,8 @@ MUTATIONS = (
         feature="several forwards before a backward",
         name="the reducer takes a second one for an error",
         file="runtime/stock/reducer.py",
-        snippet="            self.check()\n            self._reducer.prepare_for_backward([])",
-        replacement="            assert not self._is_prepared\n            self._reducer.prepare_for_backward([])",
+        snippet="        self.check()\n        self._reducer.prepare_for_backward([])",
+        replacement="        assert not self._is_prepared\n        self._reducer.prepare_for_backward([])",
         scripts=("several_forwards",),
     ),
     Mutation(
@@ -218,8 +218,8 @@ MUTATIONS = (
         feature="torch.compile",
         name="the wrapper is taken for the model",
         file="runtime/parallelize.py",
-        snippet='    return getattr(model, "_orig_mod", model)',
-        replacement="    return model",
+        snippet='    bare: torch.nn.Module = getattr(model, "_orig_mod", model)',
+        replacement="    bare: torch.nn.Module = model",
         scripts=("compiled_model_is_given",),
     ),
     Mutation(

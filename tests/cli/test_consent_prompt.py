@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -173,12 +174,16 @@ def test_a_study_may_be_moved_but_not_made_to_run_something_else(shell: Shell, s
 def test_a_bundle_of_ones_own_is_launched_without_a_question(shell: Shell, study: str) -> None:
     bundle = Path("autosync-studies", study, "best.yaml")
     bundle.write_text(bundle.read_text().replace(sys.executable, str(Path("python").absolute())))
-    Path("python").symlink_to(sys.executable)
+    # A link would be a Python without the environment's packages.
+    Path("python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    Path("python").chmod(0o700)
     assert shell.run("launch", bundle, "--", "-m", "this") == 2
     save_cluster("pair.yaml", replace(load_cluster("local-2"), python=str(Path("python").absolute())))
     arguments = ("model.py", "--cluster", "pair.yaml", "--trials", "1", "--effort", "quick", "--study", "t")
     assert shell.run("tune", *arguments) == 0, shell.err
-    assert shell.run("launch", "autosync-studies/t/best.yaml", "--", "-m", "this") == 0, shell.err
+    # The ranks run without a question, and say that the module does not train.
+    assert shell.run("launch", "autosync-studies/t/best.yaml", "--", "-m", "this") == 1
+    assert "the bundle was not used" in shell.err
 
 
 def _elsewhere(url: str) -> None:

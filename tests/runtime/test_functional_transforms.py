@@ -25,7 +25,10 @@ def heard() -> Iterator[list[torch.Tensor]]:
     watched.close()
 
 
-def test_the_last_listener_puts_torch_back() -> None:
+def test_the_last_listener_puts_torch_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Sessions of other tests may listen in this process.
+    monkeypatch.setattr(functional_transforms, "_originals", [])
+    monkeypatch.setattr(functional_transforms, "_listeners", {})
     before = _entrances()
     heard: list[torch.Tensor] = []
     first, second = WatchedTransforms(heard.append), WatchedTransforms(heard.append)
@@ -47,6 +50,9 @@ def test_compiled_code_is_as_without_listeners(heard: list[torch.Tensor]) -> Non
 
 def test_a_torch_that_lacks_an_entrance_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional_transforms, "ENTRANCES", (("torch._functorch.vmap", "_no_such_entrance"),))
+    # Sessions of other tests may listen in this process.
+    monkeypatch.setattr(functional_transforms, "_originals", [])
+    monkeypatch.setattr(functional_transforms, "_listeners", {})
     with pytest.raises(OperationError, match=r"has no torch\._functorch\.vmap\._no_such_entrance \(without it"):
         WatchedTransforms(lambda _: None)
     assert not functional_transforms._listeners

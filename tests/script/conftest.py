@@ -17,6 +17,8 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
+HUNG = 124
+"""The exit code that `ranks_main` answers for a rank that it had to end."""
 sys.path.insert(0, str(HERE))
 import script_tasks  # noqa: E402 - it lies here
 
@@ -66,11 +68,10 @@ class Ranks:
             "arguments": [str(self.folder / key), *arguments],
             "bundles": [str(script_tasks.write_bundle(self.folder, script, way, **one)) for one in models if way],
         }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(run) + "\n")
-        self._process.stdin.flush()
-        codes = json.loads(self._process.stdout.readline())
+        codes = self._codes_of(run)
+        if HUNG in codes:
+            # Once more: the machine may have been busy. A run that hangs always fails.
+            codes = self._codes_of(run)
         ranks = range(script_tasks.NUM_RANKS)
         saved = [self.folder / f"{key}-{rank}.pt" for rank in ranks]
         return Outcome(
@@ -78,6 +79,14 @@ class Ranks:
             logs=tuple((self.folder / f"{key}-{rank}.log").read_text() for rank in ranks),
             saved=tuple(torch.load(path) if path.exists() else None for path in saved),
         )
+
+    def _codes_of(self, run: dict[str, Any]) -> list[int]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(run) + "\n")
+        self._process.stdin.flush()
+        codes: list[int] = json.loads(self._process.stdout.readline())
+        return codes
 
     def stop(self) -> None:
         """End what still runs: it is a process group of its own."""

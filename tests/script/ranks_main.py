@@ -25,7 +25,7 @@ from autosync.launchers.environment import bundle_variable
 from autosync.script.program import MainProgram
 
 NUM_RANKS = 2
-LIMIT_SECONDS = 25.0
+LIMIT_SECONDS = 40.0
 
 
 def _train(run: dict[str, Any], rank: int, port: int, folder: Path) -> int:

@@ -71,7 +71,7 @@ def test_an_interruption_keeps_what_has_ended_and_says_where(
     interrupt(names[finished])
     with pytest.raises(KeyboardInterrupt):
         tune_fake({}, num_trials=6, progress=told)
-    assert told.notes[-1] == f"{words[finished]} in autosync-studies/s"
+    assert told.notes[-2:] == [f"{words[finished]} in autosync-studies/s", "to go on: autosync tune --resume s"]
     assert [record.trial for record in read_study("autosync-studies/s")] == list(range(finished))
 
 
