@@ -25,10 +25,17 @@ def heard() -> Iterator[list[torch.Tensor]]:
     watched.close()
 
 
-def test_the_last_listener_puts_torch_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Sessions of other tests may listen in this process.
+@pytest.fixture
+def stock_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own functions and no listeners: sessions of other tests may still listen in this process."""
+    for module, name, original in functional_transforms._originals:
+        monkeypatch.setattr(module, name, original)
     monkeypatch.setattr(functional_transforms, "_originals", [])
     monkeypatch.setattr(functional_transforms, "_listeners", {})
+
+
+@pytest.mark.usefixtures("stock_torch")
+def test_the_last_listener_puts_torch_back() -> None:
     before = _entrances()
     heard: list[torch.Tensor] = []
     first, second = WatchedTransforms(heard.append), WatchedTransforms(heard.append)
@@ -48,11 +55,9 @@ def test_compiled_code_is_as_without_listeners(heard: list[torch.Tensor]) -> Non
     assert compiled(torch.ones(3)).tolist() == [0, 0, 0]
 
 
+@pytest.mark.usefixtures("stock_torch")
 def test_a_torch_that_lacks_an_entrance_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional_transforms, "ENTRANCES", (("torch._functorch.vmap", "_no_such_entrance"),))
-    # Sessions of other tests may listen in this process.
-    monkeypatch.setattr(functional_transforms, "_originals", [])
-    monkeypatch.setattr(functional_transforms, "_listeners", {})
     with pytest.raises(OperationError, match=r"has no torch\._functorch\.vmap\._no_such_entrance \(without it"):
         WatchedTransforms(lambda _: None)
     assert not functional_transforms._listeners
