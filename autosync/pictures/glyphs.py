@@ -28,7 +28,7 @@ _MIN_PIECE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class GlyphColumns:
     """The columns of the ranks: the centre of each column that is shown, and the width of all columns."""
 
     centres: Mapping[int, float]
@@ -46,7 +46,7 @@ class Columns:
 class Transfers:
     """Draws the transfers of one group."""
 
-    def __init__(self, drawing: Drawing, columns: Columns, group: Group) -> None:
+    def __init__(self, drawing: Drawing, columns: GlyphColumns, group: Group) -> None:
         self._drawing = drawing
         self._columns = columns
         self._group = group
@@ -209,7 +209,7 @@ class Transfers:
         self._drawing.path(pen, f"line-{strand.colour}", width=self._line_width)
 
 
-def draw_bars(drawing: Drawing, columns: Columns, group: Group, place: int, top: float) -> None:
+def draw_bars(drawing: Drawing, columns: GlyphColumns, group: Group, place: int, top: float) -> None:
     """Draw the data of each rank after a stage: a frame as wide as the group's bytes, with a piece for each strand.
 
     A piece lies at its strand's place in the frame, is as wide as the strand's bytes, and is cut to the rank's share.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autosync.pictures import captions
-from autosync.pictures.glyphs import BAR_HEIGHT, Columns, Transfers, draw_bars
+from autosync.pictures.glyphs import BAR_HEIGHT, GlyphColumns, Transfers, draw_bars
 from autosync.pictures.groups import Group, Strand, groups_of, merged
 from autosync.pictures.lettering import clipped, text_width
 from autosync.pictures.stages import is_about_norm
@@ -264,7 +264,7 @@ def _by_node(ranks: Sequence[Rank]) -> dict[int, list[Rank]]:
     return found
 
 
-def _columns(ranks: Sequence[Rank]) -> tuple[Columns, float]:
+def _columns(ranks: Sequence[Rank]) -> tuple[GlyphColumns, float]:
     """Return the columns of the ranks and where the last one ends; servers are set apart."""
     width = next(wide for most, wide in _WIDTHS if len(ranks) <= most)
     centres: dict[int, float] = {}
@@ -276,4 +276,4 @@ def _columns(ranks: Sequence[Rank]) -> tuple[Columns, float]:
             x += _SERVER_GAP
         centres[rank.index] = x + width / 2
         x += width
-    return Columns(centres=centres, width=width), x
+    return GlyphColumns(centres=centres, width=width), x

@@ -15,7 +15,7 @@ from autosync.errors import InputError
 from autosync.pictures.lettering import clipped, text_width
 from autosync.pictures.svg import Drawing
 from autosync.pictures.theme import NUM_COLOURS, OTHERS
-from autosync.pictures.trace_file import RankTrace, Span, Step
+from autosync.pictures.trace_file import RankTrace, Span, TracedStep
 from autosync.strategy.wording import count
 from autosync.units import format_time
 
@@ -57,7 +57,7 @@ class Figures:
     transfer_seconds: float
 
 
-def figures(rank: RankTrace, steps: Sequence[Step]) -> Figures:
+def figures(rank: RankTrace, steps: Sequence[TracedStep]) -> Figures:
     """Return how long the steps took, how long training stood still, and how long at least one transfer was running."""
     start, end = steps[0].start, steps[-1].end
     return Figures(
@@ -70,7 +70,7 @@ def figures(rank: RankTrace, steps: Sequence[Step]) -> Figures:
     )
 
 
-def timeline_picture(ranks: Sequence[RankTrace], steps: Sequence[Step], *, title: str, subtitle: str = "") -> str:
+def timeline_picture(ranks: Sequence[RankTrace], steps: Sequence[TracedStep], *, title: str, subtitle: str = "") -> str:
     """Draw the steps of some ranks as SVG, on the clock of the ranks' machine; the first rank's steps are marked."""
     if not ranks or not steps:
         raise InputError("there is nothing to draw", rule="one rank and one step at least")
@@ -89,7 +89,7 @@ def _covered(rank: RankTrace, kind: str, start: float, end: float) -> float:
 
 
 class _Picture:
-    def __init__(self, ranks: Sequence[RankTrace], steps: Sequence[Step]) -> None:
+    def __init__(self, ranks: Sequence[RankTrace], steps: Sequence[TracedStep]) -> None:
         self._ranks = ranks
         self._steps = steps
         self._start, self._end = steps[0].start, steps[-1].end

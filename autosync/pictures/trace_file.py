@@ -47,7 +47,7 @@ class RankTrace:
     spans: tuple[Span, ...]
 
 
-class Step(NamedTuple):
+class TracedStep(NamedTuple):
     """One step of training, from the start of its compute to that of the next step."""
 
     iteration: int
@@ -86,7 +86,7 @@ def _refuse_more(num_ranks: int) -> None:
         raise NoTraceError("it has too many ranks", f"at most {MAX_RANKS:,} ranks")
 
 
-def steps_of(rank: RankTrace) -> tuple[Step, ...]:
+def steps_of(rank: RankTrace) -> tuple[TracedStep, ...]:
     """Return the complete steps of a trace. The end of the last step is unknown, so it counts only if it is alone."""
     starts: dict[int, float] = {}
     for span in rank.spans:
@@ -96,10 +96,10 @@ def steps_of(rank: RankTrace) -> tuple[Step, ...]:
     ends = [start for _, start in order[1:]]
     if len(order) == 1:
         ends = [max(span.end for span in rank.spans)]
-    return tuple(Step(number, start, end) for (number, start), end in zip(order, ends, strict=False))
+    return tuple(TracedStep(number, start, end) for (number, start), end in zip(order, ends, strict=False))
 
 
-def choose_steps(rank: RankTrace, num_steps: int, *, first: int | None = None) -> tuple[Step, ...]:
+def choose_steps(rank: RankTrace, num_steps: int, *, first: int | None = None) -> tuple[TracedStep, ...]:
     """Return consecutive steps: from iteration `first`, or typical ones.
 
     Typical steps are about as long as most, chosen among those with the most transfers. So if workers synchronise only

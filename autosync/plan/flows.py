@@ -20,7 +20,7 @@ from autosync.plan.types import Algorithm, Collective
 Integers = npt.NDArray[np.int64]
 
 
-class Flow(NamedTuple):
+class CollectiveFlow(NamedTuple):
     """Terms as columns. Members and chunks are positions in the group; `num_chunks` is 1 if the buffer is not split."""
 
     source: Integers
@@ -35,9 +35,9 @@ class Flow(NamedTuple):
         elements: Integers = self.weight * (bounds[self.last] - bounds[self.first])
         return elements
 
-    def then(self, other: Flow) -> Flow:
+    def then(self, other: CollectiveFlow) -> CollectiveFlow:
         """Return a flow with the terms of both."""
-        return Flow(
+        return CollectiveFlow(
             np.concatenate((self.source, other.source)),
             np.concatenate((self.destination, other.destination)),
             np.concatenate((self.first, other.first)),
@@ -48,7 +48,7 @@ class Flow(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def flow(collective: Collective, algorithm: Algorithm, num_members: int) -> Flow:
+def flow(collective: Collective, algorithm: Algorithm, num_members: int) -> CollectiveFlow:
     """Return the sends of a collective among its members, with member 0 as the root."""
     formula = _FORMULAS.get((collective, algorithm))
     if formula is None:
@@ -60,14 +60,14 @@ def flow(collective: Collective, algorithm: Algorithm, num_members: int) -> Flow
 
 def _terms(
     source: npt.ArrayLike, destination: npt.ArrayLike, first: npt.ArrayLike, last: npt.ArrayLike, *, num_chunks: int
-) -> Flow:
+) -> CollectiveFlow:
     """Make terms of weight 1; a scalar fills a whole column."""
     given = (np.asarray(column, dtype=np.int64) for column in (source, destination, first, last))
     sources, destinations, firsts, lasts = np.broadcast_arrays(*given)
-    return Flow(sources, destinations, firsts, lasts, np.ones(len(sources), dtype=np.int64), num_chunks)
+    return CollectiveFlow(sources, destinations, firsts, lasts, np.ones(len(sources), dtype=np.int64), num_chunks)
 
 
-def _ring(n: int, *, left_out: int) -> Flow:
+def _ring(n: int, *, left_out: int) -> CollectiveFlow:
     """Return a ring: each member sends its successor all chunks but its own (`left_out` 0) or the successor's (1)."""
     member = np.arange(n)
     chunk = (member + left_out) % n
@@ -76,7 +76,7 @@ def _ring(n: int, *, left_out: int) -> Flow:
     return everything.then(but_one._replace(weight=-but_one.weight))
 
 
-def _tree(n: int, *, up: bool, num_chunks: int = 1) -> Flow:
+def _tree(n: int, *, up: bool, num_chunks: int = 1) -> CollectiveFlow:
     """Return a tree: each member but the root sends everything to its parent (`up`), or the parent sends it everything.
 
     The parent is the member's number without its lowest bit.
@@ -87,19 +87,19 @@ def _tree(n: int, *, up: bool, num_chunks: int = 1) -> Flow:
     return _terms(source, destination, 0, num_chunks, num_chunks=num_chunks)
 
 
-def _star(n: int, *, up: bool) -> Flow:
+def _star(n: int, *, up: bool) -> CollectiveFlow:
     member = np.arange(1, n)
     root = np.zeros_like(member)
     source, destination = (member, root) if up else (root, member)
     return _terms(source, destination, 0, 1, num_chunks=1)
 
 
-def _star_gather(n: int) -> Flow:
+def _star_gather(n: int) -> CollectiveFlow:
     member = np.arange(1, n)
     return _terms(member, 0, member, member + 1, num_chunks=n)
 
 
-def _exchange(n: int, *, halving: bool) -> Flow:
+def _exchange(n: int, *, halving: bool) -> CollectiveFlow:
     """Return exchanges: partners at each distance d = 1, 2, 4 and so on send each other d chunks.
 
     They are the receiver's chunks if `halving`, else the sender's.
@@ -111,13 +111,13 @@ def _exchange(n: int, *, halving: bool) -> Flow:
     return _terms(member.ravel(), partner.ravel(), first.ravel(), (first + distance).ravel(), num_chunks=n)
 
 
-def _power_of_two(n: int, *, halving: bool) -> Flow:
+def _power_of_two(n: int, *, halving: bool) -> CollectiveFlow:
     if n & (n - 1):
         raise ValueError(f"halving and doubling among {n} (a power of two)")
     return _exchange(n, halving=halving)
 
 
-def _folded(n: int) -> Flow:
+def _folded(n: int) -> CollectiveFlow:
     """Return halving-doubling for any n.
 
     The first p members (p the largest power of two) halve and double; each other member sends all it has to one of
@@ -132,15 +132,15 @@ def _folded(n: int) -> Flow:
     return folds.then(core._replace(first=start[core.first], last=start[core.last], num_chunks=n))
 
 
-def _ring_all_reduce(n: int) -> Flow:
+def _ring_all_reduce(n: int) -> CollectiveFlow:
     return _ring(n, left_out=0).then(_ring(n, left_out=1))
 
 
-def _tree_all_reduce(n: int) -> Flow:
+def _tree_all_reduce(n: int) -> CollectiveFlow:
     return _tree(n, up=True, num_chunks=n).then(_tree(n, up=False, num_chunks=n))
 
 
-_FORMULAS: Mapping[tuple[Collective, Algorithm], Callable[[int], Flow]] = {
+_FORMULAS: Mapping[tuple[Collective, Algorithm], Callable[[int], CollectiveFlow]] = {
     ("all_reduce", "native"): _ring_all_reduce,
     ("all_reduce", "ring"): _ring_all_reduce,
     ("all_reduce", "tree"): _tree_all_reduce,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.plan.expansion import chunk_bounds, expand
-from autosync.plan.flows import Flow, Integers, flow
+from autosync.plan.flows import CollectiveFlow, Integers, flow
 from autosync.plan.places import Places, places_of
 from autosync.plan.types import Algorithm, Collective, Groups, Plan, Transfer
 from autosync.specs.cluster import ClusterSpec
@@ -89,7 +89,7 @@ class _Arrangement:
     Each group moves chunk `outer_index` of the `outer_count` chunks of the whole buffer.
     """
 
-    flow: Flow
+    flow: CollectiveFlow
     outer_count: int
     outer_index: int
     pairs: Integers
@@ -153,7 +153,9 @@ def _arrangements(
     )
 
 
-def _arrange(terms: Flow, groups: Sequence[tuple[int, ...]], count: int, index: int, places: Places) -> _Arrangement:
+def _arrange(
+    terms: CollectiveFlow, groups: Sequence[tuple[int, ...]], count: int, index: int, places: Places
+) -> _Arrangement:
     ranks = np.array(groups)
     pairs, links = places.links(ranks[:, terms.source].ravel(), ranks[:, terms.destination].ravel())
     amounts = terms.num_elements(np.arange(terms.num_chunks + 1))

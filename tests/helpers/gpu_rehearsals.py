@@ -20,7 +20,7 @@ from unittest import mock
 import torch
 
 from autosync.plan.types import Plan
-from autosync.runtime.engine.device import Placement
+from autosync.runtime.engine.device import DevicePlacement
 
 Rehearsal: TypeAlias = Literal["apart", "one order", "nccl"]
 REHEARSALS: tuple[Rehearsal, ...] = get_args(Rehearsal)
@@ -36,12 +36,12 @@ _CHANGES: Mapping[Rehearsal, Mapping[str, Any]] = {
 @contextlib.contextmanager
 def rehearsed(rehearsal: Rehearsal | None) -> Iterator[None]:
     """Within, whatever starts works as the rehearsal says; as ever if it is None."""
-    placed = Placement.of
+    placed = DevicePlacement.of
 
-    def of(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> Placement:
+    def of(plan: Plan, parameters: Mapping[str, torch.Tensor]) -> DevicePlacement:
         return replace(placed(plan, parameters), **_CHANGES[rehearsal] if rehearsal else {})
 
-    with mock.patch.object(Placement, "of", of):
+    with mock.patch.object(DevicePlacement, "of", of):
         yield
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from autosync.plan.reference.interpreter import Outcome, interpret
 from autosync.plan.reference.workload import Workload
 from autosync.plan.types import Local, Transfer
-from autosync.runtime.engine.device import Placement, Streams
+from autosync.runtime.engine.device import DevicePlacement, Streams
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
 from autosync.runtime.engine.rank_script import Script, script_of
@@ -190,7 +190,7 @@ class Rank:
         self.memory: Memory = self.execution.memory
         self.contents = Contents(plan, self.memory, rank=number)
         self.execution._mover = cast(Mover, Meets(world, self))
-        placement = Placement.of(plan, parameters)
+        placement = DevicePlacement.of(plan, parameters)
         script = script_of(plan, number, len(spec.variables), updates, in_one_order=placement.in_one_order)
         self.engine = world.make_engine(self, script, placement.streams(script))
         self.session: Session | None = None

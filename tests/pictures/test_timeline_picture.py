@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from autosync.errors import DocumentError, InputError
 from autosync.pictures.timeline_picture import MAX_LANES, figures, timeline_picture
-from autosync.pictures.trace_file import NUM_WARMUP, RankTrace, Span, Step, choose_steps, read_trace, steps_of
-from autosync.runtime.engine.trace import COMPUTE, Compute, Trace
+from autosync.pictures.trace_file import NUM_WARMUP, RankTrace, Span, TracedStep, choose_steps, read_trace, steps_of
+from autosync.runtime.engine.trace import COMPUTE, ComputeSpan, Trace
 
 See = Callable[[str], Any]
 
@@ -56,7 +56,7 @@ def test_what_the_runtime_writes_is_read(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trace = Trace(tmp_path / "t.json", rank=3, host="here")
     trace.name_thread(2, "lane 0")
-    compute = Compute(trace, model, optimizer)
+    compute = ComputeSpan(trace, model, optimizer)
     for number in range(3):
         model(torch.ones(1, 3)).sum().backward()
         trace.add("transfer", "all_reduce of w (operation 7)", 2, 0, iteration=number)
@@ -157,7 +157,7 @@ def test_figures_are_of_the_steps_shown() -> None:
 
 def test_overlapping_transfers_count_once() -> None:
     rank = rank_of(*step_spans(0, 0.0), span("transfer", "x", 3, 0.04, 0.06))
-    assert figures(rank, (Step(0, 0.0, 0.1),)).transfer_seconds == pytest.approx(0.05)
+    assert figures(rank, (TracedStep(0, 0.0, 0.1),)).transfer_seconds == pytest.approx(0.05)
 
 
 def test_a_step_has_its_tracks_and_names(see: See) -> None:
@@ -186,7 +186,7 @@ def test_colours_follow_the_plan(see: See) -> None:
         span("transfer", "all_reduce of late (operation 4)", 2, 0.01, 0.02),
         span("transfer", "all_reduce of early (operation 0)", 3, 0.03, 0.08),
     ]
-    seen = see(timeline_picture([rank_of(*spans)], (Step(0, 0.0, 0.1),), title="t"))
+    seen = see(timeline_picture([rank_of(*spans)], (TracedStep(0, 0.0, 0.1),), title="t"))
     order = [words for words in seen.texts if words in ("early", "late")]
     assert order[-2:] == ["early", "late"]
 
@@ -196,14 +196,14 @@ def test_many_lanes_and_messages_stay_readable(see: See) -> None:
         span("transfer", f"{'reduce' if i % 2 else 'broadcast'} of v{i} (operation {i})", 2 + i, 0.01, 0.02)
         for i in range(60)
     ]
-    seen = see(timeline_picture([rank_of(*spans)], (Step(0, 0.0, 0.1),), title="t"))
+    seen = see(timeline_picture([rank_of(*spans)], (TracedStep(0, 0.0, 0.1),), title="t"))
     assert f"and {60 - MAX_LANES} more tracks" in seen.texts
     assert {"reduce", "broadcast"} <= set(seen.texts)
 
 
 def test_names_are_only_text(see: See) -> None:
     rank = rank_of(*step_spans(0, 0.0), span("transfer", f"reduce of {HOSTILE} (operation 3)", 9, 0, 0.1), name=HOSTILE)
-    text = timeline_picture([rank, rank], (Step(0, 0.0, 0.1),), title=HOSTILE, subtitle=HOSTILE)
+    text = timeline_picture([rank, rank], (TracedStep(0, 0.0, 0.1),), title=HOSTILE, subtitle=HOSTILE)
     assert "<script" not in text
     assert HOSTILE in see(text).texts
 
@@ -227,9 +227,9 @@ TIMES = st.floats(0, 5, allow_nan=False)
 )
 def test_any_timeline_can_be_drawn(see: See, drawn: list[tuple[str, str, int, float, float]], seconds: float) -> None:
     spans = [span(kind, name, track, start, start + length) for kind, name, track, start, length in drawn]
-    text = timeline_picture([rank_of(*spans)], (Step(0, 0.0, seconds),), title="t")
+    text = timeline_picture([rank_of(*spans)], (TracedStep(0, 0.0, seconds),), title="t")
     see(text)
-    assert text == timeline_picture([rank_of(*spans)], (Step(0, 0.0, seconds),), title="t")
+    assert text == timeline_picture([rank_of(*spans)], (TracedStep(0, 0.0, seconds),), title="t")
 
 
 def test_the_queues_of_a_lane_are_told_apart_by_what_they_do(see: See) -> None:
@@ -240,5 +240,5 @@ def test_the_queues_of_a_lane_are_told_apart_by_what_they_do(see: See) -> None:
     ]
     tracks = {0: "training", 5: "lane 1, stage 0", 6: "lane 1, stage 1"}
     rank = RankTrace(name="rank 0 on here", tracks=tracks, spans=tuple(spans))
-    seen = see(timeline_picture([rank], (Step(0, 0.0, 0.1),), title="t"))
+    seen = see(timeline_picture([rank], (TracedStep(0, 0.0, 0.1),), title="t"))
     assert {"lane 1: reduce", "lane 1: broadcast"} <= set(seen.texts)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autosync.errors import OperationError
-from autosync.runtime.engine.device import Placement
+from autosync.runtime.engine.device import DevicePlacement
 from autosync.runtime.engine.rank_script import script_of
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.session.support import refuse_placement
@@ -50,13 +50,13 @@ def test_parameters_on_several_devices_are_refused() -> None:
     with pytest.raises(
         OperationError, match="b is on meta and a on cpu: all parameters of a rank must be on one device"
     ):
-        refuse_placement(Placement.of(plan, parameters), parameters, checks=False)
+        refuse_placement(DevicePlacement.of(plan, parameters), parameters, checks=False)
 
 
 def test_devices_that_are_neither_cpu_nor_cuda_are_refused() -> None:
     parameters = {"a": torch.empty(2, device="meta")}
     with pytest.raises(OperationError, match="the parameters are on meta; the engine trains on the CPU and on CUDA"):
-        refuse_placement(Placement.of(plan_of(AllReduce(), 1, 1), parameters), parameters, checks=False)
+        refuse_placement(DevicePlacement.of(plan_of(AllReduce(), 1, 1), parameters), parameters, checks=False)
 
 
 def nccl_plan() -> Any:
@@ -66,11 +66,11 @@ def nccl_plan() -> Any:
 def test_nccl_needs_a_gpu() -> None:
     parameters = {"a": torch.empty(2)}
     with pytest.raises(OperationError, match="the parameters are on cpu; NCCL, the cluster's backend, needs them on"):
-        refuse_placement(Placement.of(nccl_plan(), parameters), parameters, checks=False)
+        refuse_placement(DevicePlacement.of(nccl_plan(), parameters), parameters, checks=False)
 
 
 def test_nccl_has_no_headers_and_torch_may_be_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    placement = replace(Placement.of(nccl_plan(), {}), device=torch.device("cuda", 0))
+    placement = replace(DevicePlacement.of(nccl_plan(), {}), device=torch.device("cuda", 0))
     assert placement.in_one_order
     assert not placement.is_apart
     for is_there, expected in ((False, "was built without NCCL"), (True, "has no headers")):
@@ -81,9 +81,9 @@ def test_nccl_has_no_headers_and_torch_may_be_without_it(monkeypatch: pytest.Mon
 
 def test_gloo_sends_host_memory() -> None:
     plan = plan_of(AllReduce(), 1, 1)
-    meta = Placement.of(plan, {"a": torch.empty(2, device="meta")})
+    meta = DevicePlacement.of(plan, {"a": torch.empty(2, device="meta")})
     assert meta.is_apart
     assert not meta.in_one_order
-    on_cpu = Placement.of(plan, {"a": torch.empty(2)})
+    on_cpu = DevicePlacement.of(plan, {"a": torch.empty(2)})
     assert not on_cpu.is_apart
     assert on_cpu.streams(script_of(plan, 0, 1, engine_updates(plan))) is None

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autosync.errors import OperationError
-from autosync.runtime.engine.trace import COMPUTE, Compute, Trace, trace_path
+from autosync.runtime.engine.trace import COMPUTE, ComputeSpan, Trace, trace_path
 
 
 def _events(path: Path) -> list[dict[str, object]]:
@@ -56,7 +56,7 @@ def test_what_a_crash_leaves_is_an_array_without_its_end(tmp_path: Path) -> None
 def test_training_is_spans_of_forward_backward_and_optimizer(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    compute = Compute(Trace(tmp_path / "t.json", rank=0, host="here"), model, optimizer)
+    compute = ComputeSpan(Trace(tmp_path / "t.json", rank=0, host="here"), model, optimizer)
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.ones(1, 3)).sum().backward()

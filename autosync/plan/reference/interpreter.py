@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from autosync.errors import DeadlockError
 from autosync.plan.reference.compute import Compute
-from autosync.plan.reference.moving import Mover, Sent
+from autosync.plan.reference.moving import ReferenceMover, SentElements
 from autosync.plan.reference.optimizers import reference_optimizer
 from autosync.plan.reference.progress import Progress
 from autosync.plan.reference.store import Store
@@ -45,7 +45,7 @@ class Outcome:
     """
 
     parameters: Sequence[dict[str, Array]]
-    sent: Sequence[Sent]
+    sent: Sequence[SentElements]
     residuals: Mapping[tuple[int, int], Array]
 
 
@@ -62,7 +62,7 @@ class _Run:
         store = Store(plan)
         self._progress = Progress(plan)
         self._worker = Worker(plan, store, self._progress, reference_optimizer(workload.model.optimizer))
-        self._mover = Mover(plan, store)
+        self._mover = ReferenceMover(plan, store)
         self._compute = Compute(
             plan, workload, store=store, progress=self._progress, worker=self._worker, num_steps=num_steps, rng=rng
         )

@@ -15,7 +15,7 @@ from autosync.plan.types import Plan, Transfer
 CONTENT_KINDS = ("rows", "new_rows", "factors")
 
 
-class Sent(NamedTuple):
+class SentElements(NamedTuple):
     """One transfer as it took place in one group.
 
     `contributions` has the bytes that each member brought to a gather, `links` the bytes from rank to rank.
@@ -28,13 +28,13 @@ class Sent(NamedTuple):
     links: dict[tuple[int, int], int]
 
 
-class Mover:
+class ReferenceMover:
     """Carries out transfers between the buffers of a store."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self._plan = plan
         self._store = store
-        self.sent: list[Sent] = []
+        self.sent: list[SentElements] = []
 
     def move(self, operation: int, group: tuple[int, ...], step: int) -> None:
         """Do a transfer in one of its groups."""
@@ -44,7 +44,7 @@ class Mover:
             links, contributions = self._move_contents(transfer, group, step)
         else:
             links, contributions = self._move_numbers(transfer, group, step), ()
-        self.sent.append(Sent(operation, step, group, contributions, links))
+        self.sent.append(SentElements(operation, step, group, contributions, links))
 
     def _has_contents(self, transfer: Transfer) -> bool:
         region = self._plan.regions[transfer.regions[0]]

@@ -33,7 +33,7 @@ Natives: TypeAlias = Literal["gloo", "nccl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class DevicePlacement:
     """Where the parameters are, and what this requires of the engine.
 
     `is_apart`: transfers go through host memory, and the parameters are elsewhere. `in_one_order`: one thread does all
@@ -46,7 +46,7 @@ class Placement:
     natives: Natives
 
     @classmethod
-    def of(cls, plan: Plan, parameters: Mapping[str, torch.Tensor]) -> Placement:
+    def of(cls, plan: Plan, parameters: Mapping[str, torch.Tensor]) -> DevicePlacement:
         """Return the placement that follows from a plan's backend and the device of its parameters."""
         device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
         is_nccl = plan.backend == "nccl"

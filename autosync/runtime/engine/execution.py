@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from autosync.plan.types import Plan
-from autosync.runtime.engine.device import Placement
+from autosync.runtime.engine.device import DevicePlacement
 from autosync.runtime.local.engine_optimizer import EngineOptimizer
 from autosync.runtime.local.engine_update import EngineUpdate
 from autosync.runtime.local.engine_updates import EngineUpdates, is_by_every_worker
@@ -42,7 +42,7 @@ class Execution:
         updates: EngineUpdates,
         optimizer: EngineOptimizer | None,
         checks: bool = False,
-        placement: Placement | None = None,
+        placement: DevicePlacement | None = None,
     ) -> None:
         self.links = links
         self._plan = plan
@@ -59,7 +59,7 @@ class Execution:
         self.sparse = Sparse(plan, self.memory)
         self.factors = Factors(plan, self.memory)
         self._mover = Mover(
-            plan, self.memory, links, placement=placement or Placement.of(plan, parameters), checks=checks
+            plan, self.memory, links, placement=placement or DevicePlacement.of(plan, parameters), checks=checks
         )
         self._locals = Locals(plan, self.memory, rank=rank, updates=self._updates)
 

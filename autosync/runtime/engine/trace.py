@@ -120,7 +120,7 @@ class Trace:
             raise OperationError(f"{where}: no trace can be written to {self._path}: {error.strerror}") from error
 
 
-class Compute:
+class ComputeSpan:
     """Records training's own work on this rank as spans of a trace: forward, backward, optimizer."""
 
     def __init__(self, trace: Trace, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

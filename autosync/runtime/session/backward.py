@@ -9,7 +9,7 @@ import torch
 from autosync.errors import OperationError
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
-from autosync.runtime.engine.trace import Compute
+from autosync.runtime.engine.trace import ComputeSpan
 from autosync.runtime.session.backward_passes import Passes
 from autosync.runtime.session.engine_step import EngineStep
 from autosync.runtime.session.gradient_arrivals import Arrivals
@@ -34,7 +34,7 @@ class BackwardSync:
         execution: Execution,
         *,
         unchanged: Expected,
-        compute: Compute | None,
+        compute: ComputeSpan | None,
     ) -> None:
         self.syncs = True
         self.are_coming = False

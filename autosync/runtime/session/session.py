@@ -20,7 +20,7 @@ from autosync.plan.types import Plan
 from autosync.runtime.checkpoints.loading import Loading, put_in_place
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
-from autosync.runtime.engine.trace import Compute
+from autosync.runtime.engine.trace import ComputeSpan
 from autosync.runtime.local.joint_optimizer import members_of
 from autosync.runtime.serving.first_worker import Servers
 from autosync.runtime.session.agreement import parameters_of, refuse_gradient, unsynchronised
@@ -54,7 +54,7 @@ class Session:
         execution: Execution,
         engine: Engine,
         buffers: Buffers | None = None,
-        compute: Compute | None = None,
+        compute: ComputeSpan | None = None,
         servers: Servers | None = None,
     ) -> None:
         self.training = Training(

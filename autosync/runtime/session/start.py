@@ -14,11 +14,11 @@ import torch.distributed as dist
 from autosync.errors import OperationError
 from autosync.plan.lowering import lower
 from autosync.plan.types import Plan
-from autosync.runtime.engine.device import Placement
+from autosync.runtime.engine.device import DevicePlacement
 from autosync.runtime.engine.engine import Engine
 from autosync.runtime.engine.execution import Execution
 from autosync.runtime.engine.rank_script import script_of
-from autosync.runtime.engine.trace import Compute, Trace, open_trace
+from autosync.runtime.engine.trace import ComputeSpan, Trace, open_trace
 from autosync.runtime.local.engine_optimizer import EngineOptimizer
 from autosync.runtime.local.engine_updates import engine_updates
 from autosync.runtime.serving.first_worker import FirstWorkersEngine, Servers, admit_servers, hand_over
@@ -54,7 +54,7 @@ class _Start:
     settings: Settings
     plan: Plan
     parameters: Mapping[str, torch.nn.Parameter]
-    placement: Placement
+    placement: DevicePlacement
     stock: StockBuckets | None
     """The buckets of torch's own reducer, if it carries out the plan."""
 
@@ -92,7 +92,7 @@ def start(
         trace = open_trace(settings.trace, bundle.cluster, rank)
         compute = None
         if trace is not None:
-            compute = Compute(trace, model, optimizer)
+            compute = ComputeSpan(trace, model, optimizer)
             undo.callback(compute.close)
         session: Synchronisation
         if begun.stock is not None:
@@ -120,7 +120,7 @@ def _checked(
         )
     refuse_unsupported(plan)
     parameters = parameters_of(model, bundle)
-    placement = Placement.of(plan, parameters)
+    placement = DevicePlacement.of(plan, parameters)
     refuse_placement(placement, parameters, checks=settings.checks)
     check_optimizers(optimizer, bundle.model, plan, parameters)
     refuse_shared_with(others, model, parameters, are_engines=bool(engine_updates(plan).variables))
@@ -180,7 +180,7 @@ def _buffers(begun: _Start, links: Links) -> Buffers | None:
 
 
 def _stock_session(
-    begun: _Start, stock: StockBuckets, links: Links, store: Any, *, compute: Compute | None
+    begun: _Start, stock: StockBuckets, links: Links, store: Any, *, compute: ComputeSpan | None
 ) -> StockSession:
     """Make a session in which torch's own reducer carries out the plan."""
     return StockSession(
@@ -197,7 +197,7 @@ def _stock_session(
 
 
 def _engine_session(
-    begun: _Start, links: Links, undo: contextlib.ExitStack, *, trace: Trace | None, compute: Compute | None
+    begun: _Start, links: Links, undo: contextlib.ExitStack, *, trace: Trace | None, compute: ComputeSpan | None
 ) -> Session:
     """Make a session in which our engine carries out the plan. `undo` ends what was begun if a later step fails."""
     plan, model, optimizer = begun.plan, begun.model, begun.optimizer

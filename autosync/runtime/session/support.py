@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from autosync.errors import OperationError
 from autosync.plan.types import Local, Plan
-from autosync.runtime.engine.device import Placement
+from autosync.runtime.engine.device import DevicePlacement
 from autosync.strategy.codecs import TopK
 
 # Top-k sends positions as four-byte numbers.
@@ -40,7 +40,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
                     yield f"{name} has {num_elements} elements, and top_k numbers no more than {_MOST_ELEMENTS}"
 
 
-def refuse_placement(placement: Placement, parameters: Mapping[str, torch.Tensor], *, checks: bool) -> None:
+def refuse_placement(placement: DevicePlacement, parameters: Mapping[str, torch.Tensor], *, checks: bool) -> None:
     """Refuse parameters on devices where the engine cannot work, and settings that the backend cannot follow."""
     device = placement.device
     for name, parameter in parameters.items():

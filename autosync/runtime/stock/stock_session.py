@@ -9,7 +9,7 @@ import torch
 
 from autosync.plan.types import Plan
 from autosync.runtime.checkpoints.loading import Loading, put_in_place
-from autosync.runtime.engine.trace import Compute
+from autosync.runtime.engine.trace import ComputeSpan
 from autosync.runtime.local.joint_optimizer import members_of
 from autosync.runtime.session.agreement import parameters_of, refuse_gradient, unsynchronised
 from autosync.runtime.session.description import described
@@ -38,7 +38,7 @@ class StockSession:
         plan: Plan,
         store: Any,
         buffers: Buffers | None = None,
-        compute: Compute | None = None,
+        compute: ComputeSpan | None = None,
     ) -> None:
         self.training = Training(model=model, optimizer=optimizer, bundle=bundle, plan=plan, links=links)
         self.kept_apart: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ import torch
 
 from autosync.plan.expansion import chunk_bounds
 from autosync.plan.types import Plan, Transfer
-from autosync.runtime.engine.device import Placement
+from autosync.runtime.engine.device import DevicePlacement
 from autosync.runtime.memory.regions import Memory
 from autosync.runtime.memory.unused_variables import NOTHING
 from autosync.runtime.wire.exchange import Coming, Exchange, TransferId
@@ -60,7 +60,9 @@ class Carrier(Protocol):
 class Mover:
     """Takes part in transfers: those of a lane one after another, those of several lanes at the same time."""
 
-    def __init__(self, plan: Plan, memory: Memory, links: Links, *, placement: Placement, checks: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, memory: Memory, links: Links, *, placement: DevicePlacement, checks: bool = False
+    ) -> None:
         self._plan = plan
         self._memory = memory
         self._rank = links.rank
@@ -165,7 +167,7 @@ class HostCarrier:
     Data on a device travels in a copy in host memory.
     """
 
-    def __init__(self, plan: Plan, links: Links, placement: Placement, *, checks: bool) -> None:
+    def __init__(self, plan: Plan, links: Links, placement: DevicePlacement, *, checks: bool) -> None:
         self._links = links
         self._rank = links.rank
         self._device = placement.device
@@ -257,7 +259,7 @@ class NativeCarrier:
     A set of members has one group for all lanes, because the rank does all transfers in one order.
     """
 
-    def __init__(self, links: Links, placement: Placement) -> None:
+    def __init__(self, links: Links, placement: DevicePlacement) -> None:
         self._links = links
         self._device = placement.device
 

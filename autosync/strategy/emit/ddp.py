@@ -19,7 +19,7 @@ from autosync.errors import DoesNotApplyError, Problem
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Segment, Variable, variables_by_name
 from autosync.strategy.canonical import canonical
-from autosync.strategy.emit.hooks import Hook, hook_of
+from autosync.strategy.emit.hooks import CommunicationHook, hook_of
 from autosync.strategy.emit.settings import DdpSettings
 from autosync.strategy.parts import PartName
 from autosync.strategy.presets.buckets import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, MIB, assign_by_size
@@ -172,7 +172,7 @@ def _message_reasons(message: Message, model: ModelSpec, cluster: ClusterSpec) -
         yield sparse[0], "travels dense, and torch gives DDP a sparse gradient of it"
 
 
-def _hook(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> Hook:
+def _hook(form: Strategy, model: ModelSpec, cluster: ClusterSpec) -> CommunicationHook:
     return hook_of([m for m in form.messages if isinstance(m.synchroniser, AllReduce)], model, cluster.backend)
 
 

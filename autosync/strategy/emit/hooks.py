@@ -16,7 +16,7 @@ TORCH_COMPRESSION_RATE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
+class CommunicationHook:
     """The hook of all-reduced messages and the buckets that it sees, or the reason why torch has no such hook."""
 
     codec: Cast | PowerSGD | None = None
@@ -24,10 +24,10 @@ class Hook:
     reason: str = ""
 
 
-def hook_of(messages: Sequence[Message], model: ModelSpec, backend: str) -> Hook:
+def hook_of(messages: Sequence[Message], model: ModelSpec, backend: str) -> CommunicationHook:
     """Return the hook with which DDP encodes as these messages do."""
     codecs = {message.codec for message in messages}
-    found = Hook(messages=tuple(messages))
+    found = CommunicationHook(messages=tuple(messages))
     if codecs <= {None}:
         return found
     known = {codec for codec in codecs if codec is not None}
@@ -48,7 +48,7 @@ def hook_of(messages: Sequence[Message], model: ModelSpec, backend: str) -> Hook
     return replace(found, codec=codec)
 
 
-def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -> Hook:
+def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -> CommunicationHook:
     """Return the hook of PowerSGD if it compresses the same variables as these messages.
 
     torch's PowerSGD decides by itself which variables of a bucket to compress; it all-reduces the others together.
@@ -60,8 +60,8 @@ def _power_sgd(messages: Sequence[Message], codec: PowerSGD, model: ModelSpec) -
             if worth != (message.codec is not None):
                 how = "compresses" if worth else "does not compress"
                 reason = f"torch's PowerSGD of rank {codec.rank} {how} {name}"
-                return Hook(messages=tuple(messages), reason=reason)
-    return Hook(codec=codec, messages=_joined(messages, model))
+                return CommunicationHook(messages=tuple(messages), reason=reason)
+    return CommunicationHook(codec=codec, messages=_joined(messages, model))
 
 
 def _joined(messages: Sequence[Message], model: ModelSpec) -> tuple[Message, ...]:

@@ -49,7 +49,7 @@ def need_elementwise(model: ModelSpec, why: str) -> None:
         raise DoesNotApplyError(f"{name} is no elementwise optimizer", rule=why)
 
 
-class Servers:
+class ServerNodes:
     """The nodes that serve, and how many bytes each has been given.
 
     These are the nodes without devices, if there are any and the backend lets them take part; else all workers' nodes,

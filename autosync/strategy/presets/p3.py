@@ -7,7 +7,7 @@ from autosync.specs.model import ITEM_BYTES, ModelSpec, Variable
 from autosync.strategy.cuts import even_sizes
 from autosync.strategy.legality import MAX_PARTS, smallest_slice_bytes
 from autosync.strategy.parts import Partition, parts_of
-from autosync.strategy.presets.common import Servers
+from autosync.strategy.presets.common import ServerNodes
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.presets.scheduling import ServerLanes, need_overtaking, shares_nodes, use_levels
 from autosync.strategy.representation import Message, Strategy
@@ -35,7 +35,7 @@ def p3(
     """
     need_overtaking(cluster)
     limit = count_option("slice_parameters", slice_parameters, minimum=1024)
-    nodes = Servers(model, cluster).nodes
+    nodes = ServerNodes(model, cluster).nodes
     lanes = ServerLanes(model, len(nodes), count_option("num_lanes", num_lanes))
     levels = use_levels(model)
     partitions: dict[str, Partition] = {}

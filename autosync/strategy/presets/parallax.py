@@ -5,7 +5,7 @@ from __future__ import annotations
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.parts import parts_of
-from autosync.strategy.presets.common import Servers, travels_as_rows
+from autosync.strategy.presets.common import ServerNodes, travels_as_rows
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.all_reduce import AllReduce
@@ -21,7 +21,7 @@ def parallax(model: ModelSpec, cluster: ClusterSpec, *, chunk_size: int = 128) -
     hybrid architecture); groups and placement as in AutoDist's `Parallax` (autodist/strategy/parallax_strategy.py).
     """
     size = count_option("chunk_size", chunk_size)
-    servers = Servers(model, cluster)
+    servers = ServerNodes(model, cluster)
     rows: list[Message] = []
     groups: dict[tuple[int, str], list[Variable]] = {}
     for index, variable in enumerate(model.variables):

@@ -10,7 +10,7 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.cuts import even_sizes, smallest_divisor, smallest_non_divisor
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Partition, parts_of
-from autosync.strategy.presets.common import Servers, need_elementwise
+from autosync.strategy.presets.common import ServerNodes, need_elementwise
 from autosync.strategy.presets.options import flag_option, word_option
 from autosync.strategy.representation import Strategy
 
@@ -25,7 +25,7 @@ def ps_load_balanced(model: ModelSpec, cluster: ClusterSpec, *, local_proxy: boo
     load by each server's bandwidth is from AutoSync's branch (autodist/strategy/auto/ps_load_balancer.py,
     `christy_load_balancer`), which draws servers at random, while this preset is greedy.
     """
-    servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    servers = ServerNodes(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
     return Strategy(messages=tuple(servers.message(parts_of(variable, None)[0]) for variable in model.variables))
 
 
@@ -44,7 +44,7 @@ def ps_partitioned(
     """
     need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
     by_servers = word_option("parts", parts, ("per_server", "smallest_divisor")) == "per_server"
-    servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    servers = ServerNodes(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
 
     def num_parts_of(num_rows: int) -> int:
         return min(num_rows, len(servers.nodes)) if by_servers else smallest_divisor(num_rows)
@@ -61,7 +61,7 @@ def ps(model: ModelSpec, cluster: ClusterSpec, *, server: str | None = None, loc
 
     Source: petuum/autodist, autodist/strategy/ps_strategy.py (`PS`: the first CPU of the resource file).
     """
-    servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    servers = ServerNodes(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
     node = (
         servers.nodes[0].name
         if server is None
@@ -81,11 +81,11 @@ def ps_uneven_partitioned(model: ModelSpec, cluster: ClusterSpec, *, local_proxy
     the sizes are those of TensorFlow's partitioned variables.
     """
     need_elementwise(model, "parts are updated apart, which needs an elementwise optimizer")
-    servers = Servers(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
+    servers = ServerNodes(model, cluster, local_proxy=flag_option("local_proxy", local_proxy))
     return _partitioned(model, servers, smallest_non_divisor, rule=f"at most {MAX_PARTS} parts")
 
 
-def _partitioned(model: ModelSpec, servers: Servers, num_parts_of: Callable[[int], int], *, rule: str) -> Strategy:
+def _partitioned(model: ModelSpec, servers: ServerNodes, num_parts_of: Callable[[int], int], *, rule: str) -> Strategy:
     """Return a strategy with each variable cut into even parts, whose number `num_parts_of` takes from its rows.
 
     Each part is placed on the server that would finish it first.

@@ -8,7 +8,7 @@ from autosync.specs.model import ModelSpec, Variable
 from autosync.strategy.cuts import even_sizes
 from autosync.strategy.legality import MAX_PARTS
 from autosync.strategy.parts import Partition, parts_of
-from autosync.strategy.presets.common import Servers, travels_as_rows
+from autosync.strategy.presets.common import ServerNodes, travels_as_rows
 from autosync.strategy.presets.options import size_option
 from autosync.strategy.representation import Message, Strategy
 from autosync.strategy.synchronisers.sufficient_factors import SufficientFactors
@@ -36,7 +36,7 @@ def poseidon(model: ModelSpec, cluster: ClusterSpec, *, pair_bytes: int | str = 
         rule = "sufficient factors are of linear variables: matrices used once a step and not tied"
         raise DoesNotApplyError(f"{model.name} has no linear variable", rule=rule)
     limit = size_option("pair_bytes", pair_bytes)
-    servers = Servers(model, cluster)
+    servers = ServerNodes(model, cluster)
     partitions: dict[str, Partition] = {}
     messages: list[Message] = []
     for variable in model.variables:

@@ -6,7 +6,7 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 from autosync.strategy.backends import BACKENDS
 from autosync.strategy.parts import parts_of
-from autosync.strategy.presets.common import Servers, need_elementwise
+from autosync.strategy.presets.common import ServerNodes, need_elementwise
 from autosync.strategy.presets.options import count_option
 from autosync.strategy.representation import Strategy
 
@@ -31,6 +31,6 @@ def tictac(model: ModelSpec, cluster: ClusterSpec, *, num_lanes: int = NUM_LANES
     """
     need_elementwise(model, "servers return parameters, which needs an elementwise optimizer")
     most = min(count_option("num_lanes", num_lanes), BACKENDS[cluster.backend].max_lanes)
-    servers = Servers(model, cluster, num_lanes=most)
+    servers = ServerNodes(model, cluster, num_lanes=most)
     messages = (servers.message(parts_of(variable, None)[0]) for variable in model.variables)
     return Strategy(overlap="forward", messages=tuple(messages))

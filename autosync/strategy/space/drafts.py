@@ -11,7 +11,7 @@ from autosync.strategy.space.choices import Setting
 
 
 @dataclass(slots=True)
-class Piece:
+class DraftPiece:
     """A part's name and size (of its touched rows if it travels as rows), and its variable's ready and use order."""
 
     name: str
@@ -21,10 +21,10 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Draft:
+class StrategyDraft:
     """A message while it is being drawn."""
 
-    pieces: list[Piece]
+    pieces: list[DraftPiece]
     setting: Setting
     lane: int = 0
     priority: int = 0
@@ -52,10 +52,10 @@ class Draft:
         )
 
 
-def pieces_of(variable: Variable, partition: Partition | None, num_bytes: float) -> list[Piece]:
+def pieces_of(variable: Variable, partition: Partition | None, num_bytes: float) -> list[DraftPiece]:
     """Return the parts of a variable; `num_bytes` is the size of its gradient or touched rows, divided among them."""
     if partition is None:
-        return [Piece(variable.name, num_bytes, variable.ready, variable.use)]
+        return [DraftPiece(variable.name, num_bytes, variable.ready, variable.use)]
     per_index = num_bytes / variable.shape[partition.axis]
     name, ready, use = variable.name, variable.ready, variable.use
-    return [Piece(f"{name}[{index}]", per_index * size, ready, use) for index, size in enumerate(partition.sizes)]
+    return [DraftPiece(f"{name}[{index}]", per_index * size, ready, use) for index, size in enumerate(partition.sizes)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autosync.strategy.space.chance import draw_weighted
-from autosync.strategy.space.drafts import Piece
+from autosync.strategy.space.drafts import DraftPiece
 
 MergeStyle = Literal["alone", "equal_bytes", "random_bounds", "scattered"]
 
@@ -35,7 +35,7 @@ class Merging:
         """Draw a style, and an exponent between 0 (one message) and 1 (as many messages as parts)."""
         return cls(draw_weighted(rng, MERGE_WEIGHTS), rng.random())
 
-    def merge(self, rng: random.Random, pieces: Sequence[Piece]) -> list[list[Piece]]:
+    def merge(self, rng: random.Random, pieces: Sequence[DraftPiece]) -> list[list[DraftPiece]]:
         """Divide pieces into groups, none of them empty."""
         num_pieces = len(pieces)
         num_groups = max(1, min(num_pieces, round(num_pieces**self.exponent)))
@@ -48,15 +48,15 @@ class Merging:
                 bounds = [0, *sorted(rng.sample(range(1, num_pieces), num_groups - 1)), num_pieces]
                 return [list(pieces[begin:end]) for begin, end in itertools.pairwise(bounds)]
             case "scattered":
-                groups: list[list[Piece]] = [[] for _ in range(num_groups)]
+                groups: list[list[DraftPiece]] = [[] for _ in range(num_groups)]
                 for piece in pieces:
                     groups[int(rng.random() * num_groups)].append(piece)
                 return [group for group in groups if group]
 
 
-def _equal_bytes(pieces: Sequence[Piece], num_groups: int) -> list[list[Piece]]:
+def _equal_bytes(pieces: Sequence[DraftPiece], num_groups: int) -> list[list[DraftPiece]]:
     total = sum(piece.num_bytes for piece in pieces) or 1.0
-    groups: list[list[Piece]] = [[] for _ in range(num_groups)]
+    groups: list[list[DraftPiece]] = [[] for _ in range(num_groups)]
     before = 0.0
     for piece in pieces:
         # A piece belongs to the group in which its middle lies.

@@ -20,7 +20,7 @@ from autosync.strategy.representation import Strategy
 from autosync.strategy.space.chance import draw_weighted
 from autosync.strategy.space.choices import Choices, KindTable, Variant
 from autosync.strategy.space.cutting import axes_to_cut, draw_partition
-from autosync.strategy.space.drafts import Draft, Piece, pieces_of
+from autosync.strategy.space.drafts import DraftPiece, StrategyDraft, pieces_of
 from autosync.strategy.space.limits import Limits
 from autosync.strategy.space.merging import Merging
 from autosync.strategy.space.placement import Placement, bandwidths_of
@@ -89,8 +89,8 @@ class Sampler:
         variants = _Variants(rng)
         placement = Placement(rng, self._bandwidths, sum(self._num_bytes))
         partitions: dict[str, Partition] = {}
-        pools: dict[_Pool, list[Piece]] = {}
-        drafts: list[Draft] = []
+        pools: dict[_Pool, list[DraftPiece]] = {}
+        drafts: list[StrategyDraft] = []
         for variable, num_bytes in zip(self._variables, self._num_bytes, strict=True):
             partition = self._partition(rng, variable, num_bytes, style)
             if partition is not None:
@@ -99,7 +99,7 @@ class Sampler:
                 table = self._choices.alone_table[variable.kind]
                 for piece in pieces_of(variable, partition, _touched_bytes(variable, num_bytes)):
                     setting = placement.place(variants.draw_alone(variable.kind, table), piece.num_bytes)
-                    drafts.append(Draft([piece], setting))
+                    drafts.append(StrategyDraft([piece], setting))
             else:
                 pool = self._pool(rng, variable, partition, style)
                 pools.setdefault(pool, []).extend(pieces_of(variable, partition, num_bytes))
@@ -108,7 +108,7 @@ class Sampler:
             found = self._choices.dense_table[dtype][kind][codec]
             for group in style.merging.merge(rng, pieces):
                 group_bytes = sum([piece.num_bytes for piece in group])
-                drafts.append(Draft(group, placement.place(variants.draw(pool, found), group_bytes)))
+                drafts.append(StrategyDraft(group, placement.place(variants.draw(pool, found), group_bytes)))
         return self._scheduled(rng, drafts, partitions)
 
     def _style(self, rng: random.Random) -> _Style:
@@ -161,7 +161,7 @@ class Sampler:
                 codec = None
         return dtype, kind, codec
 
-    def _scheduled(self, rng: random.Random, drafts: list[Draft], partitions: dict[str, Partition]) -> Strategy:
+    def _scheduled(self, rng: random.Random, drafts: list[StrategyDraft], partitions: dict[str, Partition]) -> Strategy:
         drafts.sort(key=lambda draft: draft.pieces[0].ready)
         draw_slices(rng, drafts, self._limits)
         draw_lanes(rng, drafts, self._choices.num_lanes)

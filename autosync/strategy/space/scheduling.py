@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from autosync.strategy.space.chance import draw_weighted
-from autosync.strategy.space.drafts import Draft
+from autosync.strategy.space.drafts import StrategyDraft
 from autosync.strategy.space.limits import Limits
 
 SliceStyle = Literal["none", "one_size", "each"]
@@ -21,7 +21,7 @@ PRIORITY_WEIGHTS: dict[PriorityStyle, float] = {"none": 0.3, "use_order": 0.5, "
 P_ONE_LANE = 0.3
 
 
-def draw_slices(rng: random.Random, drafts: Sequence[Draft], limits: Limits) -> None:
+def draw_slices(rng: random.Random, drafts: Sequence[StrategyDraft], limits: Limits) -> None:
     """Draw slices: none, one size for all messages, or for each message a size of its own or none."""
     style = draw_weighted(rng, SLICE_WEIGHTS)
     if style == "none" or not limits.slice_bytes:
@@ -34,7 +34,7 @@ def draw_slices(rng: random.Random, drafts: Sequence[Draft], limits: Limits) -> 
             draft.slice_bytes = size
 
 
-def draw_lanes(rng: random.Random, drafts: Sequence[Draft], max_lanes: int) -> None:
+def draw_lanes(rng: random.Random, drafts: Sequence[StrategyDraft], max_lanes: int) -> None:
     """Draw the lanes of messages; `drafts` are in ready order."""
     if max_lanes == 1 or rng.random() < P_ONE_LANE:
         return
@@ -57,7 +57,7 @@ def draw_lanes(rng: random.Random, drafts: Sequence[Draft], max_lanes: int) -> N
                 draft.lane = lanes.setdefault(draft.setting.kind, len(lanes)) % num_lanes
 
 
-def draw_priorities(rng: random.Random, drafts: Sequence[Draft], max_priorities: int) -> None:
+def draw_priorities(rng: random.Random, drafts: Sequence[StrategyDraft], max_priorities: int) -> None:
     """Draw priorities: by the order of use in the next forward pass, at random, or all 0."""
     style = draw_weighted(rng, PRIORITY_WEIGHTS)
     if style == "none" or max_priorities == 1 or len({draft.lane for draft in drafts}) == 1:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from autosync.plan.reference.moving import Sent
+from autosync.plan.reference.moving import SentElements
 from autosync.plan.reference.workload import Array
 from autosync.plan.traffic import transfer_traffic
 from autosync.plan.types import Plan, Transfer
@@ -23,9 +23,9 @@ def hold(holds: bool, what: str) -> None:
         raise BrokenError(what)
 
 
-def check_bytes(plan: Plan, cluster: ClusterSpec, sent: Sequence[Sent]) -> Iterator[str]:
+def check_bytes(plan: Plan, cluster: ClusterSpec, sent: Sequence[SentElements]) -> Iterator[str]:
     """Transfer by transfer, what crossed each link against the closed form with the sizes of the contributions."""
-    occurrences: dict[tuple[int, int], list[Sent]] = defaultdict(list)
+    occurrences: dict[tuple[int, int], list[SentElements]] = defaultdict(list)
     for one in sent:
         occurrences[one.operation, one.step].append(one)
     planned: dict[int, Array] = {}
@@ -47,7 +47,7 @@ def check_bytes(plan: Plan, cluster: ClusterSpec, sent: Sequence[Sent]) -> Itera
     yield "bytes"
 
 
-def _contributions(transfer: Transfer, groups: Sequence[Sent]) -> dict[int, int]:
+def _contributions(transfer: Transfer, groups: Sequence[SentElements]) -> dict[int, int]:
     """Elements by rank, where members send what they have."""
     if not groups[0].contributions:
         return {}
@@ -58,7 +58,7 @@ def _contributions(transfer: Transfer, groups: Sequence[Sent]) -> dict[int, int]
     }
 
 
-def _crossed(groups: Sequence[Sent], cluster: ClusterSpec, node_of: Sequence[int]) -> Array:
+def _crossed(groups: Sequence[SentElements], cluster: ClusterSpec, node_of: Sequence[int]) -> Array:
     """Bytes on each link, in the order of `Traffic.links`."""
     num_nodes, racks = len(cluster.nodes), [rack.name for rack in cluster.racks]
     links = np.zeros(3 * num_nodes + 2 * len(racks))

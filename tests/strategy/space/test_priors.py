@@ -13,7 +13,7 @@ from autosync.strategy.legality import problems
 from autosync.strategy.representation import Strategy, all_parts
 from autosync.strategy.space import Limits, Space
 from autosync.strategy.space.cutting import weighted_sizes
-from autosync.strategy.space.drafts import Piece
+from autosync.strategy.space.drafts import DraftPiece
 from autosync.strategy.space.limits import ALL_CODECS
 from autosync.strategy.space.merging import Merging
 from autosync.strategy.space.mutation import CHANGE_WEIGHTS
@@ -207,8 +207,8 @@ def test_a_change_of_a_cut_changes_one_variable(space: Space, drawn: list[Strate
         assert others(before) == others(after)
 
 
-def _pieces(*sizes: float) -> list[Piece]:
-    return [Piece(str(index), size, index, index) for index, size in enumerate(sizes)]
+def _pieces(*sizes: float) -> list[DraftPiece]:
+    return [DraftPiece(str(index), size, index, index) for index, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize(
