@@ -251,8 +251,9 @@ def _strange_journal(path: Path) -> list[bytes]:
 
 def task_names(_kind: str, originals: Path) -> Maker:
     """Return a maker of task names: of missing files, of odd files, or with names that are not names of functions."""
-    # Loaded here, because loading the modules for profiling takes time.
+    # Once and here: loading the modules for profiling, and compiling the simulators, would count for an input.
     importlib.import_module("torch")
+    command(["simulate", "ddp", "--model", "resnet50", "--cluster", "2-hosts"])
     del originals
     files = ("task.py", "odd name.py", "-x.py", "täsk.py", "a.b.py", ".py", "x:y.py", "new\nline.py", "\x1b[1m.py")
     names = ("", ":task", ":", ":__import__('os').system('x')", "::", ":task:task", ":a.b", ":\0", ":" + "x" * 5000)

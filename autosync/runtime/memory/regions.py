@@ -23,6 +23,7 @@ from autosync.plan.types import Plan, RegionKind
 from autosync.runtime.engine.device import used_here
 from autosync.runtime.memory.element_ranges import write_range
 from autosync.runtime.memory.layout import Layout, lags
+from autosync.runtime.memory.staged_gradients import StagedGradient
 from autosync.runtime.memory.unused_variables import NOTHING, Firsts
 from autosync.strategy.parts import Part
 
@@ -53,18 +54,17 @@ class Memory:
         for index, part in enumerate(plan.parts):
             self._parts_of.setdefault(part.variable.name, []).append(index)
         self._homes = [self._home(index) for index in range(len(plan.parts))]
-        self._shapes = [part.shape for part in plan.parts]
         self._layout = Layout(plan)
         self._lags = lags(plan)
         self._buffers: dict[tuple[RegionKind, int, str, int], torch.Tensor] = {}
         self._staged: dict[tuple[RegionKind, int, int], torch.Tensor] = {}
-        self._shaped: dict[tuple[int, int], torch.Tensor] = {}
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
         self._contents: dict[tuple[int, int], Any] = {}
         # Contents that are taken some iterations later are kept for that long.
         self._num_kept = 2 + max(self._lags, default=0)
         self._norms: dict[int, torch.Tensor] = {}
         self._firsts = Firsts(plan, self._device)
+        self._staged_gradients: dict[int, list[StagedGradient]] = {}
 
     @property
     def device(self) -> torch.device:
@@ -81,23 +81,28 @@ class Memory:
         seen = gradient
         given = gradient.detach() if gradient.requires_grad else gradient
         for index in self._parts_of[name]:
-            if self._homes[index] == "own":
-                seen = seen.contiguous()
-                flat = _cut(seen, self._plan.parts[index]).detach().view(-1)
-                self._gradients[index, self._turn("grad", index, iteration)] = flat
-            else:
-                self._shaped_staging(index, iteration).copy_(_cut(given, self._plan.parts[index]))
-                flat = self._staging("grad", index, iteration)
+            turns = self._places(index)
+            if turns:
+                turns[iteration % len(turns)].take(given)
+                continue
+            seen = seen.contiguous()
+            flat = _cut(seen, self._plan.parts[index]).detach().view(-1)
+            self._gradients[index, self._turn("grad", index, iteration)] = flat
             self._firsts.mark(index, flat)
         return seen
 
-    def _shaped_staging(self, index: int, iteration: int = 0) -> torch.Tensor:
-        """Return the staged gradient of a part in the part's shape, the same tensor every time."""
-        key = (index, self._turn("grad", index, iteration))
-        place = self._shaped.get(key)
-        if place is None:
-            place = self._shaped[key] = self._staging("grad", index, iteration).view(self._shapes[index])
-        return place
+    def _places(self, index: int) -> list[StagedGradient]:
+        """Return a part's places in its message's buffers, by turn: none if its gradient is worked on where it is.
+
+        They are made when a gradient first comes, since one that travels as rows or factors may never need them.
+        """
+        turns = self._staged_gradients.get(index)
+        if turns is None:
+            num_turns = self._lags[self._message_of[index]] + 1 if self._homes[index] == "staged" else 0
+            part, mark = self._plan.parts[index], self._firsts.of(index)
+            turns = [StagedGradient(part, self._staging("grad", index, turn), mark) for turn in range(num_turns)]
+            self._staged_gradients[index] = turns
+        return turns
 
     def take_nothing(self, name: str, iteration: int = 0) -> torch.Tensor:
         """Store this rank's contribution for a variable without a gradient; return the gradient that users see now."""
@@ -124,10 +129,12 @@ class Memory:
         """Copy the staged parts of variables' finished gradients back to the tensors that users see."""
         places, finished = [], []
         for name, gradient in gradients.items():
+            given = gradient.detach() if gradient.requires_grad else gradient
             for index in self._parts_of[name]:
-                if self._homes[index] == "staged":
-                    places.append(_cut(gradient.detach(), self._plan.parts[index]))
-                    finished.append(self._shaped_staging(index))
+                turns = self._places(index)
+                if turns:
+                    places.append(_cut(given, self._plan.parts[index]))
+                    finished.append(turns[0].shaped)
         if places:
             # One call instead of one for each part.
             torch._foreach_copy_(places, finished)

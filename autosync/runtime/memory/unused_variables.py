@@ -66,8 +66,11 @@ class Firsts:
 
     def mark(self, part: int, flat: torch.Tensor) -> None:
         """Mark a part's gradient as used by this rank. Its numbers stay the same."""
-        indices, zeros = self._marks[part]
-        flat.index_add_(0, indices, zeros)
+        flat.index_add_(0, *self._marks[part])
+
+    def of(self, part: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a part's marks: positions in its flat gradient, and what `index_add_` adds there."""
+        return self._marks[part]
 
 
 def _add_starts(plan: Plan, operation: Local, starts: list[set[int]]) -> None:

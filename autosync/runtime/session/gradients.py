@@ -65,15 +65,8 @@ class Gradients:
         """Give the user the gradients that are finished, where the user's optimizer updates."""
         self._copy_back()
         for name in self._variables.dense:
-            parameter, gradient = self._parameters[name], self._parameters[name].grad
-            if gradient is None:
-                continue
-            if name in self._foreign and gradient is not self._foreign[name]:
-                # The script has its own tensor for this gradient, in a buffer for example.
-                parameter.grad = self._foreign[name].copy_(gradient)
-            elif not parameter.is_contiguous() and gradient.stride() != parameter.stride():
-                # The gradient gets the parameter's layout (channels_last, for example), as under DDP.
-                parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+            if name in self._foreign or not self._parameters[name].is_contiguous():
+                self._give_in_place(name)
         for name in self._unused:
             if name not in self._engine_updates and name not in self._variables.sparse:
                 gradient = self._parameters[name].grad
@@ -81,13 +74,26 @@ class Gradients:
                     # No rank has used the variable, so its optimizer leaves it alone.
                     self._parameters[name].grad = None
 
+    def _give_in_place(self, name: str) -> None:
+        """Give a finished gradient in the script's own tensor for it, or in the layout of its parameter."""
+        parameter, gradient = self._parameters[name], self._parameters[name].grad
+        if gradient is None:
+            return
+        if name in self._foreign:
+            if gradient is not self._foreign[name]:
+                # The script has its own tensor for this gradient, in a buffer for example.
+                parameter.grad = self._foreign[name].copy_(gradient)
+        elif gradient.stride() != parameter.stride():
+            # The gradient gets the parameter's layout (channels_last, for example), as under DDP.
+            parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+
     def _copy_back(self) -> None:
         """Copy staged gradients back from their buffers, and set those that travelled as rows."""
-        self._execution.memory.return_gradients({name: self._finished(name) for name in self._variables.staged})
+        finished: dict[str, torch.Tensor] = {}
+        for name in self._variables.staged:
+            gradient = self._parameters[name].grad
+            assert gradient is not None, "every variable has got one"
+            finished[name] = gradient
+        self._execution.memory.return_gradients(finished)
         for name in self._variables.sparse:
             self._parameters[name].grad = self._execution.sparse.give_back(name, self._engine.iteration)
-
-    def _finished(self, name: str) -> torch.Tensor:
-        gradient = self._parameters[name].grad
-        assert gradient is not None, "every variable has got one"
-        return gradient

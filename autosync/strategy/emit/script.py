@@ -79,6 +79,7 @@ def _notes(settings: DdpSettings, buckets: list[list[Variable]], model: ModelSpe
     ]
     if settings.gradient_as_bucket_view:
         found.append("gradients are views into buckets: zero_grad() is fine, detach_() on a gradient is not")
+        found.append("the next backward pass changes a gradient that the script has kept: clone() it")
     if settings.frozen:
         found.append(
             f"{count(len(settings.frozen), 'parameter')} that got no gradient must never get one: frozen first"
