@@ -183,7 +183,7 @@ def _status(bed: Testbed, record: TestbedRecord) -> dict[str, Any]:
 def _describe(state: dict[str, Any]) -> str:
     from autosync.strategy.wording import format_table
 
-    used = f"used by process {', '.join(map(str, state['used_by']))}" if state["used_by"] else "used by nobody"
+    used = f"used by process {', '.join(map(str, state['used_by']))}" if state["used_by"] else "not in use"
     lines = [f"{state['name']}: {'kept' if state['kept'] else 'not kept'}, {used}", ""]
     header = ("node", "namespace", "address", "rate out", "rate in", "sent", "received", "processes")
     rows = [

@@ -278,7 +278,7 @@ def record_from_signed(plain: Any, *, file: str = "", line: int = 0) -> Record:
     found = _checksum(record_to_plain(record))
     if checksum != found:
         what = f"the record is damaged or was changed: its checksum is {found}"
-        hint = "whoever changes a record leaves its checksum out"
+        hint = "leave out the checksum of a record that you change"
         problem = Problem(what=what, rule="a record is as it was written", hint=hint, path=("checksum",))
         raise DocumentError([replace(problem, file=file, line=line)])
     return record

@@ -1,7 +1,7 @@
 """The optimizers of the process, and which of them a model's parameters are in.
 
-A script makes its optimizers before or after it wraps the model, and gives them to nobody. So each is noted when it is
-made, and looked for among the noted ones when the model trains first.
+A script makes its optimizers before or after it wraps the model, and DDP is not told of them. So each optimizer is noted
+when it is made. When the model first trains, those that hold its parameters are found.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def idle_optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimizer that nobody steps, for a script that updates by its own means, or makes its optimizer later."""
+    """Return an optimizer that is never stepped, for a script that updates by its own means or makes one later."""
     return torch.optim.SGD(list(parameters), lr=0.0)
 
 

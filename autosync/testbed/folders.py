@@ -104,5 +104,5 @@ def _private_folder(folder: Path) -> Path:
     except OSError as error:
         raise OperationError(f"{folder} cannot be made: {error.strerror}") from error
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
-        raise OperationError(f"{folder} must be a folder of this user's that nobody else may write")
+        raise OperationError(f"{folder} must belong to this user, and no other user may write to it")
     return folder

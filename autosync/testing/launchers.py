@@ -57,7 +57,9 @@ def check_plans(launcher: Launcher, cluster: ClusterSpec) -> None:
     assert set(launcher.addresses(cluster)) == {node.name for node in cluster.nodes}, "a node has no address"
     script = TrainingScript(command=("a program",), port=29501)
     workers = launcher.plan_script(cluster, script, Path("logs")).processes
-    assert [process.rank for process in workers] == list(range(cluster.num_workers)), "servers run what nobody planned"
+    assert [process.rank for process in workers] == list(range(cluster.num_workers)), (
+        "servers run processes that are not planned"
+    )
 
 
 def check_environment(launcher: Launcher, cluster: ClusterSpec, folder: Path) -> None:

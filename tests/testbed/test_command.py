@@ -36,7 +36,7 @@ def test_the_life_of_a_testbed(file: Path) -> None:
 
     shown = _autosync("testbed", "up", file)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.startswith(f"{name}: kept, used by nobody\n\nnode  namespace ")
+    assert shown.stdout.startswith(f"{name}: kept, not in use\n\nnode  namespace ")
     assert "100 Mbit/s  300 Mbit/s" in shown.stdout
 
     sleeper = subprocess.Popen([*live.find_all()[-1][0].enter("n0"), "true"])

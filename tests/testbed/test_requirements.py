@@ -112,5 +112,5 @@ def test_no_user_namespace_of_its_own(rootless: Path, monkeypatch: pytest.Monkey
 def test_a_folder_that_others_may_write_is_refused(rootless: Path) -> None:
     rootless.mkdir()
     rootless.chmod(0o777)
-    with pytest.raises(OperationError, match="must be a folder of this user's that nobody else may write"):
+    with pytest.raises(OperationError, match="must belong to this user, and no other user may write to it"):
         up(load_cluster("2-hosts"))

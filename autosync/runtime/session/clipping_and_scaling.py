@@ -131,7 +131,7 @@ class Declared:
         if self._sum is None:
             if not self._is_open:
                 raise OperationError(
-                    "the gradients are those of the last step, and where they are updated nobody keeps them (clipping "
+                    "the gradients are those of the last step, and the ranks that update with them keep none (clipping "
                     "and unscaling come between backward and the step)"
                 )
             self._sum = self._sum_of_squares()

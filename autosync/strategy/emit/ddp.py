@@ -235,7 +235,7 @@ def _with_caps(settings: DdpSettings, ranges: Sequence[_Range]) -> DdpSettings:
         if not caps and not shared.is_empty:
             tail = shared
         elif not caps:
-            assert tail is not None, "the first range is shared with nobody"
+            assert tail is not None, "the first range is not shared"
             caps = [_roundest_mib(limit), _roundest_mib(tail)]
         else:
             caps.insert(0, _roundest_mib(limit))
