@@ -1,7 +1,7 @@
 """The optimizers of the process, and which of them a model's parameters are in.
 
-A script makes its optimizers before or after it wraps the model, and DDP is not told of them. So each optimizer is noted
-when it is made. When the model first trains, those that hold its parameters are found.
+A script makes its optimizers before or after it wraps the model, and DDP is not told of them. So each optimizer is
+noted when it is made. When the model first trains, those that hold its parameters are found.
 """
 
 from __future__ import annotations
