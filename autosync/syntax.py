@@ -66,6 +66,9 @@ _YAML_WORDS = {
 _JSON_WORDS = {
     "Expecting value": ("no value where one must stand", "look at the brackets and commas"),
     "Expecting property name enclosed in double quotes": ("no key where one must stand", "keys stand in double quotes"),
+    # Python 3.13 and later.
+    "Illegal trailing comma before end of object": ("no key where one must stand", "keys stand in double quotes"),
+    "Illegal trailing comma before end of array": ("no value where one must stand", "look at the brackets and commas"),
     "Expecting ',' delimiter": ("a ',' is missing", "commas part items and fields"),
     "Expecting ':' delimiter": ("a ':' is missing", '"KEY": VALUE'),
     "Extra data": ("more than one value", "one value a file"),

@@ -168,7 +168,7 @@ class TestFiles:
             documents.read_document(tmp_path)
 
     def test_a_name_that_no_file_can_have(self) -> None:
-        with pytest.raises(DocumentError, match=r"a\\x00b: cannot be read: embedded null byte"):
+        with pytest.raises(DocumentError, match=r"a\\x00b: cannot be read: .*embedded null "):
             documents.read_document("a\0b")
 
     def test_a_file_too_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def test_lines_of_json() -> None:
     ("text", "words"),
     [
         ("", "f.json:1: no JSON: no value where one must stand (look at the brackets and commas)"),
-        ('{"a": 1,\n}\n', "f.json:2: no JSON: no key where one must stand (keys stand in double quotes)"),
+        ('{"a": 1\n,}\n', "f.json:2: no JSON: no key where one must stand (keys stand in double quotes)"),
         ('{"a": 1\n"b": 2}', "f.json:2: no JSON: a ',' is missing (commas part items and fields)"),
         ('{"a" 1}', "f.json:1: no JSON: a ':' is missing (\"KEY\": VALUE)"),
         ("{'a': 1}", "f.json:1: no JSON: no key where one must stand (keys stand in double quotes)"),

@@ -14,7 +14,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, Self, TypeVar
 
 import optuna
 from optuna.study import StudyDirection
@@ -282,7 +282,8 @@ def begin_study(
             # Written last: a folder with settings has everything that is needed to continue.
             settings.write(folder)
             study = Study(folder, settings, held, storage=storage)
-            study.agree(model, cluster)
+            with _closing_where_it_fails(study):
+                study.agree(model, cluster)
         except Exception:
             # No storage, another study in it, a full disk: the name stays free.
             folder.forget(whole=is_made)
@@ -295,17 +296,21 @@ def resume_study(folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, *,
     with _closing_where_it_fails(folder.hold()) as held:
         settings = read_settings(folder)
         study = Study(folder, settings, held, storage=storage or settings.storage)
-        study.agree(model, cluster)
-        study.recover()
+        with _closing_where_it_fails(study):
+            study.agree(model, cluster)
+            study.recover()
         return study
 
 
+OpenedT = TypeVar("OpenedT", IO[bytes], Study)
+
+
 @contextmanager
-def _closing_where_it_fails(held: IO[bytes]) -> Iterator[IO[bytes]]:
+def _closing_where_it_fails(opened: OpenedT) -> Iterator[OpenedT]:
     try:
-        yield held
+        yield opened
     except BaseException:
-        held.close()
+        opened.close()
         raise
 
 

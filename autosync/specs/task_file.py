@@ -189,7 +189,7 @@ def user_code(file: str, doing: str, *, line: int = 1, kind: str = "task") -> It
         at = _user_line(error, file)
         hint = _elsewhere(error, file) or _field_hint(error) or _package_hint(error)
         what = f"{doing} raised {type(error).__name__}"
-        message = " ".join(str(error).split())
+        message = " ".join(_without_pythons_hint(str(error)).split())
         what += f": {message if len(message) <= 400 else message[:397] + '...'}" if message else ""
         raise _error(file, what, rule=f"a {kind}'s code must run", hint=hint, line=at or line) from error
 
@@ -241,6 +241,11 @@ def _field_hint(error: BaseException) -> str:
     """Suggest the nearest field name if `Task(…)` got an unknown field."""
     match = re.search(r"Task\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     return did_you_mean(match[1], [field.name for field in fields(Task)]) if match else ""
+
+
+def _without_pythons_hint(message: str) -> str:
+    """Cut off the field name that Python 3.13 suggests itself."""
+    return re.sub(r"(got an unexpected keyword argument '\w+')\. Did you mean '\w+'\?$", r"\1", message)
 
 
 def _package_hint(error: BaseException) -> str:

@@ -165,6 +165,7 @@ class Empty(nn.Module):
         with warnings.catch_warnings():
             # torch advises against it; models have it.
             warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", FutureWarning)
             self.scripted = torch.jit.script(nn.Linear(6, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -89,7 +89,7 @@ def _dual(tensor: torch.Tensor) -> None:
 
 
 # Forward-mode derivatives load decompositions that torch scripts.
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
 @pytest.mark.parametrize("name", ACCESSES)
 def test_an_access_waits_for_what_it_reads(updates: Updates, name: str) -> None:
@@ -153,7 +153,7 @@ def test_memory_that_another_object_shares_is_waited_for_at_once(updates: Update
     assert updates.begin() == []
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_scripted_modules_are_waited_for_at_once() -> None:
     updates = Updates(nn.Sequential(torch.jit.script(nn.Linear(3, 2)), nn.Linear(2, 2)))
     assert updates.begin() == ["0.weight", "0.bias"]
