@@ -13,6 +13,7 @@ SLICE: tuple[str, ...] = (
     "keeps_a_storage",
     "reads_by_vmap",
     "many_steps",
+    "channels_last_after",
     "output_is_a_dict",
     "output_is_a_namedtuple",
     "loss_is_no_scalar",

@@ -244,7 +244,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """One behaviour. `tolerance` is for results of mixed precision; `in_slice` says that `make test` runs it."""
+    """One behaviour. `tolerance` is for results of mixed precision."""
 
     name: str
     group: str

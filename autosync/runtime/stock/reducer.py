@@ -85,9 +85,12 @@ class StockReducer:
         # The Reducer knows parameters by their positions in the order of launch.
         launched = [everything[position] for bucket in stock.buckets for position in bucket]
         self._parameters = [parameter for _, parameter in launched]
+        self._names = [name for name, _ in launched]
+        self._stock = stock
         self._buckets = _consecutive(stock.buckets)
         self._process_group = process_group
-        self._reducer: Any = self._make_reducer(stock, [name for name, _ in launched])
+        self._strides = self._current_strides()
+        self._reducer: Any = self._make_reducer()
         self._tell = backward_ended
         self._is_prepared = False
         # Whether the first or the last parameter has got a gradient in the pass under way.
@@ -103,10 +106,10 @@ class StockReducer:
             if parameter.numel() <= _FEW_ELEMENTS:
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(_mark_used))  # type: ignore[no-untyped-call]
 
-    def _make_reducer(self, stock: StockBuckets, names: Sequence[str]) -> Reducer:
+    def _make_reducer(self) -> Reducer:
         """Make the Reducer: see the notes THE REDUCER REBUILDS here and ONE LIST OF SIZES in `buckets`."""
         tensors: list[torch.Tensor] = [*self._parameters]
-        limits = list(stock.limits_bytes)
+        limits = list(self._stock.limits_bytes)
         in_order = list(range(len(tensors)))
         made, _ = _compute_bucket_assignment_by_size(tensors, limits, tensor_indices=in_order)
         assert made == self._buckets, "the limits are made for the buckets"
@@ -115,7 +118,7 @@ class StockReducer:
             self._buckets,
             [limits[0]] * len(self._buckets),
             self._process_group,
-            param_to_name_mapping=dict(enumerate(names)),
+            param_to_name_mapping=dict(enumerate(self._names)),
             bucket_bytes_cap_list=limits,
         )
         reducer._push_all_rebuilt_params()  # noqa: SLF001 - DDP does so
@@ -158,8 +161,17 @@ class StockReducer:
         """Prepare the next backward pass to be synchronised, whatever `syncs` is."""
         self._passes.train_here()
         self.check()
+        strides = self._current_strides()
+        if strides != self._strides:
+            # A Reducer writes averages with the new strides into memory that it has filled with the old ones: a model
+            # that is made channels_last under stock DDP gets gradients with their elements exchanged.
+            self._reducer._remove_autograd_hooks()  # noqa: SLF001 - as its destructor does, perhaps much later
+            self._strides, self._reducer = strides, self._make_reducer()
         self._reducer.prepare_for_backward([])
         self._is_prepared = True
+
+    def _current_strides(self) -> list[tuple[int, ...]]:
+        return [parameter.stride() for parameter in self._parameters if parameter.dim() > 1]
 
     def _forward_ended(self) -> None:
         if torch.is_grad_enabled():
