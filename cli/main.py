@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, Entry] = {
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
     "studies": Entry("autosync.cli.studies:studies", "List the tuning runs, and what each came to."),
     "show": Entry("autosync.cli.show:show", "Print the verdict of a tuning run again."),
+    "report": Entry("autosync.cli.report:report", "Write a page about tuning runs, for browsers."),
     "launch": Entry("autosync.cli.launch:launch", "Run a training script on a cluster, under a bundle."),
     "loop": Entry("autosync.cli.loop:loop", "Analyse a serial loop, and run it on several ranks."),
     "emit": Entry("autosync.cli.emit:emit", "Write a strategy as settings of stock DDP."),

@@ -12,7 +12,7 @@ from autosync.cli.consent_prompt import TOLD, consent_of, fields_of, lines_of, t
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
 from autosync.cli.operands import CLUSTER_HELP
 from autosync.cli.options import positive_seconds, seed_option, some_seconds
-from autosync.cli.output import force_option, json_option, print_json, print_text, refuse_overwrite
+from autosync.cli.output import force_option, json_option, note, print_json, print_text, refuse_overwrite
 from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
 from autosync.cli.verdict import describe
@@ -189,8 +189,10 @@ def _tune(
 ) -> None:
     """Tune, and print the summary or the verdict."""
     # This import loads torch and optuna, so it waits until the command line has been checked.
+    from autosync.report.page import write_report
     from autosync.search.measurement_effort import EFFORTS
     from autosync.search.shown_summary import shown
+    from autosync.search.study_folder import StudyFolder
     from autosync.search.tune import tune as run_tune
 
     with Reporter() as progress:
@@ -201,6 +203,9 @@ def _tune(
         print_json(tuned.summary)
     else:
         print_text(describe(shown(tuned.summary), tuned.folder, bundle=output))
+    # Last, so that nothing that goes wrong with the page costs the verdict.
+    page = write_report(StudyFolder(tuned.folder), [*tuned.records, *tuned.baselines])
+    note(f"wrote {page}")
 
 
 def _check_sources(target: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:

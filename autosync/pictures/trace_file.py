@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,22 +58,27 @@ class TracedStep(NamedTuple):
 def read_trace(path: Path | str) -> tuple[RankTrace, ...]:
     """Return the ranks of a trace file, in the order of their numbers."""
     file = str(path)
-    ranks: dict[int, _Rank] = {}
     try:
         with open_input(Path(path)) as stream:
-            for event in read_events(stream):
-                pid = event.get("pid")
-                if isinstance(pid, int):
-                    if pid not in ranks:
-                        _refuse_more(len(ranks))
-                        ranks[pid] = _Rank(pid)
-                    ranks[pid].take(event, file)
+            return ranks_of(read_events(stream), file=file)
     except NoTraceError as error:
         raise _refused(error.what, file, rule=error.rule or _RULE) from error
     except FileNotFoundError as error:
         raise DocumentError([missing_file(path)]) from error
     except (OSError, ValueError) as error:
         raise _refused(f"cannot be read: {getattr(error, 'strerror', None) or error}", file) from error
+
+
+def ranks_of(events: Iterable[Mapping[str, Any]], *, file: str = "") -> tuple[RankTrace, ...]:
+    """Return the ranks of a trace's events, in the order of their numbers. `file` is named in errors."""
+    ranks: dict[int, _Rank] = {}
+    for event in events:
+        pid = event.get("pid")
+        if isinstance(pid, int):
+            if pid not in ranks:
+                _refuse_more(len(ranks))
+                ranks[pid] = _Rank(pid)
+            ranks[pid].take(event, file)
     found = [ranks[number].trace() for number in sorted(ranks)]
     shown = tuple(rank for rank in found if rank.spans)
     if not shown:

@@ -35,8 +35,15 @@ def busiest_link(
 
     Without a strategy, the link of stock DDP as it ships.
     """
+    return max(link_times(measurement, model, cluster, strategy), key=lambda load: load.seconds, default=None)
+
+
+def link_times(
+    measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
+) -> list[LinkTime]:
+    """Return the time of each link, as `busiest_link` compares them; none where bytes are not counted."""
     if measurement.bytes_sent is None or measurement.bytes_received is None or len(cluster.nodes) < 2:
-        return None
+        return []
     counted = _by_node(cluster, measurement.bytes_sent), _by_node(cluster, measurement.bytes_received)
     loads = list(_interfaces(cluster, counted))
     if cluster.racks or any(node.intra_bandwidth for node in cluster.nodes):
@@ -44,7 +51,7 @@ def busiest_link(
         assert run is not None, "what stock DDP does is a strategy too"
         planned = amortised_traffic(lower(run, model, cluster), cluster)
         loads += [*_uplinks(cluster, counted, planned), *_insides(cluster, planned)]
-    return max(loads, key=lambda load: load.seconds)
+    return loads
 
 
 _Counted = tuple[dict[int, float], dict[int, float]]

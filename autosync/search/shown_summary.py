@@ -55,20 +55,37 @@ class InWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTime:
+    """The parts of a contestant's step time."""
+
+    __pydantic_config__ = _LENIENT
+
+    compute_seconds: float | None = None
+    exposed_communication_seconds: float | None = None
+    idle_seconds: float | None = None
+    busiest_link: str | None = None
+    busiest_link_share: float | None = None
+    in_words: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownContest:
-    """One contestant of the proof."""
+    """One contestant of the proof. `step_seconds` are its measured steps, as means over the ranks."""
 
     __pydantic_config__ = _LENIENT
 
     name: str
+    role: str | None = None
+    strategy_id: str | None = None
     seconds: ShownInterval
+    step_seconds: tuple[float, ...] = ()
     speedup_over_stock_ddp: ShownRatio | None = None
     exposed_seconds: float | None = None
     bytes_sent: float | None = None
     peak_memory_bytes: float | None = None
     cpu_share: float | None = None
     flags: tuple[str, ...] = ()
-    time: InWords = InWords()
+    time: ShownTime = ShownTime()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +123,11 @@ class ShownSummary:
     left_out: Mapping[str, str]
     other_cpu_share: float | None = None
     profile: InWords | None = None
+    bound_seconds: float | None = None
     prospect: InWords
+    proposer: str | None = None
+    ended: str | None = None
+    wall_seconds: float | None = None
     fidelity: Mapping[str, InWords]
 
     def __post_init__(self) -> None:

@@ -77,6 +77,11 @@ class StudyFolder:
         return self.path / "summary.json"
 
     @property
+    def report(self) -> Path:
+        """The page about the study, for browsers."""
+        return self.path / "report.html"
+
+    @property
     def links(self) -> dict[str, Path]:
         """The targets of the study's symbolic links that lead out of the folder, by name. Writing would follow them."""
         # Path.resolve would raise on a cycle of links.
@@ -84,7 +89,7 @@ class StudyFolder:
         ways = (self.settings, self.journal, self.lock, self.model, self.cluster, self.logs, self.best, self.script)
         return {
             way.name: Path(os.path.realpath(way))
-            for way in (*ways, self.summary)
+            for way in (*ways, self.summary, self.report)
             if way.is_symlink() and not Path(os.path.realpath(way)).is_relative_to(inside)
         }
 

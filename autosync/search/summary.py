@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from autosync.datasets.schema import Flag, Measurement, Record
+from autosync.datasets.schema import Flag, Measurement, Record, seconds_of_steps
 from autosync.plan.bound import Bound
 from autosync.search.guarantee import ProofResult, Verdict
 from autosync.search.headroom import Headroom, TimeShares, possible_gain, time_shares
@@ -123,6 +123,7 @@ def _contest(result: ProofResult, model: ModelSpec, cluster: ClusterSpec) -> dic
         "classes": ["exact"] if result.candidate.strategy is None else sorted(result.candidate.strategy.classes),
         "stock_ddp": None if settings is None else settings.arguments(),
         "seconds": {"value": measured.median_seconds, "low": measured.low_seconds, "high": measured.high_seconds},
+        "step_seconds": [float(f"{seconds:.6g}") for seconds in seconds_of_steps(measured.step_seconds)],
         "exposed_seconds": measured.exposed_seconds,
         "bytes_sent": None if measured.bytes_sent is None else max(measured.bytes_sent),
         "peak_memory_bytes": max(measured.peak_memory_bytes),

@@ -33,6 +33,7 @@ _LAYERS = [
     {"trials"},
     {"script"},
     {"search", "loops"},
+    {"report"},
     {"cli"},
 ]
 

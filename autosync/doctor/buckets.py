@@ -1,0 +1,107 @@
+"""Predicts how long ranks would wait with other buckets. Pure functions.
+
+Buckets pass one after the other, each when its last gradient is ready and the one before it is done; it takes the time
+of a small message and a time for each byte. Both are measured: on the rank that had a message ready last, the message
+waits for nothing but the messages before it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosync.doctor.evidence import Evidence, ReadyGradient, WatchedMessage
+from autosync.doctor.timing import synchronised
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTimes:
+    """The gradients of a pass with when they are ready, in seconds after the pass began, and the times of messages.
+
+    `present` are the sizes of the present buckets in bytes; `num_passes` counts synchronised passes in a step.
+    """
+
+    gradients: tuple[ReadyGradient, ...]
+    backward_end: float
+    present: tuple[int, ...]
+    num_passes: int
+    seconds_per_message: float
+    seconds_per_byte: float
+
+    def packed(self, cap_mb: float | None) -> tuple[int, ...]:
+        """Return the sizes of the buckets that DDP makes with `bucket_cap_mb`: each closes when it reaches the cap."""
+        caps = [MIB, 25 * MIB] if cap_mb is None else [int(cap_mb * MIB)]
+        sizes: list[int] = []
+        size = 0
+        for gradient in self.gradients:
+            size += gradient.num_bytes
+            if size >= caps[min(len(sizes), len(caps) - 1)]:
+                sizes.append(size)
+                size = 0
+        return (*sizes, size) if size else tuple(sizes)
+
+
+def predicted_wait(times: BucketTimes, sizes: Sequence[int]) -> float:
+    """Return how long a rank waits after its backward pass if the gradients travel in buckets of these sizes."""
+    ready = iter(times.gradients)
+    filled, done, last = 0, 0.0, 0.0
+    wanted = 0
+    for size in sizes:
+        wanted += size
+        while filled < wanted and (gradient := next(ready, None)) is not None:
+            filled += gradient.num_bytes
+            last = max(last, gradient.ready)
+        done = max(done, last) + times.seconds_per_message + size * times.seconds_per_byte
+    return max(done - times.backward_end, 0.0)
+
+
+def bucket_times(evidence: Evidence) -> BucketTimes | None:
+    """Return what the prediction needs, from a typical step of the first rank; None if it noted no gradients."""
+    steps = evidence.ranks[0].steps
+    usual = statistics.median(step.seconds for step in steps)
+    step = min(steps, key=lambda one: abs(one.seconds - usual))
+    passes = [one for one in synchronised(step) if one.gradients]
+    if not passes or evidence.ranks[0].small_message_seconds is None:
+        return None
+    chosen = passes[-1]
+    latency = max(evidence.ranks[0].small_message_seconds, 0.0)
+    per_byte = _seconds_per_byte(evidence, latency)
+    if per_byte is None:
+        return None
+    gradients = tuple(
+        ReadyGradient(num_bytes=one.num_bytes, ready=one.ready - chosen.begin)
+        for one in sorted(chosen.gradients, key=lambda one: one.ready)
+    )
+    return BucketTimes(
+        gradients=gradients,
+        backward_end=chosen.backward_end - chosen.begin,
+        present=tuple(message.num_bytes for message in chosen.messages),
+        num_passes=len(synchronised(step)),
+        seconds_per_message=latency,
+        seconds_per_byte=per_byte,
+    )
+
+
+def _seconds_per_byte(evidence: Evidence, latency: float) -> float | None:
+    """Return the time of a byte, from the whole time in which messages passed beyond one latency for each."""
+    num_bytes, seconds = 0, 0.0
+    for same in zip(*(one.steps for one in evidence.ranks), strict=True):
+        for passes in zip(*(synchronised(step) for step in same), strict=False):
+            for sent, took in _transfers([one.messages for one in passes]):
+                num_bytes += sent
+                seconds += max(took - latency, 0.0)
+    return seconds / num_bytes if num_bytes else None
+
+
+def _transfers(messages: Sequence[Sequence[WatchedMessage]]) -> list[tuple[int, float]]:
+    """Return bytes and seconds of each message of a pass, on the rank that had it ready last."""
+    found = []
+    for number, same in enumerate(zip(*messages, strict=False)):
+        rank = min(range(len(same)), key=lambda r: same[r].done - same[r].ready)
+        before = messages[rank][number - 1].done if number else same[rank].ready
+        begun = max(same[rank].ready, min(before, same[rank].done))
+        found.append((same[rank].num_bytes, same[rank].done - begun))
+    return found

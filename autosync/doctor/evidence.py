@@ -1,0 +1,202 @@
+"""The evidence of a diagnosis: what each rank noted of its steps, and what is known of the links.
+
+Times are seconds of the rank's own clock. Clocks of different ranks are never compared: durations are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from autosync.documents import STRICT
+
+KIND = "doctor-evidence"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedMessage:
+    """A message of DDP, one bucket of gradients: its bytes, and when it was ready and transferred on this rank."""
+
+    __pydantic_config__ = STRICT
+
+    num_bytes: int
+    ready: float
+    done: float
+
+    def __post_init__(self) -> None:
+        if self.num_bytes < 0 or not _in_order(self.ready, self.done):
+            raise ValueError("a message has bytes, and is ready before it is done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyGradient:
+    """The bytes of a gradient, and when it was ready."""
+
+    __pydantic_config__ = STRICT
+
+    num_bytes: int
+    ready: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedPass:
+    """A forward pass and its backward pass. `backward_end` is the end of the computation, before any wait.
+
+    `buffer_seconds` is the time of buffer broadcasts, `search_seconds` that of the search for unused parameters; both
+    are parts of the time between `begin` and `forward_end`. `end` is when DDP handed over the synchronised gradients.
+    Only the first rank notes its `gradients`.
+    """
+
+    __pydantic_config__ = STRICT
+
+    begin: float
+    buffer_seconds: float = 0.0
+    search_seconds: float = 0.0
+    forward_end: float
+    backward_end: float
+    end: float
+    messages: tuple[WatchedMessage, ...] = ()
+    gradients: tuple[ReadyGradient, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _in_order(self.begin, self.forward_end, self.backward_end, self.end):
+            raise ValueError("a pass begins, ends its forward pass, then its backward pass, then its transfers")
+        if not 0 <= self.buffer_seconds + self.search_seconds <= self.forward_end - self.begin + 1e-6:
+            raise ValueError("buffers and the search for unused parameters are parts of the forward pass")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedStep:
+    """One optimizer step, from the end of the step before to its own end, with its passes in order."""
+
+    __pydantic_config__ = STRICT
+
+    begin: float
+    passes: tuple[WatchedPass, ...]
+    update_begin: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if not self.passes:
+            raise ValueError("a step has a pass")
+        times = [self.begin, *(time for one in self.passes for time in (one.begin, one.end)), self.update_begin]
+        if not _in_order(*times, self.end):
+            raise ValueError("the parts of a step follow one another")
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedSettings:
+    """The settings of the script's DDP that cost time. `num_unused` counts parameters that never got a gradient."""
+
+    __pydantic_config__ = STRICT
+
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    broadcast_buffers: bool = True
+    buffer_bytes: int = 0
+    bucket_cap_mb: float | None = None
+    num_unused: int = 0
+    own_hook: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedVariable:
+    """A parameter of the model: its bytes, and the least bytes that carry one rank's gradient of one pass."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    num_bytes: int
+    least_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """The use of a rank's machine during its steps; shares of all processors' time.
+
+    `own` is the use of the rank itself, `others` that of all other programs, other ranks among them.
+    `waited_seconds` is the time in which the rank's main thread was ready to run and no processor was free; None if the
+    system does not tell. `machine` is equal for ranks of one machine.
+    """
+
+    __pydantic_config__ = STRICT
+
+    machine: str
+    own: float
+    others: float
+    waited_seconds: float | None = None
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0:
+            raise ValueError(f"{self.seconds} s is no time in which processors were used (above 0)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEvidence:
+    """What one rank noted. `small_message_seconds` is the time of an all-reduce of one number."""
+
+    __pydantic_config__ = STRICT
+
+    rank: int
+    steps: tuple[WatchedStep, ...]
+    settings: WatchedSettings
+    variables: tuple[WatchedVariable, ...] = ()
+    processors: Processors | None = None
+    small_message_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRate:
+    """The rate of a link in one direction, and the rate that is expected of it, in bytes per second.
+
+    `kind` is node for a node's own link, uplink for a rack's. `is_measured` tells a measured rate from that of the
+    cluster file. `compared` says where the expected rate comes from.
+    """
+
+    kind: Literal["node", "uplink"]
+    subject: str
+    direction: Literal["out", "in"]
+    rate: float
+    expected: float
+    is_measured: bool
+    compared: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The evidence of all ranks. `nodes` names the node of each rank; all ranks have the same number of steps.
+
+    `links` are empty if nothing is known of them; `doubt` then says why. `wrong_interfaces` are warnings of the probe,
+    with the node of each.
+    """
+
+    ranks: tuple[RankEvidence, ...]
+    nodes: tuple[str, ...]
+    links: tuple[LinkRate, ...] = ()
+    doubt: str = ""
+    wrong_interfaces: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.ranks or len(self.ranks) != len(self.nodes):
+            raise ValueError("every rank has a node, and there is a rank")
+        lengths = {len(one.steps) for one in self.ranks}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError("all ranks have the same number of steps, at least one")
+
+    @property
+    def settings(self) -> WatchedSettings:
+        """The settings of DDP; they are equal on all ranks, as DDP itself requires."""
+        return self.ranks[0].settings
+
+
+def _in_order(*times: float) -> bool:
+    """Whether times are finite, and none is before the one in front of it."""
+    return all(map(math.isfinite, times)) and all(a <= b for a, b in itertools.pairwise(times))

@@ -1,0 +1,98 @@
+"""The whole doctor in one function: watch stock DDP on a cluster, measure the links if they matter, and diagnose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autosync.doctor.diagnosis import LEAST_SHARE, Diagnosis, diagnose
+from autosync.doctor.evidence import Evidence
+from autosync.doctor.gain import Gain, gain_of_model, gain_of_script
+from autosync.doctor.gathering import Watched, gather, with_threads
+from autosync.doctor.links import link_rates
+from autosync.doctor.timing import timing_of
+from autosync.errors import AutosyncError, InputError
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.specs.model_file import save_model
+from autosync.specs.task_file import is_task
+
+SECONDS_A_NODE = 10.0
+
+
+def examine(
+    cluster: ClusterSpec,
+    *,
+    target: str | None = None,
+    model: ModelSpec | None = None,
+    script: Sequence[str] = (),
+    num_steps: int,
+    seconds: float,
+    probes: bool,
+    folder: Path,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
+    """Return the diagnosis of a task or model spec (`target`, with its `model`), or of a script with its arguments.
+
+    With `probes`, the links are measured if ranks wait for transfers for a share of the step that matters.
+    """
+    watched = _watched(target, model, script, folder)
+    evidence = gather(cluster, watched, num_steps=num_steps, seconds=seconds, folder=folder, progress=progress)
+    evidence, measured = _with_links(evidence, cluster, probes=probes, progress=progress)
+    return diagnose(evidence, gain=_gain(evidence, measured, target, model))
+
+
+def _gain(evidence: Evidence, cluster: ClusterSpec, target: str | None, model: ModelSpec | None) -> Gain:
+    if target is None or model is None:
+        return gain_of_script(evidence, cluster)
+    return gain_of_model(evidence, model, cluster, is_replayed=not is_task(target))
+
+
+def _watched(target: str | None, model: ModelSpec | None, script: Sequence[str], folder: Path) -> Watched:
+    if target is None:
+        words = tuple(script)
+        if not words or not (words[0].endswith(".py") or words[0] == "-m"):
+            raise InputError(
+                f"{words[0] if words else 'nothing'} is no script", rule="after --: train.py ARGS, or -m MODULE ARGS"
+            )
+        return Watched(command=words, environment=with_threads({}))
+    if is_task(target):
+        return Watched(task=target)
+    assert model is not None, "a target that is no task is a model spec"
+    path = folder / "model.yaml"
+    save_model(model, path)
+    return Watched(model_file=path)
+
+
+def _with_links(
+    evidence: Evidence, cluster: ClusterSpec, *, probes: bool, progress: Callable[[str], None]
+) -> tuple[Evidence, ClusterSpec]:
+    """Return the evidence with the rates of links, and the cluster that has them."""
+    if len(cluster.nodes) < 2:
+        return evidence, cluster
+    timing = timing_of(evidence)
+    matters = timing.exposed >= LEAST_SHARE * timing.step_seconds
+    if not (probes and matters):
+        return replace(evidence, links=link_rates(cluster), doubt=_unprobed(probes=probes)), cluster
+    from autosync.trials.probe import ProbeSettings, probe
+
+    progress("measuring the links")
+    limit = 60.0 + SECONDS_A_NODE * len(cluster.nodes)
+    try:
+        probed = probe(cluster, settings=ProbeSettings(timeout_seconds=limit))
+    except AutosyncError as error:
+        doubt = f"the links could not be measured: {error}"
+        return replace(evidence, links=link_rates(cluster), doubt=doubt), cluster
+    if any(one.kind == "busy" for one in probed.findings):
+        # A testbed's links run on these processors: what was measured is not the links alone.
+        doubt = "these processors were too busy for the links to be measured"
+        return replace(evidence, links=link_rates(cluster), doubt=doubt), cluster
+    wrong = tuple((one.subject, one.message) for one in probed.findings if one.kind == "interface")
+    return replace(evidence, links=link_rates(probed.cluster), wrong_interfaces=wrong), probed.cluster
+
+
+def _unprobed(*, probes: bool) -> str:
+    if not probes:
+        return "--no-probe was given, so the links were not measured"
+    return "transfers cost too little of the step for the links to be measured"

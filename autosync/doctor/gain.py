@@ -1,0 +1,75 @@
+"""The most that better synchronisation could give: the step of stock DDP against the bound of exact strategies.
+
+Of a task or a model spec the whole bound is known (`plan.bound`). Of a script, two of its terms are: the computation of
+the slowest rank, and the least bytes that must pass each node's link. Both keep what the slowest rank itself needs: no
+synchronisation makes a slow rank faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosync.doctor.evidence import Evidence
+from autosync.doctor.timing import Timing, timing_of
+from autosync.plan.bound import bound, rates_of
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A step of stock DDP, the bound of all exact strategies, and what causes the bound, in words."""
+
+    step_seconds: float
+    bound_seconds: float
+    because: str
+
+    @property
+    def most(self) -> float:
+        """The largest speedup over stock DDP that an exact strategy can have."""
+        return max(self.step_seconds / self.bound_seconds, 1.0) if self.bound_seconds > 0 else float("inf")
+
+
+def gain_of_model(evidence: Evidence, model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool) -> Gain:
+    """Return the possible gain for a model that is known. With `is_replayed`, its compute sleeps."""
+    timing = timing_of(evidence)
+    limit = bound(model, cluster, rates=rates_of(cluster), even_rows=is_replayed)
+    seconds, because = limit.seconds, str(limit.largest).partition(": ")[2]
+    slowest = _slowest_rank(timing)
+    # Ranks that share a machine's processors disturb each other, which another strategy may do less.
+    if is_replayed or not cluster.is_one_machine:
+        seconds, because = max((seconds, because), (slowest, "the slowest rank's own work"))
+    return Gain(step_seconds=timing.step_seconds, bound_seconds=seconds, because=because)
+
+
+def gain_of_script(evidence: Evidence, cluster: ClusterSpec) -> Gain:
+    """Return the possible gain for a script, from what its ranks noted."""
+    timing = timing_of(evidence)
+    slowest = _slowest_rank(timing), "the slowest rank's own work"
+    wires = _least_seconds(evidence, cluster), "what must pass the slowest link"
+    seconds, because = max(slowest, wires)
+    return Gain(step_seconds=timing.step_seconds, bound_seconds=seconds, because=because)
+
+
+def _slowest_rank(timing: Timing) -> float:
+    """Return the own work that the slowest rank cannot do without, in its fastest step."""
+    return max(min(one.input + one.forward + one.backward for one in steps) for steps in timing.parts)
+
+
+def _least_seconds(evidence: Evidence, cluster: ClusterSpec) -> float:
+    """Return the time that the least bytes need on the slowest link of a node."""
+    workers = [node for node in cluster.nodes if node.role == "worker"]
+    if len(workers) < 2:
+        return 0.0
+    accumulates = any(len(step.passes) > 1 for step in evidence.ranks[0].steps)
+    known = rates_of(cluster).nodes
+    seconds = []
+    for node in workers:
+        # The factors of several passes do not add up, and neither do those of several ranks.
+        least = sum(
+            one.num_bytes if accumulates else min(one.num_bytes, node.devices * one.least_bytes)
+            for one in evidence.ranks[0].variables
+        )
+        rate_out, rate_in = known.get(node.name, (node.bandwidth_out, node.bandwidth_in))
+        seconds.append(least / max(rate_out, rate_in))
+    return max(seconds)

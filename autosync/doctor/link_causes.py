@@ -1,0 +1,77 @@
+"""Causes on the way between nodes: exposed communication, slow links and uplinks, a wrong interface."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from autosync.doctor.findings import Abstention, CauseFinding, WatchedCase
+from autosync.doctor.timing import synchronised
+from autosync.units import format_rate, format_size, format_time
+
+_SLOW = 0.87
+"""A link is slow if it has less than this share of the rate that is expected of it."""
+
+_UNMEASURED = "the links were not measured"
+NO_LINKS = "the cluster has one node, so no link is used"
+
+
+def exposed_communication(case: WatchedCase) -> CauseFinding | Abstention:
+    """Return the time in which no rank computes and all wait for transfers."""
+    if case.timing.num_ranks < 2:
+        return CauseFinding(seconds=0.0, told="one rank sends nothing")
+    step = case.evidence.ranks[0].steps[-1]
+    sizes = [message.num_bytes for one in synchronised(step) for message in one.messages]
+    if not sizes:
+        return Abstention(reason="no message was seen: the script's gradients go another way than DDP's buckets")
+    told = (
+        f"after its backward pass even the last rank waits {format_time(case.timing.exposed)} for messages "
+        f"({len(sizes)} a step, {format_size(sum(sizes))})"
+    )
+    return CauseFinding(seconds=case.timing.exposed, told=told)
+
+
+def slow_link(case: WatchedCase) -> CauseFinding | Abstention:
+    """Return the exposed time that the slowest node's link causes."""
+    return _slowest(case, "node", "link")
+
+
+def slow_uplink(case: WatchedCase) -> CauseFinding | Abstention:
+    """Return the exposed time that the slowest rack's uplink causes."""
+    return _slowest(case, "uplink", "uplink")
+
+
+def _slowest(case: WatchedCase, kind: Literal["node", "uplink"], name: str) -> CauseFinding | Abstention:
+    evidence = case.evidence
+    if len(set(evidence.nodes)) < 2:
+        return CauseFinding(seconds=0.0, told=NO_LINKS)
+    if not evidence.links:
+        return Abstention(reason=evidence.doubt or _UNMEASURED)
+    links = [link for link in evidence.links if link.kind == kind]
+    if not links:
+        return CauseFinding(seconds=0.0, told="the cluster file names no racks")
+    worst = min(links, key=lambda link: link.rate / link.expected)
+    lowest = min(link.rate for link in evidence.links)
+    share = worst.rate / worst.expected
+    if share >= _SLOW or worst.rate > lowest / _SLOW:
+        if not all(link.is_measured for link in links):
+            return Abstention(reason=evidence.doubt or _UNMEASURED)
+        return CauseFinding(seconds=0.0, told=f"no {name} is slower than expected")
+    how = "measured" if worst.is_measured else "by the cluster file"
+    told = (
+        f"{worst.subject} has {format_rate(worst.rate)} {worst.direction} ({how}), "
+        f"where {worst.compared} {format_rate(worst.expected)}"
+    )
+    return CauseFinding(seconds=case.timing.exposed * (1 - share), told=told, subject=worst.subject)
+
+
+def wrong_interface(case: WatchedCase) -> CauseFinding | Abstention:
+    """Return the exposed time if a node's traffic takes another interface than it should."""
+    evidence = case.evidence
+    if len(set(evidence.nodes)) < 2:
+        return CauseFinding(seconds=0.0, told=NO_LINKS)
+    if not evidence.wrong_interfaces:
+        if evidence.links and all(link.is_measured for link in evidence.links):
+            return CauseFinding(seconds=0.0, told="each node uses the interface that it should")
+        return Abstention(reason=evidence.doubt or "the interfaces were not watched")
+    node, message = evidence.wrong_interfaces[0]
+    return CauseFinding(seconds=case.timing.exposed, told=f"{node}: {message}", subject=node)

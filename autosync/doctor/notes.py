@@ -1,0 +1,138 @@
+"""Puts a rank's notes together to steps: each call notes that something begins or ends now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autosync.doctor.evidence import ReadyGradient, WatchedMessage, WatchedPass, WatchedStep
+
+
+@dataclass(slots=True)
+class _OpenPass:
+    """A pass that has begun; what is not known yet is None."""
+
+    begin: float
+    buffer_seconds: float = 0.0
+    search_seconds: float = 0.0
+    forward_end: float | None = None
+    backward_end: float | None = None
+    end: float | None = None
+    sizes: list[int] = field(default_factory=list)
+    ready: list[float] = field(default_factory=list)
+    done: dict[int, float] = field(default_factory=dict)
+    gradients: dict[str, ReadyGradient] = field(default_factory=dict)
+
+    def closed(self, *, keeps_gradients: bool) -> WatchedPass | None:
+        """Return the pass; None if it had no backward pass."""
+        if self.forward_end is None or self.backward_end is None or self.end is None:
+            return None
+        backward_end = max(self.backward_end, self.forward_end)
+        end = max(self.end, backward_end)
+        messages = tuple(
+            WatchedMessage(num_bytes=size, ready=ready, done=max(min(self.done.get(number, end), end), ready))
+            for number, (size, ready) in enumerate(zip(self.sizes, self.ready, strict=True))
+        )
+        return WatchedPass(
+            begin=self.begin,
+            buffer_seconds=self.buffer_seconds,
+            search_seconds=max(self.search_seconds, 0.0),
+            forward_end=self.forward_end,
+            backward_end=backward_end,
+            end=end,
+            messages=messages,
+            gradients=tuple(self.gradients.values()) if keeps_gradients and messages else (),
+        )
+
+
+class StepNotes:
+    """The notes of this rank's steps. Messages may be done in any thread; all else is noted by the training's own."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._passes: list[_OpenPass] = []
+        self._begin = clock()
+        self._update_begin: float | None = None
+        self.keeps_gradients = False
+        self.steps: list[WatchedStep] = []
+
+    @property
+    def buffer_seconds(self) -> float:
+        """The time of buffer broadcasts in the present pass so far."""
+        return self._passes[-1].buffer_seconds if self._passes else 0.0
+
+    def pass_begins(self) -> None:
+        """A forward pass that wants gradients begins."""
+        self._passes.append(_OpenPass(begin=self._clock()))
+
+    def buffers_took(self, seconds: float) -> None:
+        """Buffers were broadcast; broadcasts in evaluation are not of a pass."""
+        if self._passes and self._passes[-1].forward_end is None:
+            self._passes[-1].buffer_seconds += seconds
+
+    def search_took(self, seconds: float) -> None:
+        """DDP has looked for unused parameters."""
+        if self._passes:
+            self._passes[-1].search_seconds += seconds
+
+    def forward_ends(self) -> None:
+        """The forward pass has ended; the loss counts as part of the backward pass."""
+        self._passes[-1].forward_end = self._clock()
+
+    def gradient_ready(self, name: str, num_bytes: int) -> bool:
+        """A gradient is ready; return whether it is the first one of its backward pass."""
+        if not self._passes:
+            return False
+        current = self._passes[-1]
+        is_first = not current.gradients
+        current.gradients[name] = ReadyGradient(num_bytes=num_bytes, ready=self._clock())
+        return is_first
+
+    def message_ready(self, num_bytes: int) -> Callable[[], None]:
+        """A message is ready; return the function that notes that it is done."""
+        if not self._passes:
+            return lambda: None
+        current, number = self._passes[-1], len(self._passes[-1].sizes)
+        current.sizes.append(num_bytes)
+        current.ready.append(self._clock())
+
+        def done() -> None:
+            with self._lock:
+                current.done[number] = self._clock()
+
+        return done
+
+    def backward_ends(self) -> None:
+        """The computation of the backward pass has ended."""
+        self._passes[-1].backward_end = self._clock()
+
+    def pass_ends(self) -> None:
+        """DDP has handed over the gradients."""
+        self._passes[-1].end = self._clock()
+
+    def update_begins(self) -> None:
+        """The optimizer's step begins; with a closure, passes follow within it."""
+        self._update_begin = self._clock()
+
+    def step_ends(self) -> bool:
+        """The optimizer's step has ended; return whether it was a step of training, with a backward pass."""
+        end = self._clock()
+        passes = []
+        for number, one in enumerate(self._passes):
+            closed = one.closed(keeps_gradients=self.keeps_gradients)
+            following = self._passes[number + 1].begin if number + 1 < len(self._passes) else end
+            if closed is not None and closed.end <= following:
+                passes.append(closed)
+        if not passes or self._update_begin is None:
+            return False
+        update_begin = max(self._update_begin, passes[-1].end)
+        self.steps.append(WatchedStep(begin=self._begin, passes=tuple(passes), update_begin=update_begin, end=end))
+        return True
+
+    def step_begins(self) -> None:
+        """The next step begins: what the doctor itself did since the last one does not count."""
+        self._passes.clear()
+        self._update_begin = None
+        self._begin = self._clock()

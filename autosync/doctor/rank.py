@@ -1,0 +1,176 @@
+"""`python -m autosync.doctor.rank train.py ARGS`: a rank of the doctor, which runs a script and watches its steps.
+
+`autosync doctor` starts it on every rank. After enough steps, the rank prints what it noted and ends. Its settings are
+in the environment, because the arguments are the script's.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autosync import documents
+from autosync.doctor.evidence import KIND, VERSION, Processors, RankEvidence
+from autosync.doctor.post import BUDGET_VARIABLE, STEPS_VARIABLE, in_lines
+from autosync.doctor.watch import WARMUP_STEPS, Watch
+from autosync.errors import InputError, OperationError
+from autosync.script.program import MainProgram
+from autosync.specs.background_load import BackgroundLoad
+
+LEAST_STEPS = 2
+_NUM_SMALL = 6
+_PARTING_SECONDS = 0.3
+
+
+class RankDoctor:
+    """Decides when this rank has seen enough, and prints its evidence."""
+
+    def __init__(self, num_steps: int, budget_seconds: float) -> None:
+        self._num_steps = num_steps
+        self._budget_seconds = budget_seconds
+        self._begun = time.perf_counter()
+        self._load: BackgroundLoad | None = None
+        self._own_seconds = 0.0
+        self._waited: float | None = None
+        self._rank = 0
+
+    def stepped(self, watch: Watch) -> None:
+        """A step has ended: begin to count after the warm-up, and end this process after the last one."""
+        number = len(watch.notes.steps)
+        if number == WARMUP_STEPS:
+            self._begin(watch)
+        elif number == WARMUP_STEPS + self._num_steps:
+            self._end(watch)
+
+    def _begin(self, watch: Watch) -> None:
+        """Agree with the other ranks on the number of steps that the budget allows, and read the meters."""
+        step_seconds = max(watch.notes.steps[-1].seconds, 1e-6)
+        left = self._budget_seconds - (time.perf_counter() - self._begun)
+        wanted = max(LEAST_STEPS, min(self._num_steps, int(left / step_seconds)))
+        agreed = torch.tensor([wanted])
+        dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=watch.ddp.process_group)
+        self._num_steps = int(agreed.item())
+        self._rank = dist.get_rank()
+        watch.notes.keeps_gradients = self._rank == 0
+        self._load = BackgroundLoad() if sys.platform == "linux" else None
+        self._own_seconds, self._waited = _own_seconds(), _waited_seconds()
+        self._since = time.perf_counter()
+
+    def _end(self, watch: Watch) -> None:
+        """Print the evidence, and end this process: nothing that the script does at its end is done."""
+        processors = self._processors()
+        self._send(watch, processors, _small_message_seconds(watch.ddp.process_group))
+        # The last bytes of this rank may still be on their way to others, which an exit would cut off.
+        time.sleep(_PARTING_SECONDS)
+        os._exit(0)
+
+    def script_ended(self, watch: Watch) -> bool:
+        """Print the evidence of a script that ended before all its steps were seen; return whether it is enough."""
+        if len(watch.notes.steps) < WARMUP_STEPS + LEAST_STEPS:
+            return False
+        # The script has ended its process group by now, so no message can be timed.
+        self._send(watch, self._processors(), None)
+        return True
+
+    def _send(self, watch: Watch, processors: Processors | None, small_message_seconds: float | None) -> None:
+        evidence = RankEvidence(
+            rank=self._rank,
+            steps=tuple(watch.notes.steps[WARMUP_STEPS:]),
+            settings=watch.settings(),
+            variables=watch.variables() if self._rank == 0 else (),
+            processors=processors,
+            small_message_seconds=small_message_seconds,
+        )
+        for line in in_lines(evidence.rank, documents.dump(evidence, kind=KIND, version=VERSION)):
+            # Not print: the script may have put something else in the place of stdout.
+            os.write(1, line)
+
+    def _processors(self) -> Processors | None:
+        """Return the use of this machine's processors since the warm-up; None where the system does not tell."""
+        if self._load is None:
+            return None
+        seconds = time.perf_counter() - self._since
+        usage = self._load.usage()
+        waited = _waited_seconds()
+        return Processors(
+            machine=_machine(),
+            own=(_own_seconds() - self._own_seconds) / (seconds * (os.cpu_count() or 1)),
+            others=usage.share,
+            waited_seconds=None if waited is None or self._waited is None else waited - self._waited,
+            seconds=seconds,
+        )
+
+
+def _own_seconds() -> float:
+    """Return the processor time of this process and of children that have ended."""
+    return sum(
+        use.ru_utime + use.ru_stime for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+def _waited_seconds() -> float | None:
+    """Return for how long this thread was ready to run without a processor, as the system counts it."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _machine() -> str:
+    """Return what names this machine until its next start: ranks in containers of one machine have the same."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return os.uname().nodename
+
+
+def _small_message_seconds(group: Any) -> float:
+    """Return the time of an all-reduce of one number."""
+    number, times = torch.zeros(1), []
+    for _ in range(_NUM_SMALL):
+        begun = time.perf_counter()
+        dist.all_reduce(number, group=group)
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a script until enough of its steps were seen; the exit code where that is not reached."""
+    doctor = RankDoctor(int(os.environ[STEPS_VARIABLE]), float(os.environ[BUDGET_VARIABLE]))
+    watch = Watch(doctor.stepped)
+    try:
+        program = MainProgram(arguments)
+        with watch.open():
+            try:
+                program.run()
+            except SystemExit as end:
+                if end.code not in {None, 0}:
+                    raise
+    except (InputError, OperationError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2 if isinstance(error, InputError) else 1
+    if doctor.script_ended(watch):
+        return 0
+    sys.stderr.write(f"error: {_too_few(program.name, watch)}\n")
+    return 1
+
+
+def _too_few(name: str, watch: Watch) -> str:
+    if watch.ddp is None:
+        return f"{name} has ended and trained no torch.nn.parallel.DistributedDataParallel"
+    return (
+        f"{name} has ended after {len(watch.notes.steps)} steps of its optimizer: doctor needs {LEAST_STEPS} "
+        f"besides the first {WARMUP_STEPS}, which do not count"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""The parts of a step's time, derived from the evidence. Pure functions.
+
+A rank does its own work (input, forward, backward, update), and it waits for messages. In an all-reduce every rank
+waits for the last one, so a wait alone does not tell who is late. Two facts do, without comparing clocks: the late rank
+has the longest own work, and a message waits least on the rank that was last to have it ready. The shortest wait of all
+ranks is therefore the time that the transfer itself takes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from autosync.doctor.evidence import Evidence, WatchedMessage, WatchedPass, WatchedStep
+
+Phase = Literal["input", "forward", "backward", "update"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of one step on one rank, in seconds.
+
+    `input` is the time outside passes and update: the data loader, logging, clipping. `buffers` are broadcasts of
+    buffers, `search` is the search for unused parameters. `wait` is the wait for messages after backward passes, and
+    `handover` the rest until DDP has handed over all gradients.
+    """
+
+    input: float
+    forward: float
+    backward: float
+    update: float
+    buffers: float
+    search: float
+    wait: float
+    handover: float
+
+    @property
+    def own(self) -> float:
+        """The rank's own work, which it does without waiting for others."""
+        return self.input + self.forward + self.backward + self.update + self.search
+
+    @property
+    def compute(self) -> float:
+        return self.forward + self.backward + self.handover + self.update
+
+
+def parts_of(step: WatchedStep) -> Parts:
+    """Return the parts of one step."""
+    forward = backward = buffers = search = wait = handover = 0.0
+    for one in step.passes:
+        buffers += one.buffer_seconds
+        search += one.search_seconds
+        forward += max(one.forward_end - one.begin - one.buffer_seconds - one.search_seconds, 0.0)
+        backward += one.backward_end - one.forward_end
+        arrived = max([one.backward_end, *(message.done for message in one.messages)])
+        wait += min(arrived, one.end) - one.backward_end
+        handover += one.end - min(arrived, one.end)
+    update = step.end - step.update_begin
+    rest = step.seconds - (forward + backward + buffers + search + wait + handover + update)
+    return Parts(
+        input=max(rest, 0.0),
+        forward=forward,
+        backward=backward,
+        update=update,
+        buffers=buffers,
+        search=search,
+        wait=wait,
+        handover=handover,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """The parts of every step on every rank: `parts[rank][step]`, and the seconds of a step (the median)."""
+
+    parts: tuple[tuple[Parts, ...], ...]
+    step_seconds: float
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.parts)
+
+    def typical(self, read: Callable[[Parts], float]) -> float:
+        """Return a part on a typical rank in a typical step; of two ranks, that on which it is shorter."""
+        return statistics.median_low([statistics.median(map(read, steps)) for steps in self.parts])
+
+    def shortest(self, read: Callable[[Parts], float], ranks: Sequence[int] | None = None) -> float:
+        """Return the median over steps of a part on the rank where it is shortest."""
+        chosen = self.parts if ranks is None else [self.parts[rank] for rank in ranks]
+        return statistics.median(min(map(read, step)) for step in zip(*chosen, strict=True))
+
+    @property
+    def exposed(self) -> float:
+        """The seconds of a step in which transfers alone are waited for: the wait of the rank that waits least."""
+        return self.shortest(lambda parts: parts.wait)
+
+
+def timing_of(evidence: Evidence) -> Timing:
+    """Return the parts of all steps of all ranks."""
+    parts = tuple(tuple(map(parts_of, one.steps)) for one in evidence.ranks)
+    slowest = [max(step.seconds for step in same) for same in zip(*(one.steps for one in evidence.ranks), strict=True)]
+    return Timing(parts=parts, step_seconds=statistics.median(slowest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """The rank that the others wait for: by how many seconds in a step, and in which phase it loses most of them.
+
+    `steps_share` is the share of steps in which it was the last rank, `messages_share` that of the messages that were
+    ready last on it.
+    """
+
+    rank: int
+    seconds: float
+    phase: Phase
+    phase_seconds: float
+    steps_share: float
+    messages_share: float
+
+
+def lateness_of(evidence: Evidence, timing: Timing) -> Lateness | None:
+    """Return the rank with the most own work beyond the others' median; None if one rank trains alone."""
+    if timing.num_ranks < 2:
+        return None
+    found = [
+        (statistics.median(_excesses(timing, rank, lambda parts: parts.own)), rank) for rank in range(timing.num_ranks)
+    ]
+    seconds, rank = max(found, key=lambda one: (one[0], -one[1]))
+    by_phase = {phase: statistics.median(_excesses(timing, rank, _reader(phase))) for phase in PHASES}
+    phase = max(PHASES, key=lambda one: by_phase[one])
+    num_steps = len(timing.parts[0])
+    num_last = sum(
+        all(timing.parts[rank][number].own >= other[number].own for other in timing.parts)
+        for number in range(num_steps)
+    )
+    return Lateness(
+        rank=rank,
+        seconds=max(seconds, 0.0),
+        phase=phase,
+        phase_seconds=by_phase[phase],
+        steps_share=num_last / num_steps,
+        messages_share=_last_share(evidence, rank),
+    )
+
+
+def _reader(phase: Phase) -> Callable[[Parts], float]:
+    def read(parts: Parts) -> float:
+        seconds: float = getattr(parts, phase)
+        return seconds
+
+    return read
+
+
+def _excesses(timing: Timing, rank: int, read: Callable[[Parts], float]) -> list[float]:
+    """Return for each step by how much a part is longer on a rank than on the others."""
+    others = [steps for number, steps in enumerate(timing.parts) if number != rank]
+    return [
+        read(mine) - statistics.median(read(other[number]) for other in others)
+        for number, mine in enumerate(timing.parts[rank])
+    ]
+
+
+def messages_of(evidence: Evidence) -> list[tuple[WatchedMessage, ...]]:
+    """Return each message of all steps as all ranks noted it; only steps in which all ranks sent alike."""
+    found: list[tuple[WatchedMessage, ...]] = []
+    for same in zip(*(one.steps for one in evidence.ranks), strict=True):
+        lists = [[message for one in step.passes for message in one.messages] for step in same]
+        if len({tuple(message.num_bytes for message in messages) for messages in lists}) == 1:
+            found += zip(*lists, strict=True)
+    return found
+
+
+def _last_share(evidence: Evidence, rank: int) -> float:
+    """Return the share of messages that waited least on a rank, so that it was the last to have them ready."""
+    messages = messages_of(evidence)
+    last = sum(min(range(len(same)), key=lambda r: same[r].done - same[r].ready) == rank for same in messages)
+    return last / len(messages) if messages else 0.0
+
+
+def synchronised(step: WatchedStep) -> list[WatchedPass]:
+    """Return the passes of a step whose gradients were sent."""
+    return [one for one in step.passes if one.messages]

@@ -1,0 +1,257 @@
+"""Watches stock DDP in this process: notes when passes, messages and updates begin and end.
+
+`Watch.open` patches two methods of DDP and adds hooks; training is unchanged. Gradients are sent by the same
+all-reduces, started by a hook of DDP's own interface (`register_comm_hook`). A hook of the script's is called as it
+would be. All is put back when the block ends, or this process ends with the last step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from autosync.doctor.evidence import WatchedSettings, WatchedVariable
+from autosync.doctor.notes import StepNotes
+from autosync.errors import OperationError
+
+Method = Callable[..., Any]
+WARMUP_STEPS = 3
+"""The first steps do not count: DDP rebuilds its buckets in them."""
+
+
+class Watch:
+    """Watches the model that the script wraps in DDP. `stepped` is called at the end of each of its optimizer steps."""
+
+    def __init__(self, stepped: Callable[[Watch], None], *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.notes = StepNotes(clock)
+        self._stepped = stepped
+        self._clock = clock
+        self._ddp: Any = None
+        self._is_hooked = False
+        self._own_hook = ""
+        self._parameters: set[int] = set()
+        self._trained: set[str] = set()
+        self._num_factor_rows: dict[str, int] = {}
+        self._optimizer_depth = 0
+
+    @property
+    def ddp(self) -> Any:
+        """The model's DistributedDataParallel; None if the script has not trained one."""
+        return self._ddp
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Patch DDP, and put all back at the end."""
+        patches = {"forward": self._forward, "_sync_buffers": self._sync_buffers, "_post_forward": self._post_forward}
+        hooked = {"register_comm_hook": self._register, "_register_builtin_comm_hook": self._refuse_builtin}
+        before = {name: vars(DistributedDataParallel)[name] for name in {**patches, **hooked}}
+        handles = [
+            register_optimizer_step_pre_hook(self._update_begins),
+            register_optimizer_step_post_hook(self._update_ends),
+        ]
+        try:
+            for name, make in {**patches, **hooked}.items():
+                setattr(DistributedDataParallel, name, make(before[name]))
+            yield
+        finally:
+            for name, method in before.items():
+                setattr(DistributedDataParallel, name, method)
+            for handle in handles:
+                handle.remove()
+
+    # What DDP's methods do besides their own work.
+
+    def _forward(self, stock: Method) -> Method:
+        @functools.wraps(stock)
+        def forward(ddp: Any, *inputs: Any, **options: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return stock(ddp, *inputs, **options)
+            self._take(ddp)
+            self.notes.pass_begins()
+            output = stock(ddp, *inputs, **options)
+            self.notes.forward_ends()
+            return output
+
+        return forward
+
+    def _sync_buffers(self, stock: Method) -> Method:
+        @functools.wraps(stock)
+        def sync_buffers(ddp: Any) -> None:
+            begun = self._clock()
+            stock(ddp)
+            self.notes.buffers_took(self._clock() - begun)
+
+        return sync_buffers
+
+    def _post_forward(self, stock: Method) -> Method:
+        @functools.wraps(stock)
+        def post_forward(ddp: Any, output: Any) -> Any:
+            begun, buffers = self._clock(), self.notes.buffer_seconds
+            output = stock(ddp, output)
+            if ddp.find_unused_parameters and not ddp.static_graph:
+                # Buffers may be broadcast here too.
+                self.notes.search_took(self._clock() - begun - (self.notes.buffer_seconds - buffers))
+            return output
+
+        return post_forward
+
+    def _register(self, stock: Method) -> Method:
+        def register_comm_hook(ddp: Any, state: object, hook: Method) -> None:
+            self._own_hook = getattr(hook, "__qualname__", type(hook).__name__)
+            stock(ddp, state, self._noting(hook))
+            self._is_hooked = True
+
+        self._register_stock = stock
+        return register_comm_hook
+
+    def _refuse_builtin(self, _: Method) -> Method:
+        def register(*_: object) -> None:
+            raise OperationError(
+                "doctor cannot watch a built-in communication hook: it says nothing of its messages "
+                "(register a hook of torch.distributed.algorithms.ddp_comm_hooks in its place)"
+            )
+
+        return register
+
+    def _noting(self, hook: Method) -> Method:
+        """Return the hook with notes of when each message is ready and done."""
+
+        # torch reads the hook's own annotations: `wraps` leads it there.
+        @functools.wraps(hook)
+        def noting(state: object, bucket: Any) -> Any:
+            note = self.notes.message_ready(_num_bytes(bucket.buffer()))
+            future = hook(state, bucket)
+            future.add_done_callback(lambda _: note())
+            return future
+
+        return noting
+
+    # The model.
+
+    def _take(self, ddp: Any) -> None:
+        """Begin to watch a model at its first forward pass; refuse what cannot be watched."""
+        if self._ddp is ddp:
+            return
+        if self._ddp is not None:
+            raise OperationError(
+                "the script trains a second model in DistributedDataParallel, and doctor reads the steps of one"
+            )
+        _refuse_unseen(ddp)
+        self._ddp = ddp
+        self._parameters = {id(one) for one in ddp.module.parameters() if one.requires_grad}
+        if not self._is_hooked:
+            self._register_stock(ddp, ddp.process_group, self._noting(allreduce_hook))
+            self._own_hook = ""
+        for name, parameter in ddp.module.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._gradient_noted(name))
+        for name, module in ddp.module.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_pre_hook(self._rows_noted(name))
+
+    def _gradient_noted(self, name: str) -> Callable[[torch.Tensor], None]:
+        def noted(parameter: torch.Tensor) -> None:
+            if self.notes.gradient_ready(name, parameter.numel() * parameter.element_size()):
+                torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # noqa: SLF001 - torch's own wrappers do so
+            self._trained.add(name)
+
+        return noted
+
+    def _backward_ends(self) -> None:
+        """The computation of a backward pass has ended; DDP's own callback, which waits for messages, comes next."""
+        self.notes.backward_ends()
+        torch.autograd.Variable._execution_engine.queue_callback(self.notes.pass_ends)  # noqa: SLF001 - the same
+
+    def _rows_noted(self, name: str) -> Callable[..., None]:
+        def noted(module: torch.nn.Linear, inputs: tuple[Any, ...]) -> None:
+            if inputs and isinstance(inputs[0], torch.Tensor):
+                rows = inputs[0].numel() // max(module.in_features, 1)
+                key = f"{name}.weight" if name else "weight"
+                self._num_factor_rows[key] = min(self._num_factor_rows.get(key, rows), rows)
+
+        return noted
+
+    # The optimizer.
+
+    def _update_begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._trains(optimizer):
+            self._optimizer_depth += 1
+            self.notes.update_begins()
+
+    def _update_ends(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # Where a class calls its parent's step, hooks are called twice.
+        if self._trains(optimizer):
+            self._optimizer_depth = max(self._optimizer_depth - 1, 0)
+            if self._optimizer_depth == 0 and self.notes.step_ends():
+                self._stepped(self)
+                self.notes.step_begins()
+
+    def _trains(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"])
+
+    # What is told of the model.
+
+    def settings(self) -> WatchedSettings:
+        """Return the settings of DDP that cost time."""
+        ddp = self._ddp
+        names = [name for name, one in ddp.module.named_parameters() if one.requires_grad]
+        cap = getattr(ddp, "bucket_bytes_cap", None)
+        is_default = getattr(ddp, "bucket_bytes_cap_default", False)
+        return WatchedSettings(
+            find_unused_parameters=bool(ddp.find_unused_parameters),
+            static_graph=bool(ddp.static_graph),
+            broadcast_buffers=bool(getattr(ddp, "forward_sync_buffers", ddp.broadcast_buffers)),
+            buffer_bytes=sum(one.numel() * one.element_size() for one in ddp.module.buffers()),
+            bucket_cap_mb=None if is_default or cap is None else cap / 2**20,
+            num_unused=sum(name not in self._trained for name in names),
+            own_hook=self._own_hook,
+        )
+
+    def variables(self) -> tuple[WatchedVariable, ...]:
+        """Return the model's trained parameters with the least bytes of one rank's gradient."""
+        tables = {
+            id(one.weight)
+            for one in self._ddp.module.modules()
+            if isinstance(one, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        }
+        found = []
+        for name, one in self._ddp.module.named_parameters():
+            if name in self._trained:
+                size = one.numel() * one.element_size()
+                least = size
+                if id(one) in tables:
+                    # Only touched rows need to travel, and these are not counted here.
+                    least = 0
+                elif name in self._num_factor_rows and one.dim() == 2:
+                    least = min(size, self._num_factor_rows[name] * sum(one.shape) * one.element_size())
+                found.append(WatchedVariable(name=name, num_bytes=size, least_bytes=least))
+        return tuple(found)
+
+
+def _num_bytes(buffer: torch.Tensor) -> int:
+    if buffer.is_sparse:
+        buffer = buffer._values()  # noqa: SLF001 - values() wants a coalesced tensor
+    return buffer.numel() * buffer.element_size()
+
+
+def _refuse_unseen(ddp: Any) -> None:
+    """Refuse what the notes would be wrong about."""
+    if ddp.device_type != "cpu":
+        raise OperationError(
+            "doctor watches models on the CPU: on a GPU, the time at which the host starts work is not that of the work"
+        )
+    if ddp.process_group.size() != dist.get_world_size():
+        raise OperationError("doctor watches models that all ranks train: this model has a group of its own")
+    if getattr(ddp, "mixed_precision", None) is not None:
+        raise OperationError(
+            "doctor cannot watch DistributedDataParallel(mixed_precision=...) (autocast can be watched)"
+        )

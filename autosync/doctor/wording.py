@@ -1,0 +1,120 @@
+"""Says a diagnosis to users and to programs."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autosync.doctor.causes import CAUSES, COMPUTE
+from autosync.doctor.diagnosis import LEAST_SHARE, Diagnosis, RankedCause
+from autosync.strategy.wording import count, format_table
+from autosync.units import format_time
+
+LISTED_SHARE = 0.01
+"""Causes that cost a smaller share of the step are not listed one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """What the user has typed: the cluster, and a model or a script with its arguments."""
+
+    cluster: str
+    model: str | None = None
+    script: tuple[str, ...] = ()
+
+    @property
+    def again(self) -> str:
+        """The command line of the doctor."""
+        head = ["autosync", "doctor", *([self.model] if self.model else []), "--cluster", self.cluster]
+        return shlex.join([*head, *(["--", *self.script] if self.script else [])])
+
+    def fill(self, command: str) -> str:
+        """Return a cause's command with the operands filled in."""
+        model = shlex.quote(self.model) if self.model else "model.py"
+        return command.format(model=model, cluster=shlex.quote(self.cluster), doctor=self.again)
+
+    def needs_task(self, command: str) -> bool:
+        """Whether a command needs a task, and the user has named a script instead."""
+        return self.model is None and "{model}" in command
+
+
+def describe(diagnosis: Diagnosis, operands: Operands) -> str:
+    """Return the diagnosis for users."""
+    primary = diagnosis.primary
+    subject = f" ({primary.finding.subject})" if primary.finding.subject else ""
+    lines = [
+        f"{primary.cause.title}{subject}: {primary.share:.0%} of the step",
+        f"  {primary.finding.told}",
+        "",
+        f"A step of stock DDP takes {format_time(diagnosis.step_seconds)} ({_median(diagnosis.num_steps)}).",
+        _gain_in_words(diagnosis),
+        f"Next: {primary.cause.advice}",
+        f"  {operands.fill(primary.cause.command)}",
+    ]
+    if operands.needs_task(primary.cause.command):
+        lines.append("  (model.py: a task with the script's model, see docs/task.md)")
+    rest = [one for one in diagnosis.others if one.share >= LISTED_SHARE]
+    if rest:
+        rows = [(one.cause.title, f"{one.share:.0%}", one.finding.subject, one.finding.told) for one in rest]
+        lines += ["", format_table(rows, header=("also", "of the step", "where", "evidence"), right=("of the step",))]
+    small = {one.name for one in diagnosis.others if one.share < LISTED_SHARE}
+    absent = [cause.title for name, cause in CAUSES.items() if name in small]
+    if absent:
+        lines += ["", f"Below {LISTED_SHARE:.0%} of the step: {', '.join(absent)}."]
+    if diagnosis.unknown:
+        lines += ["", "Not known:"]
+        lines += [f"  {CAUSES[name].title}: {reason}" for name, reason in diagnosis.unknown.items()]
+    return "\n".join(lines)
+
+
+def _median(num_steps: int) -> str:
+    return f"median of {count(num_steps, 'step')}"
+
+
+def _gain_in_words(diagnosis: Diagnosis) -> str:
+    gain = diagnosis.gain
+    if gain is None or not math.isfinite(gain.most):
+        return "What better synchronisation could give is not known."
+    limit = f"no exact strategy can take less than {format_time(gain.bound_seconds)} ({gain.because})"
+    if gain.most < 1 + LISTED_SHARE:
+        return f"Better synchronisation gives nothing here: {limit}."
+    return f"Better synchronisation makes it at most {gain.most:.2f} times as fast: {limit}."
+
+
+def fields(diagnosis: Diagnosis, operands: Operands) -> dict[str, Any]:
+    """Return the diagnosis for programs."""
+    gain = diagnosis.gain
+    return {
+        "schema": "autosync.diagnosis/1",
+        "cluster": operands.cluster,
+        "model": operands.model,
+        "script": list(operands.script),
+        "step_seconds": diagnosis.step_seconds,
+        "num_steps": diagnosis.num_steps,
+        "primary": _finding_fields(diagnosis.primary),
+        "is_healthy": diagnosis.primary.name == COMPUTE,
+        "least_share": LEAST_SHARE,
+        "most_speedup": None if gain is None or not math.isfinite(gain.most) else gain.most,
+        "bound_seconds": None if gain is None else gain.bound_seconds,
+        "next": {"advice": diagnosis.primary.cause.advice, "command": operands.fill(diagnosis.primary.cause.command)},
+        "others": _all_fields(diagnosis.others),
+        "unknown": [{"cause": name, "reason": reason} for name, reason in diagnosis.unknown.items()],
+    }
+
+
+def _all_fields(findings: Sequence[RankedCause]) -> list[dict[str, Any]]:
+    return [_finding_fields(one) for one in findings]
+
+
+def _finding_fields(one: RankedCause) -> dict[str, Any]:
+    finding = one.finding
+    return {
+        "cause": one.name,
+        "share": one.share,
+        "seconds": finding.seconds,
+        "subject": finding.subject,
+        "evidence": finding.told,
+    }

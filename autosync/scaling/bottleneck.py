@@ -1,0 +1,99 @@
+"""The bottleneck of a predicted step: compute, a link, or waiting while neither is busy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from autosync.plan.lowering import lower
+from autosync.plan.traffic import amortised_traffic
+from autosync.simulators.shared.costs import Costs, link_rate
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.links import inside_name, interface_name, uplink_name
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+
+LITTLE_EXPOSED = 0.1
+"""The share of a step, exposed communication, below which compute is the bottleneck."""
+
+BUSY = 0.75
+"""The share of a step in which a link that is the bottleneck is busy."""
+
+_ALIKE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """What a step's time goes to: its kind, the shares of compute and exposed communication, and its busiest link.
+
+    - `compute`: compute hides nearly all communication;
+    - `link`: a link is busy most of the time;
+    - `waiting`: communication is exposed while no link is busy: rounds, messages and processors take the time.
+    """
+
+    kind: Literal["compute", "link", "waiting"]
+    compute_share: float
+    exposed_share: float
+    link: str | None
+    link_share: float
+
+    def __str__(self) -> str:
+        """Describe the bottleneck in a few words: `the nodes' links, 97% busy`."""
+        if self.kind == "compute":
+            return "compute"
+        if self.kind == "link":
+            return f"{self.link}, {self.link_share:.0%} busy"
+        return f"waiting; links {self.link_share:.0%} busy"
+
+
+def bottleneck_of(
+    seconds: float, strategy: Strategy | None, model: ModelSpec, cluster: ClusterSpec, costs: Costs
+) -> Bottleneck:
+    """Return the bottleneck of a step of a strategy that takes so long; without a strategy, nothing is synchronised."""
+    compute = min(model.step_seconds / seconds, 1.0)
+    link, busy = _busiest(strategy, model, cluster, costs) if strategy is not None else (None, 0.0)
+    exposed, busy = 1.0 - compute, min(busy / seconds, 1.0)
+    kind: Literal["compute", "link", "waiting"] = "waiting"
+    if exposed < LITTLE_EXPOSED:
+        kind = "compute"
+    elif busy >= BUSY:
+        kind = "link"
+    return Bottleneck(kind=kind, compute_share=compute, exposed_share=exposed, link=link, link_share=busy)
+
+
+def _busiest(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> tuple[str | None, float]:
+    """Return the name of the link that takes longest for the bytes of a step, and its time."""
+    loads = dict(_loads(strategy, model, cluster, costs))
+    if not loads:
+        return None, 0.0
+    link = max(loads, key=lambda name: loads[name])
+    interfaces = [
+        [loads[interface_name(node.name, "out")], loads[interface_name(node.name, "in")]] for node in cluster.nodes
+    ]
+    if len(interfaces) > 1 and all(max(pair) >= _ALIKE * loads[link] for pair in interfaces):
+        return "the nodes' links", loads[link]
+    return link, loads[link]
+
+
+def _loads(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Iterator[tuple[str, float]]:
+    """Yield each link with the seconds that it takes for the bytes of a step, at its probed rate."""
+    traffic = amortised_traffic(lower(strategy, model, cluster), cluster)
+    measured = cluster.calibration
+    uplinks = {rack.name: rack for rack in measured.racks} if measured is not None else {}
+    share = costs.payload_share
+    for position, node in enumerate(cluster.nodes):
+        probed = measured.node(node.name) if measured is not None else None
+        out = link_rate(node.bandwidth_out, probed.rate_out if probed else None, share)
+        into = link_rate(node.bandwidth_in, probed.rate_in if probed else None, share)
+        yield interface_name(node.name, "out"), float(traffic.node_out[position]) / out
+        yield interface_name(node.name, "in"), float(traffic.node_in[position]) / into
+        if node.intra_bandwidth is not None and node.devices > 1:
+            within = link_rate(node.intra_bandwidth, probed.rate_within if probed else None, share)
+            yield inside_name(node.name), float(traffic.node_within[position]) / (within * node.devices)
+    for position, rack in enumerate(cluster.racks):
+        one = uplinks.get(rack.name)
+        out = link_rate(rack.uplink_out, one.rate_out if one else None, share)
+        into = link_rate(rack.uplink_in, one.rate_in if one else None, share)
+        yield uplink_name(rack.name, "out"), float(traffic.rack_out[position]) / out
+        yield uplink_name(rack.name, "in"), float(traffic.rack_in[position]) / into

@@ -1,0 +1,151 @@
+"""Predicts how a model scales on a cluster: `predict_scaling` is the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autosync.errors import InputError
+from autosync.scaling.bottleneck import bottleneck_of
+from autosync.scaling.errors import Ends, MeasuredErrors, Subject, measured_errors
+from autosync.scaling.extension import assumptions, extended, num_worker_nodes, with_links
+from autosync.scaling.fastest import Find, fastest
+from autosync.scaling.intervals import effects_of, forecast
+from autosync.scaling.knee import Knee, knee_of
+from autosync.scaling.prediction import SAMPLES, Forecast, Outlook, ScalingPrediction, SizePrediction
+from autosync.scaling.price import Price
+from autosync.scaling.warnings import warnings_of
+from autosync.search.candidates import default_as_strategy
+from autosync.simulators.interface import Simulator
+from autosync.simulators.large_clusters import most_detailed
+from autosync.simulators.shared.costs import Costs, usual_costs
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.strategy.representation import Strategy
+
+STOCK_DDP = "stock DDP"
+ALONE = "one rank, nothing to synchronise"
+
+
+def predict_scaling(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    num_nodes: Sequence[int],
+    *,
+    link: float | None = None,
+    price: Price | None = None,
+    seed: int = 0,
+    find: Find = fastest,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ScalingPrediction:
+    """Return predictions for these numbers of worker nodes, from a cluster that has fewer or more of them.
+
+    With `link`, all links have that rate. No rank is started: `find` finds strategies by simulation alone.
+    """
+    numbers = sorted(set(num_nodes))
+    if not numbers:
+        raise InputError("no number of nodes", rule="at least one")
+    # Refuses sizes that cannot be before the first one is searched.
+    clusters = [extended(cluster, number) for number in numbers]
+    if link is not None:
+        clusters = [with_links(one, link) for one in clusters]
+    context = _Context(
+        model=model, costs=usual_costs(cluster), errors=measured_errors(), price=price, seed=seed, find=find
+    )
+    sizes = []
+    for one in clusters:
+        progress(f"simulating {num_worker_nodes(one)} nodes")
+        sizes.append(context.size(one))
+    return ScalingPrediction(
+        model=model.name,
+        cluster=cluster.name,
+        measured_nodes=num_worker_nodes(cluster),
+        is_probed=cluster.calibration is not None,
+        batch_size=model.batch_size * model.accumulation_steps,
+        price=price,
+        sizes=tuple(sizes),
+        stock_knee=_knee(sizes, lambda size: size.stock),
+        best_knee=_knee(sizes, lambda size: size.best),
+        assumptions=tuple(assumptions(cluster, numbers, link)),
+        warnings=tuple(warnings_of(model, cluster, sizes, link=link, errors=context.errors)),
+    )
+
+
+def _knee(sizes: Sequence[SizePrediction], of: Callable[[SizePrediction], Outlook]) -> Knee | None:
+    return knee_of({size.num_nodes: of(size).step_seconds.value for size in sizes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """Everything that is the same for all sizes."""
+
+    model: ModelSpec
+    costs: Costs
+    errors: MeasuredErrors | None
+    price: Price | None
+    seed: int
+    find: Find
+
+    def size(self, cluster: ClusterSpec) -> SizePrediction:
+        """Return the prediction for one cluster."""
+        if len(cluster.ranks) == 1:
+            alone = self._outlook(ALONE, None, self._alone(), cluster)
+            return self._size(cluster, "profile", alone, alone)
+        simulator = most_detailed(self.model, cluster, costs=self.costs)
+        default = default_as_strategy(self.model, cluster)
+        found = self.find(self.model, cluster, simulator, self.costs, self.seed)
+        strategies = [one.strategy for one in (default, found) if one is not None and one.strategy is not None]
+        seconds = [one.seconds for one in simulator.predict(strategies)]
+        step = self._step(strategies[0], seconds[0], cluster, simulator, "stock DDP")
+        stock = best = self._outlook(STOCK_DDP, strategies[0], step, cluster)
+        if found is not None and seconds[1] < seconds[0]:
+            step = self._step(strategies[1], seconds[1], cluster, simulator, "fastest")
+            best = self._outlook(found.in_words(self.model), strategies[1], step, cluster)
+        return self._size(cluster, simulator.name, stock, best)
+
+    def _size(self, cluster: ClusterSpec, simulator: str, stock: Outlook, best: Outlook) -> SizePrediction:
+        return SizePrediction(
+            num_nodes=num_worker_nodes(cluster),
+            num_ranks=cluster.num_workers,
+            num_priced=len(cluster.nodes),
+            simulator=simulator,
+            beyond=tuple(self.errors.beyond(cluster)) if self.errors is not None else (),
+            stock=stock,
+            best=best,
+        )
+
+    def _outlook(self, name: str, strategy: Strategy | None, step: Forecast, cluster: ClusterSpec) -> Outlook:
+        model = self.model
+        samples = float(cluster.num_workers * model.batch_size * model.accumulation_steps)
+        cost = None
+        if self.price is not None:
+            cost = step.times(self.price.cost(len(cluster.nodes), 1.0) * SAMPLES / samples)
+        return Outlook(
+            name=name,
+            strategy=strategy,
+            step_seconds=step,
+            samples_per_second=step.under(samples),
+            efficiency=step.under(model.step_seconds),
+            cost=cost,
+            bottleneck=bottleneck_of(step.value, strategy, model, cluster, self.costs),
+        )
+
+    def _alone(self) -> Forecast:
+        """Return the step time of a rank alone: what its profile measured, with the profile's interval."""
+        seconds = self.model.step_seconds
+        effects = effects_of(seconds, self.model, None, lambda model, _: model.step_seconds)
+        return forecast(seconds, Ends(0.0, 0.0) if effects else None, effects)
+
+    def _step(
+        self, strategy: Strategy, seconds: float, cluster: ClusterSpec, simulator: Simulator, subject: Subject
+    ) -> Forecast:
+        """Return a predicted step time with its interval."""
+
+        def again(model: ModelSpec, on: ClusterSpec | None) -> float:
+            (one,) = most_detailed(model, on or cluster, costs=self.costs).predict([strategy])
+            return one.seconds
+
+        if self.errors is None:
+            return forecast(seconds, None, ())
+        ends = self.errors.ends(simulator.name, subject, cluster)
+        return forecast(seconds, ends, effects_of(seconds, self.model, cluster, again))

@@ -1,0 +1,96 @@
+"""What a prediction of scaling says: for each number of nodes, stock DDP and the fastest strategy that was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autosync.scaling.bottleneck import Bottleneck
+from autosync.scaling.knee import Knee
+from autosync.scaling.price import Price
+from autosync.strategy.representation import Strategy
+
+SAMPLES = 1_000_000
+"""The number of samples that a cost is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A predicted figure and the ends of its 90 % interval; both ends are None if no errors are known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def times(self, factor: float) -> Forecast:
+        """Return the figure multiplied by something that is known."""
+        return self._mapped(lambda one: one * factor)
+
+    def under(self, amount: float) -> Forecast:
+        """Return a known amount divided by the figure, such as samples by seconds."""
+        found = self._mapped(lambda one: amount / one)
+        return Forecast(value=found.value, low=found.high, high=found.low)
+
+    def _mapped(self, change: Callable[[float], float]) -> Forecast:
+        low, high = (None if end is None else change(end) for end in (self.low, self.high))
+        return Forecast(value=change(self.value), low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A strategy on some number of nodes.
+
+    `efficiency` is the throughput as a share of that of as many ranks that never wait for each other. `cost` is that of
+    a million samples, None without a price. `name` says what synchronises; `strategy` is None for stock DDP and for a
+    rank that trains alone.
+    """
+
+    name: str
+    strategy: Strategy | None
+    step_seconds: Forecast
+    samples_per_second: Forecast
+    efficiency: Forecast
+    cost: Forecast | None
+    bottleneck: Bottleneck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizePrediction:
+    """A number of worker nodes. `num_priced` counts the nodes that serve too.
+
+    `beyond` says in what the cluster differs from all on which errors of predictions were measured.
+    """
+
+    num_nodes: int
+    num_ranks: int
+    num_priced: int
+    simulator: str
+    beyond: tuple[str, ...]
+    stock: Outlook
+    best: Outlook
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as stock DDP the best strategy is predicted to be."""
+        return self.stock.step_seconds.value / self.best.step_seconds.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPrediction:
+    """The predictions of a model on a cluster, by rising number of nodes.
+
+    `measured_nodes` is the number of worker nodes in the cluster file, `is_probed` says whether their links were
+    measured. Each rank keeps its batch of `batch_size` samples a step, so the global batch grows with the nodes.
+    """
+
+    model: str
+    cluster: str
+    measured_nodes: int
+    is_probed: bool
+    batch_size: int
+    price: Price | None
+    sizes: tuple[SizePrediction, ...]
+    stock_knee: Knee | None
+    best_knee: Knee | None
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]

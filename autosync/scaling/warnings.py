@@ -1,0 +1,52 @@
+"""Plain warnings: where a prediction goes beyond what was ever measured, and what it rests on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from autosync.scaling.errors import MeasuredErrors
+from autosync.scaling.extension import num_worker_nodes
+from autosync.scaling.prediction import SizePrediction
+from autosync.simulators.timeline.simulator import MOST_RANKS
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.model import ModelSpec
+from autosync.specs.profile.quality import profile_warning
+from autosync.strategy.wording import count
+
+
+def warnings_of(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    sizes: Sequence[SizePrediction],
+    *,
+    link: float | None,
+    errors: MeasuredErrors | None,
+) -> Iterator[str]:
+    """Yield the warnings of a prediction, a sentence each."""
+    there, most = num_worker_nodes(cluster), max(size.num_nodes for size in sizes)
+    if cluster.calibration is None:
+        yield "The cluster was not probed: its links are taken to be as fast as its file says."
+    elif most > there:
+        yield f"The probe saw {count(there, 'node')}; up to {most} nodes are predicted from it."
+    if link is not None:
+        yield "Links of this rate were not measured on this cluster."
+    if errors is None:
+        yield "No errors of today's simulators are known, so predictions have no intervals."
+    yield from _beyond(sizes)
+    if any(size.num_ranks > MOST_RANKS for size in sizes):
+        yield f"More than {MOST_RANKS} ranks are predicted by a coarser simulator, with larger errors."
+    words = profile_warning(model)
+    if words is not None:
+        yield f"{words[0].upper()}{words[1:]}."
+
+
+def _beyond(sizes: Sequence[SizePrediction]) -> Iterator[str]:
+    """Yield a sentence for each way to leave what was measured, with the sizes that do."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for size in sizes:
+        for words in size.beyond if size.num_ranks > 1 else ():
+            found[words].append(size.num_nodes)
+    for words, numbers in found.items():
+        where = "At all sizes" if len(numbers) == len(sizes) else f"At {', '.join(map(str, numbers))} nodes"
+        yield f"{where}, no prediction was ever compared with a measurement: {words}. Errors may be larger there."

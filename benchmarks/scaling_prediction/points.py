@@ -1,0 +1,85 @@
+"""The folder of the benchmark: probes, predictions and measured points, each written once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autosync import jsonio
+from autosync.specs.cluster import ClusterSpec
+from autosync.specs.cluster_file import load_cluster, save_cluster
+
+KINDS = ("stock_ddp", "best")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A model on hosts with links of one rate."""
+
+    model: str
+    megabits: float
+
+    @property
+    def name(self) -> str:
+        """The name of the target's files."""
+        return f"{self.model.replace('@', '-')}-{self.megabits:g}"
+
+
+class PointFolder:
+    """The files of one benchmark."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    def probed(self, megabits: float) -> ClusterSpec | None:
+        """Return the probed hosts with links of this rate; None if they were not probed yet."""
+        path = self._probe(megabits)
+        return load_cluster(str(path)) if path.is_file() else None
+
+    def keep_probed(self, megabits: float, cluster: ClusterSpec) -> None:
+        save_cluster(self._probe(megabits), cluster)
+
+    def prediction(self, target: Target) -> dict[str, Any] | None:
+        """Return a target's prediction; None if there is none yet."""
+        path = self._prediction(target)
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def keep_prediction(self, target: Target, prediction: Mapping[str, Any]) -> None:
+        jsonio.write_json(self._prediction(target), prediction)
+
+    def point(self, target: Target, hosts: int) -> dict[str, Any] | None:
+        """Return what was measured on some hosts; None if nothing was yet."""
+        path = self._point(target, hosts)
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def keep_point(self, target: Target, hosts: int, point: Mapping[str, Any]) -> None:
+        jsonio.write_json(self._point(target, hosts), point)
+
+    def _probe(self, megabits: float) -> Path:
+        return self.path / f"probed-{megabits:g}.yaml"
+
+    def _prediction(self, target: Target) -> Path:
+        return self.path / f"{target.name}-predicted.json"
+
+    def _point(self, target: Target, hosts: int) -> Path:
+        return self.path / f"{target.name}-on-{hosts}.json"
+
+
+def figures_of(folder: PointFolder, targets: Sequence[Target], hosts: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a row for each measured figure beside its prediction."""
+    rows = []
+    for target in targets:
+        prediction = folder.prediction(target)
+        sizes = {size["nodes"]: size for size in prediction["sizes"]} if prediction else {}
+        for number in hosts:
+            point = folder.point(target, number)
+            for kind in KINDS if point and number in sizes else ():
+                measured = point[kind] if point else None
+                if measured is not None:
+                    head = {"model": target.model, "megabits": target.megabits, "hosts": number, "kind": kind}
+                    rows.append({**head, **measured, "predicted": sizes[number][kind]["step_seconds"]})
+    return rows

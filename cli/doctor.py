@@ -1,0 +1,112 @@
+"""`autosync doctor`: say why a step takes as long as it does."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
+from autosync.cli.options import ScriptCommand, positive_seconds, script_of_command
+from autosync.cli.output import json_option, note, print_json, print_text
+from autosync.cli.progress import Reporter
+
+if TYPE_CHECKING:
+    from autosync.specs.cluster import ClusterSpec
+    from autosync.specs.model import ModelSpec
+
+
+@click.command(
+    cls=ScriptCommand,
+    epilog="""\b
+Examples:
+  autosync doctor --cluster cluster.yaml -- train.py --epochs 3
+  autosync doctor examples/transformer.py --cluster local-2
+  autosync doctor resnet50 --cluster 4-hosts-one-slow --json""",
+)
+@click.argument("model_target", metavar="[MODEL | -- TRAIN.py ARGS]", required=False)
+@click.option("--cluster", "cluster_target", required=True, help=CLUSTER_HELP)
+@click.option(
+    "--steps", default=12, show_default=True, type=click.IntRange(2, 1000), help="Steps to watch, or fewer in the time."
+)
+@click.option(
+    "--timeout",
+    default="90s",
+    show_default=True,
+    callback=positive_seconds,
+    metavar="TIME",
+    help="End the ranks after this time.",
+)
+@click.option("--no-probe", is_flag=True, help="Do not measure the links; believe the cluster file.")
+@json_option
+@click.pass_context
+def doctor(
+    context: click.Context,
+    *,
+    model_target: str | None,
+    cluster_target: str,
+    steps: int,
+    timeout: float,
+    no_probe: bool,
+    as_json: bool,
+) -> None:
+    """Say why a step takes as long as it does: one cause, its share of the step, and what to do.
+
+    Stock DDP runs for some steps on the cluster, by its launcher, and each rank notes when its passes and messages
+    begin and end. TRAIN.py is an unchanged script that wraps its model in DistributedDataParallel; it ends after these
+    steps, before its own end. MODEL is a task, or a model spec whose compute is replayed. If transfers matter, the
+    links are measured as well.
+    """
+    from autosync.doctor.examine import examine
+    from autosync.doctor.wording import Operands, describe, fields
+
+    script = script_of_command(context)
+    model, cluster = _what(model_target, cluster_target, script)
+    with Reporter() as progress, _logs() as logs:
+        diagnosis = examine(
+            cluster,
+            target=model_target,
+            model=model,
+            script=script,
+            num_steps=steps,
+            seconds=timeout,
+            probes=not no_probe,
+            folder=logs,
+            progress=progress.now,
+        )
+    operands = Operands(cluster=cluster_target, model=model_target, script=script)
+    if as_json:
+        print_json(fields(diagnosis, operands))
+    else:
+        print_text(describe(diagnosis, operands))
+
+
+def _what(target: str | None, cluster: str, script: tuple[str, ...]) -> tuple[ModelSpec | None, ClusterSpec]:
+    """Return the model, if one is named instead of a script, and the cluster."""
+    from autosync.specs.cluster_file import load_cluster
+
+    if bool(script) == (target is not None):
+        raise click.UsageError("name a MODEL, or a script after --: one of them")
+    if target is None:
+        return None, load_cluster(cluster, is_run=True)
+    return model_and_cluster(target, cluster, is_run=True)
+
+
+@contextlib.contextmanager
+def _logs() -> Iterator[Path]:
+    """Yield a folder for what ranks write, which is kept if the block raises an error."""
+    logs = Path(tempfile.mkdtemp(prefix="autosync-doctor-"))
+    try:
+        yield logs
+    except BaseException:
+        if any(path.stat().st_size for path in logs.rglob("*.log")):
+            note(f"what ranks wrote: {logs}")
+        else:
+            shutil.rmtree(logs, ignore_errors=True)
+        raise
+    shutil.rmtree(logs, ignore_errors=True)

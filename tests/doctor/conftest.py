@@ -1,0 +1,161 @@
+"""Evidence as ranks would give it, made from how long each of them takes for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from autosync.doctor.evidence import (
+    Evidence,
+    Processors,
+    RankEvidence,
+    ReadyGradient,
+    WatchedMessage,
+    WatchedPass,
+    WatchedSettings,
+    WatchedStep,
+)
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The seconds that a rank takes for the parts of a step."""
+
+    input: float = 0.001
+    forward: float = 0.05
+    backward: float = 0.1
+    update: float = 0.005
+    search: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Ranks that train in step: each step begins together, and each message ends on all of them at once.
+
+    `message_bytes` are the sizes of the messages of a pass; their gradients are ready at even distances in the backward
+    pass. A message takes `latency` and its bytes divided by `rate`. `num_passes` synchronise in each step.
+    """
+
+    works: Sequence[Work]
+    message_bytes: Sequence[int] = (MIB, 4 * MIB, 4 * MIB)
+    rate: float = 1e9
+    latency: float = 0.0005
+    num_passes: int = 1
+    num_steps: int = 5
+    telling: float = 0.0
+    buffers: float = 0.0
+    settings: WatchedSettings = field(default_factory=WatchedSettings)
+    processors: Mapping[int, Processors] = field(default_factory=dict)
+    clocks: Sequence[float] = ()
+    gradients_a_message: int = 4
+
+    def evidence(self, **changes: object) -> Evidence:
+        """The evidence of all ranks; each rank has a clock of its own."""
+        steps: list[list[WatchedStep]] = [[] for _ in self.works]
+        now = 1.0
+        for _ in range(self.num_steps):
+            now = self._step(steps, now)
+        ranks = tuple(
+            RankEvidence(
+                rank=rank,
+                steps=tuple(_shifted(step, self.clocks[rank] if self.clocks else 0.0) for step in mine),
+                settings=self.settings,
+                processors=self.processors.get(
+                    rank, Processors(machine=f"m{rank}", own=0.2, others=0.01, waited_seconds=0.0, seconds=1.0)
+                ),
+                small_message_seconds=self.latency,
+            )
+            for rank, mine in enumerate(steps)
+        )
+        nodes = tuple(f"n{rank}" for rank in range(len(ranks)))
+        return replace(Evidence(ranks=ranks, nodes=nodes), **changes)  # type: ignore[arg-type]
+
+    def _step(self, steps: list[list[WatchedStep]], begin: float) -> float:
+        """Add one step to each rank; return its end on the last one."""
+        num = len(self.works)
+        passes: list[list[WatchedPass]] = [[] for _ in range(num)]
+        starts = [begin + work.input for work in self.works]
+        for _ in range(self.num_passes):
+            together = max(starts) if self.buffers else 0.0
+            ready: list[list[float]] = []
+            heads = []
+            for rank, work in enumerate(self.works):
+                buffer_end = max(starts[rank], together) + self.buffers
+                forward_end = buffer_end + work.forward + work.search
+                heads.append((buffer_end, forward_end, forward_end + work.backward))
+                count = len(self.message_bytes)
+                ready.append([forward_end + work.backward * (number + 1) / count for number in range(count)])
+            done, free = [], 0.0
+            for number, size in enumerate(self.message_bytes):
+                free = max(free, *(mine[number] for mine in ready)) + self.latency + size / self.rate
+                done.append(free)
+            for rank, work in enumerate(self.works):
+                buffer_end, forward_end, backward_end = heads[rank]
+                end = max([backward_end, *done]) + self.telling
+                passes[rank].append(
+                    WatchedPass(
+                        begin=starts[rank],
+                        buffer_seconds=buffer_end - starts[rank],
+                        search_seconds=work.search,
+                        forward_end=forward_end,
+                        backward_end=backward_end,
+                        end=end,
+                        messages=tuple(
+                            WatchedMessage(num_bytes=size, ready=ready[rank][number], done=done[number])
+                            for number, size in enumerate(self.message_bytes)
+                        ),
+                        gradients=self._gradients(forward_end, work) if rank == 0 else (),
+                    )
+                )
+                starts[rank] = end
+        ends = [mine[-1].end + work.update for mine, work in zip(passes, self.works, strict=True)]
+        for rank, mine in enumerate(passes):
+            steps[rank].append(WatchedStep(begin=begin, passes=tuple(mine), update_begin=mine[-1].end, end=ends[rank]))
+        return max(ends)
+
+    def _gradients(self, forward_end: float, work: Work) -> tuple[ReadyGradient, ...]:
+        pieces = self.gradients_a_message
+        count = len(self.message_bytes) * pieces
+        sizes = [
+            size // pieces + (size % pieces if piece == 0 else 0)
+            for size in self.message_bytes
+            for piece in range(pieces)
+        ]
+        return tuple(
+            ReadyGradient(num_bytes=size, ready=forward_end + work.backward * (number + 1) / count)
+            for number, size in enumerate(sizes)
+        )
+
+
+def _shifted(step: WatchedStep, by: float) -> WatchedStep:
+    return WatchedStep(
+        begin=step.begin + by,
+        passes=tuple(
+            replace(
+                one,
+                begin=one.begin + by,
+                forward_end=one.forward_end + by,
+                backward_end=one.backward_end + by,
+                end=one.end + by,
+                messages=tuple(replace(m, ready=m.ready + by, done=m.done + by) for m in one.messages),
+                gradients=tuple(replace(g, ready=g.ready + by) for g in one.gradients),
+            )
+            for one in step.passes
+        ),
+        update_begin=step.update_begin + by,
+        end=step.end + by,
+    )
+
+
+@pytest.fixture(scope="session")
+def work() -> type[Work]:
+    return Work
+
+
+@pytest.fixture(scope="session")
+def ranks() -> type[Ranks]:
+    return Ranks

@@ -1,0 +1,61 @@
+"""The doctor with real ranks: scripts with planted causes on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "planted.py"
+LIMIT_SECONDS = 120.0
+
+
+def _doctor(*arguments: str) -> Any:
+    command = (sys.executable, "-P", "-m", "autosync.cli", "doctor", "--cluster", "local-2", "--steps", "5", "--json")
+    done = subprocess.run((*command, *arguments), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("planted", "cause", "words"),
+    [
+        ("slow-backward", "slow_rank", "backward pass"),
+        pytest.param("slow-forward", "slow_rank", "forward pass", marks=pytest.mark.slow),
+        pytest.param("one-slow-input", "slow_rank", "between its passes", marks=pytest.mark.slow),
+        pytest.param("slow-input", "slow_input", "every rank", marks=pytest.mark.slow),
+    ],
+)
+def test_a_planted_cause_is_found_in_a_script(planted: str, cause: str, words: str) -> None:
+    found = _doctor("--", str(SCRIPT), planted)
+    assert found["schema"] == "autosync.diagnosis/1"
+    assert found["num_steps"] == 5
+    # Other programs may be a cause as well where the tests run.
+    assert found["primary"]["cause"] in {cause, "other_programs"}
+    judged = {one["cause"]: one for one in (found["primary"], *found["others"])}[cause]
+    assert words in judged["evidence"]
+    assert judged["subject"] == ("rank 1 on this" if cause == "slow_rank" else "")
+    # 270 ms or more of a step were planted.
+    assert judged["seconds"] > 0.15
+    assert found["most_speedup"] >= 1
+
+
+@pytest.mark.slow
+def test_what_scripts_do_with_ddp_is_seen() -> None:
+    found = _doctor("--", str(SCRIPT), "unused", "own-hook", "accumulates")
+    told = {one["cause"]: one["evidence"] for one in (found["primary"], *found["others"])}
+    assert told["accumulation"].startswith("3 of a step's backward passes")
+    assert "every parameter got its gradient" in told["unused_parameters"]
+    assert "32 B" in told["buffer_broadcasts"]
+    assert "fp16_compress_hook" in {one["cause"]: one["reason"] for one in found["unknown"]}["bucket_sizes"]
+
+
+@pytest.mark.slow
+def test_a_model_spec_is_replayed() -> None:
+    found = _doctor("ncf_small")
+    assert found["model"] == "ncf_small"
+    assert found["most_speedup"] >= 1

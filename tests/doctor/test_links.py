@@ -1,0 +1,73 @@
+"""Links are held against their file, against each other, and uplinks against what is behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autosync.doctor.links import link_rates
+from autosync.specs.calibration import Calibration, Estimate, NodeCalibration, RackCalibration
+from autosync.specs.cluster import ClusterSpec, Node, Rack
+
+
+def _estimate(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value)
+
+
+def _cluster(*rates: float, racks: tuple[Rack, ...] = ()) -> ClusterSpec:
+    names = [rack.name for rack in racks] or [None]
+    nodes = tuple(
+        Node(name=f"n{i}", host=f"h{i}", bandwidth_out=rate, bandwidth_in=rate, rack=names[i % len(names)])
+        for i, rate in enumerate(rates)
+    )
+    return ClusterSpec(name="c", nodes=nodes, racks=racks, launcher="testbed")
+
+
+def _probed(cluster: ClusterSpec, rates: dict[str, float], racks: dict[str, float]) -> ClusterSpec:
+    nodes = tuple(
+        NodeCalibration(name=name, rate_out=_estimate(rate), rate_in=_estimate(rate)) for name, rate in rates.items()
+    )
+    uplinks = tuple(
+        RackCalibration(name=name, rate_out=_estimate(rate), rate_in=_estimate(rate)) for name, rate in racks.items()
+    )
+    calibration = Calibration(
+        measured_at="",
+        autosync="",
+        torch="",
+        python="",
+        backend="gloo",
+        emulated=True,
+        cpu_share=0.1,
+        nodes=nodes,
+        racks=uplinks,
+    )
+    return replace(cluster, calibration=calibration)
+
+
+def _slowest(cluster: ClusterSpec) -> tuple[str, float, str]:
+    found = min(link_rates(cluster), key=lambda link: link.rate / link.expected)
+    return found.subject, found.rate / found.expected, found.compared
+
+
+def test_a_link_below_its_file() -> None:
+    cluster = _probed(_cluster(1e9, 1e9, 1e9), {"n0": 1e9, "n1": 4e8, "n2": 1e9}, {})
+    assert _slowest(cluster) == ("n1", 0.4, "its file says")
+
+
+def test_a_link_below_the_others() -> None:
+    assert _slowest(_cluster(1e9, 1e9, 5e8, 1e9)) == ("n2", 0.5, "the others have")
+
+
+def test_with_two_nodes_the_other_end_proves_nothing() -> None:
+    assert _slowest(_cluster(1e9, 5e8))[1] == 1
+
+
+def test_an_uplink_below_the_nodes_behind_it() -> None:
+    racks = (Rack(name="east", uplink_out=1e9, uplink_in=1e9), Rack(name="west", uplink_out=4e8, uplink_in=4e8))
+    assert _slowest(_cluster(1e9, 1e9, 1e9, 1e9, racks=racks)) == ("west", 0.4, "the nodes behind it have")
+
+
+def test_a_measured_uplink_below_its_file() -> None:
+    racks = (Rack(name="east", uplink_out=1e9, uplink_in=1e9), Rack(name="west", uplink_out=1e9, uplink_in=1e9))
+    cluster = _cluster(1e9, 1e9, 1e9, 1e9, racks=racks)
+    rates = {f"n{number}": 1e9 for number in range(4)}
+    assert _slowest(_probed(cluster, rates, {"east": 2e8, "west": 1e9})) == ("east", 0.2, "its file says")
