@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Entry] = {
     "simulate": Entry("autosync.cli.simulate:simulate", "Predict how long a step takes."),
     "compare": Entry("autosync.cli.compare:compare", "Measure strategies in turn and say which is faster."),
     "draw": Entry("autosync.cli.draw:draw", "Draw plans and timelines as SVG."),
+    "doctor": Entry("autosync.cli.doctor:doctor", "Say why a training step takes as long as it does."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
     "studies": Entry("autosync.cli.studies:studies", "List the tuning runs, and what each came to."),
     "show": Entry("autosync.cli.show:show", "Print the verdict of a tuning run again."),

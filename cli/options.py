@@ -25,6 +25,25 @@ def some_seconds(_context: click.Context, _parameter: click.Parameter, text: str
         raise click.BadParameter(str(error)) from error
 
 
+_SCRIPT = "autosync.script"
+
+
+class ScriptCommand(click.Command):
+    """A command that takes a script with its arguments after `--`; `script_of_command` returns them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Set aside the words after `--`, and parse the others."""
+        place = args.index("--") if "--" in args else len(args)
+        ctx.meta[_SCRIPT] = tuple(args[place + 1 :])
+        return super().parse_args(ctx, args[:place])
+
+
+def script_of_command(context: click.Context) -> tuple[str, ...]:
+    """Return the script and its arguments that follow `--` on the command line; empty if there is none."""
+    script: tuple[str, ...] = context.meta[_SCRIPT]
+    return script
+
+
 seed_option = click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Where chance starts."
 )

@@ -32,7 +32,7 @@ _LAYERS = [
     {"launchers"},
     {"trials"},
     {"script"},
-    {"search", "loops"},
+    {"search", "loops", "doctor"},
     {"report"},
     {"cli"},
 ]
