@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Entry] = {
     "testbed": Entry("autosync.cli.testbed:testbed", "Emulate a cluster on this machine."),
     "strategy": Entry("autosync.cli.strategy:strategy", "Build, show, check and compare strategies."),
     "simulate": Entry("autosync.cli.simulate:simulate", "Predict how long a step takes."),
+    "predict": Entry("autosync.cli.predict:predict", "Predict how training scales to more nodes."),
     "compare": Entry("autosync.cli.compare:compare", "Measure strategies in turn and say which is faster."),
     "draw": Entry("autosync.cli.draw:draw", "Draw plans and timelines as SVG."),
     "doctor": Entry("autosync.cli.doctor:doctor", "Say why a training step takes as long as it does."),

@@ -33,7 +33,7 @@ _LAYERS = [
     {"trials"},
     {"script"},
     {"search", "loops", "doctor"},
-    {"report"},
+    {"report", "scaling"},
     {"cli"},
 ]
 
