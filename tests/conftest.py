@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and what they start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomised, so that a red run is red again; `--hypothesis-profile=explore` looks for new examples.
 settings.register_profile(
