@@ -186,8 +186,8 @@ MUTATIONS = (
         feature="several forwards before a backward",
         name="the reducer takes a second one for an error",
         file="runtime/stock/reducer.py",
-        snippet="        self.check()\n        self._reducer.prepare_for_backward([])",
-        replacement="        assert not self._is_prepared\n        self._reducer.prepare_for_backward([])",
+        snippet="        self.check()\n        strides = self._current_strides()",
+        replacement="        assert not self._is_prepared\n        strides = self._current_strides()",
         scripts=("several_forwards",),
     ),
     Mutation(
