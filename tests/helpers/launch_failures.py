@@ -132,7 +132,7 @@ def check_vanished_in_tuning(
     the others.
     """
 
-    def check(*others: str, said: str = "", seconds: float = 80.0) -> None:
+    def check(*others: str, said: str = "") -> None:
         tuned = start_tuning()
         assert tuned.stderr is not None
         began = time.monotonic()
@@ -140,7 +140,7 @@ def check_vanished_in_tuning(
         named = next((line for line in tuned.stderr if node in line), "")
         assert time.monotonic() - began < LIMIT_SECONDS, named
         assert f"{node}: {said}" in named
-        _, err = tuned.communicate(timeout=began + seconds - time.monotonic())
+        _, err = tuned.communicate(timeout=began + 80 - time.monotonic())
         assert tuned.returncode == 1, err
         # Once the allocation has ended for want of it, the other node's step cannot start either, and says why.
         assert re.search(r"error: .*\bn1\b.* \(the study is kept in \S*kept\)", err), err
