@@ -59,7 +59,7 @@ def gather(
     """Run stock DDP for some steps, and return what the ranks noted. Leaves no process."""
     script = plan(cluster, watched, num_steps=num_steps, seconds=seconds)
     plan_script(cluster, script, folder)
-    mailbox = Mailbox()
+    mailbox = Mailbox(cluster.num_workers)
     run = ScriptRun(cluster, script, folder, show=lambda line: _take(mailbox, line))
     late: list[bool] = []
     timers: list[threading.Timer] = []
@@ -80,6 +80,12 @@ def gather(
         )
     if outcome.code and len(answers) < cluster.num_workers:
         raise OperationError("; ".join(outcome.words) or f"the script ended with exit code {outcome.code}")
+    return evidence_from(cluster, mailbox)
+
+
+def evidence_from(cluster: ClusterSpec, mailbox: Mailbox) -> Evidence:
+    """Return the evidence that ranks have sent; raise OperationError if a rank's cannot be read or is missing."""
+    answers = mailbox.documents()
     return evidence_of(cluster, [_parsed(answers[rank]) for rank in sorted(answers)])
 
 
@@ -115,7 +121,9 @@ def evidence_of(cluster: ClusterSpec, ranks: Sequence[RankEvidence]) -> Evidence
         raise OperationError(f"rank {missing[0]} has told nothing of its steps")
     nodes = tuple(cluster.nodes[cluster.ranks[rank].node].name for rank in range(cluster.num_workers))
     # A script may end on one rank a step before it does on another.
-    common = min(len(one.steps) for one in ranks)
+    common, rank = min((len(one.steps), one.rank) for one in ranks)
+    if common == 0:
+        raise OperationError(f"rank {rank} has finished no step that can be judged")
     return Evidence(ranks=tuple(replace(one, steps=one.steps[:common]) for one in ranks), nodes=nodes)
 
 

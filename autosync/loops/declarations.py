@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from types import FunctionType
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from autosync.disk_errors import open_input
 from autosync.errors import InputError, Problem
 
 Updates = Literal["ordered", "commutative", "buffered"]
@@ -136,8 +138,12 @@ class SerialLoop:
 
     def _from_file(self, path: Path) -> Any:
         try:
-            return np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            with open_input(path):
+                # It refuses a pipe, which numpy would wait for.
+                pass
+            # The header of a mapped file cannot claim more than the file has, and no pickle is read.
+            return np.lib.format.open_memmap(path, mode="r")
+        except (OSError, ValueError, OverflowError, EOFError, SyntaxError, TokenError) as error:
             words = getattr(error, "strerror", None) or str(error)
             problem = Problem(what=f"{path}: {words}", rule="a .npy file with an array of records", path=("records",))
             raise InputError([problem]).located(self.file, self.line) from error

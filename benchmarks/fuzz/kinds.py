@@ -61,6 +61,7 @@ KINDS = {
         Kind(name="gate", place="benchmarks.fuzz.doors:gates", weight=5),
         Kind(name="channel", place="benchmarks.fuzz.doors:channels", weight=5),
         Kind(name="conversation", place="benchmarks.fuzz.doors:conversations", weight=3, may_start=True),
+        Kind(name="evidence", place="benchmarks.fuzz.evidence:maker", weight=3),
         Kind(name="invitation", place="benchmarks.fuzz.servers:maker", weight=4),
         *(
             Kind(name=f"dataset_{form}", place="benchmarks.fuzz.damaged_datasets:maker", weight=2)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosync import documents
 from autosync.doctor.evidence import KIND, VERSION, RankEvidence
 from autosync.doctor.post import Mailbox, in_lines
+from autosync.errors import OperationError
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=50),
@@ -31,7 +33,7 @@ def test_documents_arrive_among_other_lines(sent: list[dict[str, Any]], seed: An
     ]
     lines += ["loss 0.5", "", "autosync-evidence of nothing"] * 3
     seed.shuffle(lines)
-    mailbox = Mailbox()
+    mailbox = Mailbox(len(sent))
     taken = [mailbox.take(f"n0 rank 0 | {line}") for line in lines]
     assert sum(taken) >= len(sent)
     assert mailbox.documents() == dict(enumerate(sent))
@@ -41,12 +43,38 @@ def test_long_documents_travel_in_pieces() -> None:
     document = {"text": "x" * 100_000}
     lines = [raw.decode().strip() for raw in in_lines(3, document)]
     assert len(lines) == 4
-    mailbox = Mailbox()
+    mailbox = Mailbox(4)
     for line in lines[:-1]:
         assert mailbox.take(line)
     assert mailbox.documents() == {}
     mailbox.take(lines[-1])
     assert mailbox.documents() == {3: document}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "autosync-evidence 2 1/1 {}",
+        "autosync-evidence 0 2/1 {}",
+        "autosync-evidence 0 0/1 {}",
+        "autosync-evidence 0 1/999999 {}",
+        f"autosync-evidence {'9' * 5000} 1/1 {{}}",
+        f"autosync-evidence 0 1/1 {'x' * 40_000}",
+    ],
+    ids=["another rank", "beyond the last", "before the first", "too many", "a long number", "too long"],
+)
+def test_lines_that_no_rank_sends_are_ignored(line: str) -> None:
+    mailbox = Mailbox(2)
+    assert not mailbox.take(line)
+    assert mailbox.documents() == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 20_000, "1" * 20_000, '{"a": NaN}', "[" + "0," * 14_000 + "0"])
+def test_evidence_that_is_no_json_is_refused_by_rank(text: str) -> None:
+    mailbox = Mailbox(2)
+    mailbox.take(f"autosync-evidence 1 1/1 {text}")
+    with pytest.raises(OperationError, match="the evidence of rank 1 cannot be read"):
+        mailbox.documents()
 
 
 def test_the_evidence_of_a_rank_is_read_as_it_was(work: Any, ranks: Any) -> None:
