@@ -14,6 +14,7 @@ from autosync.documents import STRICT
 
 KIND = "doctor-evidence"
 VERSION = 1
+_MOST_BYTES = 2**60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,9 @@ class WatchedMessage:
     done: float
 
     def __post_init__(self) -> None:
-        if self.num_bytes < 0 or not _in_order(self.ready, self.done):
-            raise ValueError("a message has bytes, and is ready before it is done")
+        _check_bytes(self.num_bytes)
+        if not _in_order(self.ready, self.done):
+            raise ValueError("a message is ready before it is done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,9 @@ class ReadyGradient:
 
     num_bytes: int
     ready: float
+
+    def __post_init__(self) -> None:
+        _check_bytes(self.num_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +110,9 @@ class WatchedSettings:
     num_unused: int = 0
     own_hook: str = ""
 
+    def __post_init__(self) -> None:
+        _check_bytes(self.buffer_bytes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedVariable:
@@ -115,6 +123,10 @@ class WatchedVariable:
     name: str
     num_bytes: int
     least_bytes: int
+
+    def __post_init__(self) -> None:
+        _check_bytes(self.num_bytes)
+        _check_bytes(self.least_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +207,11 @@ class Evidence:
     def settings(self) -> WatchedSettings:
         """The settings of DDP; they are equal on all ranks, as DDP itself requires."""
         return self.ranks[0].settings
+
+
+def _check_bytes(number: int) -> None:
+    if not 0 <= number <= _MOST_BYTES:
+        raise ValueError("a number of bytes is from 0 to 2**60")
 
 
 def _in_order(*times: float) -> bool:

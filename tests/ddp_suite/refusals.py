@@ -310,6 +310,13 @@ REFUSALS: tuple[Refusal, ...] = (
         behaviours=("another_layout_on_one_rank_comes_out_right",),
     ),
     Refusal(
+        what="changes memory layouts on some ranks alone during training",
+        strategies=("ddp",),
+        words="all ranks must change them before the same step",
+        reason="torch's reducer would exchange elements of gradients; our engine trains it",
+        behaviours=("another_layout_on_one_rank_during_training",),
+    ),
+    Refusal(
         what="changes the model's type or device during training",
         strategies=ENGINES,
         words="is to have another type or place",

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from stock_comparison import averaged, compared, differing, far, gradients, lots, own, reducing, stock_of
+from stock_comparison import averaged, compared, differing, far, gradients, layouts, lots, own, reducing, stock_of
 from stock_models import MODELS, made
 from torch import Tensor, nn
 
@@ -210,7 +210,8 @@ def closed_is_free() -> dict[str, Any]:
     expected = own(model, loss, 4)
     group: Any = dist.group.WORLD
     stock = stock_of(model, _everything_in_two(model))
-    reducer = StockReducer(model, dict(model.named_parameters()), stock, group)
+    parameters = dict(model.named_parameters())
+    reducer = StockReducer(model, parameters, stock, group, layouts(parameters))
     loss(model, lots(4)).backward()
     was_synchronised = bool(differing(gradients(model), expected))
     inner = weakref.ref(reducer._reducer)
@@ -312,7 +313,8 @@ def own_connections_do() -> list[str]:
     model, loss = made("tied")
     expected = averaged(own(model, loss, 4))
     stock = stock_of(model, _everything_in_two(model))
-    reducer = StockReducer(model, dict(model.named_parameters()), stock, as_process_group(made_directly, store))
+    parameters = dict(model.named_parameters())
+    reducer = StockReducer(model, parameters, stock, as_process_group(made_directly, store), layouts(parameters))
     loss(model, lots(4)).backward()
     reducer.close()
     return far(gradients(model), expected)

@@ -1,6 +1,8 @@
 """Gradients of a model by stock DDP and by buckets on torch's Reducer, and what differs between them."""
 
 import copy
+import datetime as dt
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from autosync.runtime.stock.buckets import StockBuckets
+from autosync.runtime.stock.layouts import Layouts
 from autosync.runtime.stock.reducer import StockReducer
+
+_NUMBERS = itertools.count()
 
 
 def lots(seed: int) -> torch.Generator:
@@ -32,10 +37,19 @@ def stock_of(model: nn.Module, buckets: Sequence[Sequence[int]]) -> StockBuckets
     return StockBuckets(buckets=tuple(map(tuple, buckets)), limits_bytes=limits)
 
 
+def layouts(parameters: dict[str, nn.Parameter]) -> Layouts:
+    """Layouts that no other reducer of this process shares."""
+    base: Any = dist.distributed_c10d._get_default_store()
+    store = dist.PrefixStore(f"layouts {next(_NUMBERS)}", base)  # type: ignore[attr-defined]
+    patience = dt.timedelta(seconds=10)
+    return Layouts(parameters, store, rank=dist.get_rank(), num_ranks=dist.get_world_size(), patience=patience)
+
+
 @contextmanager
 def reducing(model: nn.Module, buckets: Sequence[Sequence[int]], **options: Any) -> Iterator[StockReducer]:
     group: Any = dist.group.WORLD
-    reducer = StockReducer(model, dict(model.named_parameters()), stock_of(model, buckets), group, **options)
+    parameters = dict(model.named_parameters())
+    reducer = StockReducer(model, parameters, stock_of(model, buckets), group, layouts(parameters), **options)
     try:
         yield reducer
     finally:

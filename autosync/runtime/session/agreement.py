@@ -198,6 +198,14 @@ def hear_verdict(store: Any, key: str, *, patience: dt.timedelta) -> None:
         raise OperationError(verdict)
 
 
+def has_stated_facts(store: Any, rank: int) -> bool:
+    """Return whether a rank has published its facts; if the store cannot be reached, it counts as not."""
+    try:
+        return bool(store.check([_facts_key(rank)]))
+    except RuntimeError:
+        return False
+
+
 def _facts_key(rank: int) -> str:
     return f"facts/{rank}"
 

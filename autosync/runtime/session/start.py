@@ -191,6 +191,7 @@ def _stock_session(
         plan=begun.plan,
         links=links,
         store=store,
+        patience=dt.timedelta(seconds=begun.settings.timeout_seconds),
         buffers=_buffers(begun, links),
         compute=compute,
     )

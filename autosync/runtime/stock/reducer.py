@@ -19,6 +19,7 @@ from autosync.errors import OperationError
 from autosync.runtime.memory.unused_variables import NOTHING, is_absent
 from autosync.runtime.session.backward_passes import Passes, accumulate_quietly
 from autosync.runtime.stock.buckets import StockBuckets
+from autosync.runtime.stock.layouts import Layouts
 
 # Gradients with more elements are not all -0.0 by chance.
 _FEW_ELEMENTS = 64
@@ -46,7 +47,8 @@ class BackwardEnded(Protocol):
 class StockReducer:
     """Runs buckets on torch's Reducer until `close()`; all ranks of the process group must make one together.
 
-    `parameters` are by name, in the order of the plan's variables; buckets hold positions in it.
+    `parameters` are by name, in the order of the plan's variables; buckets hold positions in it. When `layouts` says
+    that strides have changed on all ranks, they make another Reducer.
 
     - **As under DDP**, a forward pass of the model with gradients enabled prepares the backward pass that follows, and
       when that returns, gradients are averaged over all ranks. Several forward passes may come before it. Forward
@@ -77,6 +79,7 @@ class StockReducer:
         parameters: Mapping[str, torch.nn.Parameter],
         stock: StockBuckets,
         process_group: dist.ProcessGroup,
+        layouts: Layouts,
         *,
         backward_ended: BackwardEnded | None = None,
     ) -> None:
@@ -89,7 +92,7 @@ class StockReducer:
         self._stock = stock
         self._buckets = _consecutive(stock.buckets)
         self._process_group = process_group
-        self._strides = self._current_strides()
+        self._layouts = layouts
         self._reducer: Any = self._make_reducer()
         self._tell = backward_ended
         self._is_prepared = False
@@ -161,17 +164,13 @@ class StockReducer:
         """Prepare the next backward pass to be synchronised, whatever `syncs` is."""
         self._passes.train_here()
         self.check()
-        strides = self._current_strides()
-        if strides != self._strides:
+        if self._layouts.have_changed():
             # A Reducer writes averages with the new strides into memory that it has filled with the old ones: a model
             # that is made channels_last under stock DDP gets gradients with their elements exchanged.
             self._reducer._remove_autograd_hooks()  # noqa: SLF001 - as its destructor does, perhaps much later
-            self._strides, self._reducer = strides, self._make_reducer()
+            self._reducer = self._make_reducer()
         self._reducer.prepare_for_backward([])
         self._is_prepared = True
-
-    def _current_strides(self) -> list[tuple[int, ...]]:
-        return [parameter.stride() for parameter in self._parameters if parameter.dim() > 1]
 
     def _forward_ended(self) -> None:
         if torch.is_grad_enabled():
@@ -194,9 +193,12 @@ class StockReducer:
         return [(0, 0) if one is None else (id(one), one._version) for one in gradients]  # noqa: SLF001 - torch counts changes there
 
     def _backward_fails(self, error: BaseException) -> OperationError | None:
-        self._has_failed = self._is_prepared and bool(self._missing())
-        if not self._has_failed or "mark a variable ready only once" not in str(error):
+        # If an average fails, the Reducer misses nothing any more.
+        self._has_failed = self._is_prepared and (self._has_heard or bool(self._missing()))
+        if not self._has_failed:
             return None
+        if "mark a variable ready only once" not in str(error):
+            return self._layouts.refuse_lone_change()
         return OperationError(
             "a gradient came twice in this backward pass, as that of a layer under two reentrant checkpoints does, and "
             "torch's reducer takes each once (parallelize(..., hand_off=False) trains it by autosync's engine; "

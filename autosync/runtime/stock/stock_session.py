@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from autosync.plan.types import Plan
 from autosync.runtime.checkpoints.loading import Loading, put_in_place
@@ -19,6 +21,7 @@ from autosync.runtime.session.optimizer_steps import Steps
 from autosync.runtime.session.training import Training
 from autosync.runtime.session.unchanged_training import Expected
 from autosync.runtime.stock.buckets import StockBuckets
+from autosync.runtime.stock.layouts import Layouts
 from autosync.runtime.stock.reducer import StockReducer, as_process_group
 from autosync.runtime.wire.links import Links
 from autosync.strategy.bundle import Bundle
@@ -37,6 +40,7 @@ class StockSession:
         links: Links,
         plan: Plan,
         store: Any,
+        patience: dt.timedelta,
         buffers: Buffers | None = None,
         compute: ComputeSpan | None = None,
     ) -> None:
@@ -58,6 +62,13 @@ class StockSession:
             parameters,
             stock,
             as_process_group(links.native(members, 0), store, next(iter(parameters.values())).device),
+            Layouts(
+                parameters,
+                dist.PrefixStore("layouts/", store),  # type: ignore[attr-defined]
+                rank=links.rank,
+                num_ranks=links.num_ranks,
+                patience=patience,
+            ),
             backward_ended=self._backward_ended,
         )
         # Whether accumulated gradients are this rank's own.

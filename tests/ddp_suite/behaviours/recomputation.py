@@ -193,3 +193,36 @@ def another_layout_on_one_rank_comes_out_right(e: Env) -> Values:
     else:
         run.start()
     return {"losses": run.steps(5), **run.values()}
+
+
+@behaviour
+def another_layout_on_one_rank_during_training(e: Env) -> Values:
+    """Stock DDP exchanges elements of gradients in silence: an average by hand is the reference."""
+    run = e.run(task(lambda: conv().double(), momentum, images))
+    if e.is_stock:
+        averaged_by_hand(run)
+    else:
+        run.start()
+    run.steps(2)
+    if e.rank == 1:
+        run.model.to(memory_format=torch.channels_last)
+    return {"losses": run.steps(3), **run.values()}
+
+
+@behaviour
+def another_layout_of_parameters_whose_gradients_stay(e: Env) -> Values:
+    """The script sets kept gradients to zero in place, and changes the layout of parameters alone."""
+    run = e.run(task(lambda: conv().double(), momentum, images))
+    if e.is_stock:
+        averaged_by_hand(run)
+    else:
+        run.start()
+    for step in range(4):
+        run.optimizer.zero_grad(set_to_none=False)
+        if step == 2:
+            for p in run.parameters():
+                if p.dim() == 4:
+                    p.data = p.data.contiguous(memory_format=torch.channels_last)
+        run.loss().backward()
+        run.optimizer.step()
+    return run.values()
