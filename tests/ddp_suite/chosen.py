@@ -64,6 +64,7 @@ SLICE: tuple[str, ...] = (
     "buffers_of_the_first_rank",
     "experts_with_empty_inputs",
     "branch_another_on_each_rank",
+    "used_with_gradients_of_minus_zero_on_some_ranks",
     "experts",
     "layerdrop",
     "gan",

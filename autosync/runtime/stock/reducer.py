@@ -21,7 +21,7 @@ from autosync.runtime.session.backward_passes import Passes, accumulate_quietly
 from autosync.runtime.stock.buckets import StockBuckets
 from autosync.runtime.stock.layouts import Layouts
 
-# Gradients with more elements are not all -0.0 by chance.
+# Of more elements, marking the first costs less than adding to all.
 _FEW_ELEMENTS = 64
 
 
@@ -69,8 +69,8 @@ class StockReducer:
       would change what the script has kept.
     - A copy of the model, deep or by pickling, is an ordinary model without any of this.
 
-    Python code runs for single parameters only if they have few elements; otherwise only at the end of forward and at
-    both ends of backward.
+    For single parameters Python code runs only to mark their gradients as used; otherwise it runs at the end of forward
+    and at both ends of backward.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class StockReducer:
         for parameter in {self._parameters[0], self._parameters[-1]}:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(_Tell(self._hear)))  # type: ignore[no-untyped-call]
         for parameter in self._parameters:
-            if parameter.numel() <= _FEW_ELEMENTS:
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(_mark_used))  # type: ignore[no-untyped-call]
+            mark = _mark_all if parameter.numel() <= _FEW_ELEMENTS else _mark_first
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(mark))  # type: ignore[no-untyped-call]
 
     def _make_reducer(self) -> Reducer:
         """Make the Reducer: see the notes THE REDUCER REBUILDS here and ONE LIST OF SIZES in `buckets`."""
@@ -258,10 +258,16 @@ class StockReducer:
         self._forget_absent(unused)
 
 
-def _mark_used(parameter: torch.Tensor) -> None:
-    """Add +0.0 to a small gradient: if all of its elements were -0.0 by chance, it would count as unused."""
+def _mark_all(parameter: torch.Tensor) -> None:
+    """Add +0.0 to a gradient: if all of its elements were -0.0, it would count as unused."""
     if parameter.grad is not None:
         parameter.grad.detach().add_(0.0)
+
+
+def _mark_first(parameter: torch.Tensor) -> None:
+    """Add +0.0 to a gradient's first element in memory, for the same reason."""
+    if parameter.grad is not None:
+        parameter.grad.detach().as_strided((1,), (1,)).add_(0.0)
 
 
 def _nothing_of(parameter: torch.nn.Parameter) -> torch.Tensor:

@@ -284,3 +284,38 @@ def depth_that_differs_by_step(e: Env) -> Values:
 
     run = e.run(task(lambda: Deep(lambda _: []).double(), adamw)).start(ddp=FIND)
     return {"losses": run.steps(8), **run.values()}
+
+
+class _MinusZero(torch.autograd.Function):
+    """Adds nothing to x; the gradient of `w` is -0.0 in each element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.shape = w.shape
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], torch.full(ctx.shape, -0.0, dtype=gradients[0].dtype)
+
+
+@behaviour
+def used_with_gradients_of_minus_zero_on_some_ranks(e: Env) -> Values:
+    """A layer whose gradient is -0.0 throughout was used: decay moves it. The first rank leaves it out at times."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.aside = nn.Linear(5, 6), nn.Linear(12, 12)
+            self.turn = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.turn += 1
+            x = torch.tanh(self.trunk(x)).sum(1)
+            if e.rank == 0 and self.turn > 2:
+                return x
+            return _MinusZero.apply(_MinusZero.apply(x, self.aside.weight), self.aside.bias)
+
+    run = e.run(task(lambda: Gated().double(), adamw))
+    run.start(ddp=FIND)
+    return {"losses": run.steps(5), **run.values()}
