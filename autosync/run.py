@@ -1,8 +1,8 @@
-"""`python -m autosync.run train.py ARGS`: an unchanged script, trained by the bundle that AUTOSYNC_BUNDLE names.
+"""`python -m autosync.run train.py ARGS` runs an unchanged script with the bundle that AUTOSYNC_BUNDLE names.
 
     AUTOSYNC_BUNDLE=best.yaml torchrun --nproc-per-node 2 -m autosync.run train.py --epochs 3
 
-`autosync launch` starts scripts so. `-m MODULE ARGS` runs a module.
+`autosync launch` starts scripts this way. `-m MODULE ARGS` runs a module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a script behind the door; the exit code where the script itself has none."""
+    """Run a script with the door open. Return the exit code, unless the script itself exits with another."""
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(f"{__doc__}")
         return 0 if arguments else 2

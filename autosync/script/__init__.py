@@ -1,9 +1,9 @@
-"""The door for unchanged scripts: `DistributedDataParallel` trains by a bundle, and nothing in the script changes.
+"""The script door: `DistributedDataParallel` in an unchanged script trains with a bundle.
 
-- `bundles`: the bundles of a launch, and which of them a model is trained by;
-- `optimizers`: the optimizers of the process, and which of them a model's parameters are in;
-- `stand_in`: what stands in the place of torch's Reducer within a `DistributedDataParallel`;
-- `refusals`: what a `DistributedDataParallel` cannot do by a bundle, by name;
-- `door`: all that is patched in torch, and put back;
-- `program`: a script or a module, run as `python` runs it.
+- `bundles` loads the bundles of a launch and finds the one that fits a model.
+- `optimizers` records the optimizers of the process and finds those of a model.
+- `stand_in` replaces torch's Reducer in a `DistributedDataParallel`.
+- `refusals` lists the uses of `DistributedDataParallel` that a bundle cannot serve.
+- `door` patches torch and restores it.
+- `program` runs a script or a module as `python` does.
 """

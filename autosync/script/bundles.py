@@ -1,4 +1,4 @@
-"""The bundles of a launch, and which of them a model is trained by."""
+"""Loads the bundles of a launch and finds the one that fits a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autosync.strategy.bundle import Bundle, load_bundle
 
 
 def bundles_at_hand(environment: Mapping[str, str] = os.environ) -> list[Bundle]:
-    """The bundles that the environment names: AUTOSYNC_BUNDLE, and AUTOSYNC_BUNDLE_2 and so on for more models."""
+    """Return the bundles named by the environment: AUTOSYNC_BUNDLE, then AUTOSYNC_BUNDLE_2 and so on."""
     paths = list(_paths(environment))
     if not paths:
         raise InputError(
@@ -39,7 +39,7 @@ def _paths(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def bundle_of(model: torch.nn.Module, bundles: Sequence[Bundle]) -> Bundle:
-    """The first bundle that was made for a model with these parameters; refused with the reasons if there is none."""
+    """Return the first bundle that was made for a model with these parameters. Without one, raise with the reasons."""
     reasons = []
     for bundle in bundles:
         try:
@@ -59,7 +59,7 @@ def bundle_of(model: torch.nn.Module, bundles: Sequence[Bundle]) -> Bundle:
 
 
 def refuse_state_kept_apart(bundle: Bundle) -> None:
-    """Refuse a strategy under which no rank alone can read the whole state of the optimizer, as scripts do."""
+    """Refuse a strategy that spreads the optimizer's state over ranks: scripts read the whole state on one rank."""
     plan = lower(bundle.strategy, bundle.model, bundle.cluster)
     apart = variables_kept_apart(plan, engine_updates(plan).operations)
     if not apart:

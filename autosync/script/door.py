@@ -1,4 +1,4 @@
-"""All that is patched in torch while a script runs, and put back when it has ended."""
+"""Patches torch while a script runs, and restores it afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Method = Callable[..., Any]
 
 
 class Door:
-    """While it is open, every `DistributedDataParallel` of the process trains by one of some bundles."""
+    """While the door is open, every `DistributedDataParallel` of the process trains with one of the bundles."""
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         self._bundles = bundles
@@ -30,12 +30,12 @@ class Door:
 
     @property
     def was_used(self) -> bool:
-        """Whether the script has wrapped a model, or has called `autosync.parallelize` itself."""
+        """Whether the script has wrapped a model or called `autosync.parallelize` itself."""
         return bool(self._num_wrapped) or num_parallelized() > self._num_parallelized
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Patch what `patches` lists; put it back at the end."""
+        """Apply the patches, and undo them at the end."""
         before = [(owner, name, vars(owner)[name]) for owner, name, _ in self.patches()]
         try:
             for owner, name, method in self.patches():
@@ -46,7 +46,7 @@ class Door:
                 setattr(owner, name, method)
 
     def patches(self) -> list[tuple[Any, str, Any]]:
-        """What has the attributes (classes and a module), their names, and what is there while the door is open."""
+        """Return each patch: the class or module, the name of the attribute, and the attribute's new value."""
         return [
             (DistributedDataParallel, "_ddp_init_helper", self._wrap),
             (DistributedDataParallel, "_pre_forward", _beginning(vars(DistributedDataParallel)["_pre_forward"])),
@@ -65,7 +65,7 @@ class Door:
             refuse_state_kept_apart(bundle)
             ddp.reducer = BundleReducer(ddp, bundle, self._optimizers)
             ddp.logger = QuietLogger()
-            # It refuses what cannot be.
+            # This DDP method refuses models whose SyncBatchNorm layers cannot work.
             ddp._passing_sync_batchnorm_handle(ddp.module)  # noqa: SLF001 - DDP does so
             self._num_wrapped += 1
 

@@ -1,7 +1,7 @@
-"""The optimizers of the process, and which of them a model's parameters are in.
+"""Records the optimizers of the process, and finds those that hold a model's parameters.
 
-A script makes its optimizers before or after it wraps the model, and DDP is not told of them. So each optimizer is
-noted when it is made. When the model first trains, those that hold its parameters are found.
+A script may make its optimizers before or after it wraps the model, and it never passes them to DDP. So each optimizer
+is recorded when it is made. At the model's first training step, `Optimizers` looks for those that hold its parameters.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from autosync.runtime.session.optimizer_steps import num_under_way
 
 
 class Optimizers:
-    """All optimizers that were made since, in their order. None is kept alive."""
+    """All optimizers that the script has made, in order. They are held by weak references only."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
         self.num_made = 0
-        """How many were made; what has looked for some looks again when it changes."""
+        """The number of optimizers made so far. When it changes, an earlier search may be out of date."""
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer was made."""
+        """Record a new optimizer."""
         self._made.append(weakref.ref(optimizer))
         self.num_made += 1
 
     def holding(self, parameters: Iterable[torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
-        """The optimizers that hold any of some parameters."""
+        """Return the optimizers that hold at least one of the parameters."""
         wanted = {id(parameter) for parameter in parameters}
         found = self._holding(wanted)
         if len(found) > 1:
-            # One that the script has thrown away may be there still.
+            # An optimizer that the script has dropped may not be collected yet.
             del found
             gc.collect()
             found = self._holding(wanted)
@@ -48,18 +48,18 @@ class Optimizers:
 
 
 def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What an optimizer has in its groups; nothing of one whose constructor has failed."""
+    """Return the parameters in an optimizer's groups. An optimizer whose constructor failed has none."""
     groups = vars(optimizer).get("param_groups", ())
     return [parameter for group in groups for parameter in group["params"]]
 
 
 def idle_optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return an optimizer that is never stepped, for a script that updates by its own means or makes one later."""
+    """Return an optimizer that is never stepped. It serves scripts that update by hand or make an optimizer later."""
     return torch.optim.SGD(list(parameters), lr=0.0)
 
 
 def refuse_where_engine_updates(model: torch.nn.Module, found: Sequence[torch.optim.Optimizer]) -> None:
-    """Where the engine updates: refuse a training that begins without an optimizer, or within the step of one."""
+    """Refuse training that begins without an optimizer or within an optimizer's step. Called if the engine updates."""
     kind = type(model).__name__
     if not found:
         raise OperationError(

@@ -1,4 +1,4 @@
-"""A script or a module, run in this process as `python` runs it."""
+"""Runs a script or a module in this process, as `python` would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autosync.errors import InputError
 
 
 class MainProgram:
-    """`train.py ARGS` or `-m MODULE ARGS`."""
+    """The user's program: `train.py ARGS` or `-m MODULE ARGS`."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._is_module = command[0] == "-m"
@@ -31,20 +31,20 @@ class MainProgram:
         return self._words[0]
 
     def run(self) -> None:
-        """Run it as the process's main program; what it raises is raised."""
+        """Run it as the main program of the process. Its exceptions are passed on."""
         sys.argv = list(self._words)
         if not sys.flags.safe_path:
-            # There Python has put the folder of `-m autosync.run`.
+            # Python has put the folder of `-m autosync.run` there.
             del sys.path[0]
         if not os.environ.get("PYTHONSAFEPATH"):
-            # The option -P may be for us alone; the variable is the user's.
+            # Only the variable counts as the user's wish: the launcher may have added the option -P.
             sys.path.insert(0, str(Path.cwd() if self._is_module else Path(self.name).resolve().parent))
         if self._is_module:
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
             return
         main = types.ModuleType("__main__")
         main.__dict__.update({"__file__": self.name, "__builtins__": __builtins__, "__cached__": None})
-        # It stays there: what the script has pickled, and what it runs at exit, is looked for in it.
+        # The module stays: pickle and functions that run at exit look names up in it.
         sys.modules["__main__"] = main
         exec(compile(self._source, self.name, "exec"), main.__dict__)  # noqa: S102 - the user's own script
 

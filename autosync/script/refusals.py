@@ -1,6 +1,6 @@
-"""What a `DistributedDataParallel` cannot do by a bundle, by name.
+"""The uses of `DistributedDataParallel` that are refused, because a bundle cannot serve them.
 
-Each is refused when the script asks for it: at the latest in the first forward pass, before anything was trained.
+Each is refused when the script asks for it, at the latest in the first forward pass, before any training.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ REFUSED_METHODS: dict[str, str] = {
     "join": "a rank that has no more batches cannot take part in the steps of others: give all ranks as many",
     "join_hook": "a rank that has no more batches cannot take part in the steps of others: give all ranks as many",
 }
-"""Methods of DDP that are refused, with the reason."""
+"""The methods of DDP that are refused, each with the reason."""
 
 
 def refused(name: str) -> Callable[..., NoReturn]:
-    """A method that refuses its call."""
+    """Return a method that raises when it is called."""
     reason = REFUSED_METHODS[name]
 
     def refuse(*_: object, **__: object) -> NoReturn:
@@ -38,13 +38,13 @@ def refused(name: str) -> Callable[..., NoReturn]:
 
 
 class RefusedAttributeError(OperationError, AttributeError):
-    """An attribute that torch's Reducer has, and the stand-in has not: `hasattr` says so too."""
+    """The stand-in lacks this attribute of torch's Reducer. As an AttributeError, it makes `hasattr` return False."""
 
 
 def refuse_arguments(ddp: Any, synchronised: Iterable[str]) -> None:
-    """Refuse arguments of DDP's constructor which training by a bundle cannot honour; the rest is honoured.
+    """Refuse the arguments of DDP's constructor that training with a bundle cannot honour. All others take effect.
 
-    `synchronised` are the names of the bundle's variables.
+    `synchronised` holds the names of the bundle's variables.
     """
     for what, reason in _arguments(ddp, synchronised):
         raise OperationError(f"DistributedDataParallel({what}): {reason} (see docs/script.md)")

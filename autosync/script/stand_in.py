@@ -1,9 +1,9 @@
-"""What stands in the place of torch's Reducer within a `DistributedDataParallel`.
+"""The stand-in, which replaces torch's Reducer in a `DistributedDataParallel`.
 
-Everything else of DDP stays torch's own code: its constructor checks the arguments and gives all ranks the parameters
-of the first, its forward pass moves inputs and broadcasts buffers, `no_sync` sets the same flag. DDP asks its reducer
-for one thing: that the next backward pass be synchronised. `BundleReducer` answers with a session of the bundle, which
-begins with the first forward pass that wants gradients: by then the script has its optimizers.
+All other code of DDP stays torch's own. Its constructor checks the arguments and broadcasts the parameters of rank 0,
+its forward pass moves inputs and broadcasts buffers, and `no_sync` sets the same flag. DDP asks its reducer for one
+thing: to synchronise the next backward pass. `BundleReducer` does so with a session of the bundle. The session begins
+with the first forward pass that wants gradients, because by then the script has made its optimizers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from autosync.script.refusals import RefusedAttributeError
 from autosync.strategy.bundle import Bundle
 
 _OWNERS: weakref.WeakKeyDictionary[torch.nn.Module, BundleReducer] = weakref.WeakKeyDictionary()
-"""By model, the stand-in that trains it."""
+"""The stand-in of each model that trains."""
 
 
 class BundleReducer:
-    """Synchronises the model of one `DistributedDataParallel` by a bundle; its methods are those that DDP calls."""
+    """Synchronises the model of one `DistributedDataParallel` with a bundle. DDP calls it in place of its Reducer."""
 
     def __init__(self, ddp: torch.nn.parallel.DistributedDataParallel, bundle: Bundle, optimizers: Optimizers) -> None:
         self._ddp = weakref.ref(ddp)
@@ -47,13 +47,13 @@ class BundleReducer:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the script has thrown the `DistributedDataParallel` away."""
+        """Whether the script has dropped the `DistributedDataParallel`."""
         return self._ddp() is None
 
-    # What the door calls.
+    # Called by the door.
 
     def begin(self) -> None:
-        """A forward pass that wants gradients begins: the first one begins the training by the bundle."""
+        """Prepare for a forward pass that wants gradients. The first of them starts the session."""
         if self.was_replaced:
             raise OperationError(
                 f"another DistributedDataParallel was put around the same {type(self._model).__name__} and trains it "
@@ -65,11 +65,11 @@ class BundleReducer:
             self._take_over()
             with _unnoticed(next(self._model.parameters()).device):
                 self._session = self._start()
-            # The Reducer synchronises no backward pass but those that DDP prepares.
+            # Only backward passes that DDP prepares are synchronised, as with torch's Reducer.
             self._session.syncs = False
 
     def _has_other_optimizers(self) -> bool:
-        """Whether the script has made an optimizer since for a model whose optimizers the engine must know."""
+        """Whether the script has made another optimizer for this model, and the engine must know it to update."""
         assert self._session is not None, "it trains"
         if not self._session.updates or self._num_made == self._optimizers.num_made:
             return False
@@ -77,7 +77,7 @@ class BundleReducer:
         return any(one not in self._given for one in self._optimizers.holding(self._held))
 
     def _take_over(self) -> None:
-        """A script may wrap a model anew for another phase of its training."""
+        """Take the model over from an earlier wrapper: a script may wrap it again for another phase of its training."""
         owner = _OWNERS.get(self._model)
         if owner is not None:
             owner.close()
@@ -104,31 +104,31 @@ class BundleReducer:
             self._bundle,
             ddp.process_group,
             timeout_seconds=_timeout_of(ddp.process_group).total_seconds(),
-            # DDP's constructor has done the first, and its forward pass does the second.
+            # DDP's constructor has already synchronised the parameters, and its forward pass broadcasts the buffers.
             init_sync=False,
             broadcast_buffers=False,
-            # torch's Reducer takes each gradient once; with a static graph DDP takes more.
+            # torch's Reducer takes each gradient once in a pass; with a static graph it may take several.
             hand_off=not ddp.static_graph,
         )
         return session_of(self._model)
 
     def close(self) -> None:
-        """End the training by the bundle: the model is an ordinary one."""
+        """End the session. The model is an ordinary one again."""
         self._session = None
         if _OWNERS.get(self._model) is self:
             del _OWNERS[self._model]
             if is_parallelized(self._model):
-                # Other ranks may have ended before.
+                # Other ranks may already have ended.
                 with contextlib.suppress(AutosyncError):
                     release(self._model)
 
-    # What DDP calls.
+    # Called by DDP.
 
     def prepare_for_forward(self) -> None:
-        """Nothing: a session needs no word before a forward pass."""
+        """Do nothing: a session needs no preparation before a forward pass."""
 
     def prepare_for_backward(self, _: list[torch.Tensor]) -> None:
-        """The next backward pass is to be synchronised; unused parameters are found without a search."""
+        """Synchronise the next backward pass. Unused parameters need no search."""
         assert self._session is not None, "a forward pass has begun it"
         self._session.prepare()
 
@@ -159,17 +159,17 @@ class BundleReducer:
 
 
 class PlainOutputs:
-    """Stands where DDP puts a function around outputs to find unused parameters: they are found without one here.
+    """Replaces the function that DDP puts around outputs to find unused parameters. A session does not need it.
 
-    Outputs are copies, as DDP's are: a script may change them in place.
+    Outputs are copied, as DDP does, so that a script may change them in place.
     """
 
     @staticmethod
     def apply(wrapper: weakref.ref[Any], *outputs: Any) -> tuple[Any, ...]:
-        """The outputs of a forward pass. An output that the loss leaves out brings no gradient at all."""
+        """Return the outputs of a forward pass. An output that the loss does not use gets no gradient at all."""
         ddp: Any = wrapper()
         if ddp.static_graph:
-            # DDP does this once.
+            # DDP's own function sets this flag, once.
             ddp._static_graph_delay_allreduce_enqueued = True  # noqa: SLF001 - DDP sets it so
         if not getattr(ddp, "_ddp_sink_clone", True):
             return outputs
@@ -177,7 +177,7 @@ class PlainOutputs:
 
 
 class _NothingLogged:
-    """What DDP's logger would tell: frameworks look whether a fact is in it."""
+    """The empty record of DDP's logger. Frameworks check whether it contains a fact."""
 
     def __init__(self) -> None:
         self.strs_map: dict[str, str] = {}
@@ -185,13 +185,13 @@ class _NothingLogged:
 
 
 class QuietLogger:
-    """Stands where DDP logs what its Reducer does."""
+    """Replaces DDP's logger, which reports on the Reducer."""
 
     def set_runtime_stats_and_log(self) -> None:
-        """Nothing is logged."""
+        """Do nothing: there are no statistics to log."""
 
     def set_error_and_log(self, _: str) -> None:
-        """The error itself is raised."""
+        """Do nothing: the error itself is raised."""
 
     def _get_ddp_logging_data(self) -> _NothingLogged:
         return _NothingLogged()
@@ -207,14 +207,14 @@ class QuietLogger:
 
 
 def close_orphans() -> None:
-    """End what trained models of which the script has thrown the `DistributedDataParallel` away."""
+    """Close each stand-in whose `DistributedDataParallel` the script has dropped."""
     for reducer in list(_OWNERS.values()):
         if reducer.is_orphaned:
             reducer.close()
 
 
 def _timeout_of(group: dist.ProcessGroup) -> dt.timedelta:
-    """How long collectives of a script's group wait for other ranks: so long its training waits."""
+    """Return how long collectives of the script's group wait for other ranks; training waits as long."""
     backend: Any = group._get_backend(torch.device("cpu" if dist.get_backend(group) == "gloo" else "cuda"))  # noqa: SLF001 - torch has no other way to ask
     timeout: dt.timedelta = backend.options._timeout  # noqa: SLF001 - the same
     return timeout
@@ -222,7 +222,7 @@ def _timeout_of(group: dist.ProcessGroup) -> dt.timedelta:
 
 @contextlib.contextmanager
 def _unnoticed(device: torch.device) -> Iterator[None]:
-    """The script's random numbers and its autocast do not hear of the start."""
+    """Keep the start of the session from changing the script's random numbers and its autocast state."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.autocast(device.type, enabled=False), torch.enable_grad():
         yield
