@@ -1,8 +1,8 @@
-"""Predicts how long ranks would wait with other buckets. Pure functions.
+"""Predicts how long ranks would wait with buckets of other sizes. Pure functions.
 
-Buckets pass one after the other, each when its last gradient is ready and the one before it is done; it takes the time
-of a small message and a time for each byte. Both are measured: on the rank that had a message ready last, the message
-waits for nothing but the messages before it.
+Buckets are transferred one after the other. A transfer begins when the bucket's last gradient is ready and the bucket
+before it is done. It takes the time of a small message, plus a time for each byte. Both times are measured: on the rank
+that had a message ready last, the message waits only for the messages before it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTimes:
-    """The gradients of a pass with when they are ready, in seconds after the pass began, and the times of messages.
+    """The gradients of a pass, each with the time when it is ready, and the times of messages.
 
-    `present` are the sizes of the present buckets in bytes; `num_passes` counts synchronised passes in a step.
+    Times count in seconds from the start of the pass. `present` holds the sizes of the current buckets in bytes.
+    `num_passes` is the number of synchronised passes in a step.
     """
 
     gradients: tuple[ReadyGradient, ...]
@@ -32,7 +33,7 @@ class BucketTimes:
     seconds_per_byte: float
 
     def packed(self, cap_mb: float | None) -> tuple[int, ...]:
-        """Return the sizes of the buckets that DDP makes with `bucket_cap_mb`: each closes when it reaches the cap."""
+        """Return the sizes of DDP's buckets with this `bucket_cap_mb`. A bucket closes when it reaches the cap."""
         caps = [MIB, 25 * MIB] if cap_mb is None else [int(cap_mb * MIB)]
         sizes: list[int] = []
         size = 0
@@ -59,7 +60,7 @@ def predicted_wait(times: BucketTimes, sizes: Sequence[int]) -> float:
 
 
 def bucket_times(evidence: Evidence) -> BucketTimes | None:
-    """Return what the prediction needs, from a typical step of the first rank; None if it noted no gradients."""
+    """Return the input of the prediction, from a typical step of rank 0; None if that rank noted no gradients."""
     steps = evidence.ranks[0].steps
     usual = statistics.median(step.seconds for step in steps)
     step = min(steps, key=lambda one: abs(one.seconds - usual))
@@ -86,7 +87,7 @@ def bucket_times(evidence: Evidence) -> BucketTimes | None:
 
 
 def _seconds_per_byte(evidence: Evidence, latency: float) -> float | None:
-    """Return the time of a byte, from the whole time in which messages passed beyond one latency for each."""
+    """Return the time of a byte: the time of all messages, less one latency for each, over their bytes."""
     num_bytes, seconds = 0, 0.0
     for same in zip(*(one.steps for one in evidence.ranks), strict=True):
         for passes in zip(*(synchronised(step) for step in same), strict=False):
@@ -97,7 +98,7 @@ def _seconds_per_byte(evidence: Evidence, latency: float) -> float | None:
 
 
 def _transfers(messages: Sequence[Sequence[WatchedMessage]]) -> list[tuple[int, float]]:
-    """Return bytes and seconds of each message of a pass, on the rank that had it ready last."""
+    """Return the bytes and seconds of each message of a pass, as noted by the rank that had it ready last."""
     found = []
     for number, same in enumerate(zip(*messages, strict=False)):
         rank = min(range(len(same)), key=lambda r: same[r].done - same[r].ready)

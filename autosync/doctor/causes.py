@@ -16,9 +16,9 @@ _AGAIN = "{doctor}"
 class Cause:
     """A possible cause of slow steps.
 
-    `title` names it to users; `advice` is what to do, and `command` the next command to type, in which fields in braces
-    are filled in: model, cluster, doctor (this command again). `explains` names the more general causes of which this
-    one may be the reason.
+    `title` names the cause to users, and `advice` says what to do about it. `command` is the next command to type, with
+    fields in braces: model, cluster, and doctor (this command again). `explains` names the more general causes that
+    this cause can explain.
     """
 
     title: str

@@ -13,7 +13,7 @@ from autosync.strategy.wording import abbreviated
 from autosync.units import format_time
 
 MOST_STEPS = 0.8
-"""A rank is late for a reason of its own if it is the last one in this share of the steps."""
+"""A rank counts as slow if it is the last one in this share of the steps."""
 
 _IN_PHASE: Mapping[Phase, str] = {
     "input": "between its passes (input, logging, clipping)",
@@ -54,7 +54,7 @@ def slow_rank(case: WatchedCase) -> CauseFinding | Abstention:
 
 
 def _waited_more(case: WatchedCase, rank: int) -> float:
-    """Return how much longer than the others a rank waited for processors; that is the fault of other programs."""
+    """Return how much longer than the others a rank waited for processors. Other programs cause such waits."""
     shares = [_waited_share(one.processors) for one in case.evidence.ranks]
     others = [share for number, share in enumerate(shares) if number != rank]
     return max(shares[rank] - statistics.median(others), 0.0) * case.timing.step_seconds

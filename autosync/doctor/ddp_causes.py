@@ -11,14 +11,14 @@ from autosync.strategy.wording import count
 from autosync.units import format_size, format_time
 
 CAPS: tuple[float | None, ...] = (None, 1, 2, 4, 8, 16, 25, 50, 100)
-"""The values of `bucket_cap_mb` that are tried; None is DDP's default: a first bucket of 1 MiB, then 25."""
+"""The values of `bucket_cap_mb` to compare. None is DDP's default: a first bucket of 1 MiB, then 25 MiB each."""
 
 _TOLERANCE = 0.3
-"""The prediction must give the measured wait within this share, or it says nothing of other buckets."""
+"""The prediction for the current buckets must match the measured wait within this share. Otherwise it is not used."""
 
 
 def bucket_sizes(case: WatchedCase) -> CauseFinding | Abstention:
-    """Return the time that the best size of buckets would save, by a prediction that fits the measured wait."""
+    """Return the time that the best size of buckets would save. It is predicted, if predictions fit measurements."""
     if case.timing.num_ranks < 2:
         return CauseFinding(seconds=0.0, told="one rank sends nothing")
     if case.evidence.settings.own_hook:
@@ -44,7 +44,7 @@ def bucket_sizes(case: WatchedCase) -> CauseFinding | Abstention:
 
 
 def unused_parameters(case: WatchedCase) -> CauseFinding | Abstention:
-    """Return the time of the search for unused parameters and of telling the other ranks what was found."""
+    """Return the time of the search for unused parameters and of telling its result to the other ranks."""
     settings = case.evidence.settings
     if not settings.find_unused_parameters:
         return CauseFinding(seconds=0.0, told="find_unused_parameters is off")
@@ -64,8 +64,8 @@ def unused_parameters(case: WatchedCase) -> CauseFinding | Abstention:
 def buffer_broadcasts(case: WatchedCase) -> CauseFinding | Abstention:
     """Return the time of broadcasts of buffers before forward passes.
 
-    The other ranks wait for the first one, which broadcasts. What they wait because its input takes longer is not
-    counted.
+    The other ranks wait for rank 0, which broadcasts. If they wait because its input takes longer, that time does not
+    count.
     """
     settings, parts = case.evidence.settings, case.timing.parts
     if not settings.broadcast_buffers or not settings.buffer_bytes or case.timing.num_ranks < 2:

@@ -1,4 +1,4 @@
-"""Ranks the findings: one primary diagnosis, and the rest in the order of what they cost. Pure functions."""
+"""Ranks the findings: one primary diagnosis, and the rest by their cost. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autosync.doctor.gain import Gain
 from autosync.doctor.timing import timing_of
 
 LEAST_SHARE = 0.1
-"""A cause that costs a smaller share of the step is no diagnosis; it is only listed."""
+"""A cause that costs a smaller share of the step is listed, but is never the primary diagnosis."""
 
 EXPLAINED = 0.3
-"""A special cause takes the place of a general one that it explains if it costs this share of what that one costs."""
+"""A specific cause replaces the general cause that it explains if it accounts for this share of the general cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def diagnose(evidence: Evidence, *, gain: Gain | None = None) -> Diagnosis:
 
 
 def primary_of(judged: list[RankedCause]) -> RankedCause:
-    """Return the primary cause: the largest loss, or the most special cause that explains it; else computation."""
+    """Return the primary cause: the largest loss, or the most specific cause that explains it; else computation."""
     losses = [one for one in judged if one.name != COMPUTE and one.share >= LEAST_SHARE]
     if not losses:
         return next(one for one in judged if one.name == COMPUTE)

@@ -1,6 +1,6 @@
-"""The evidence of a diagnosis: what each rank noted of its steps, and what is known of the links.
+"""The evidence for a diagnosis: the notes of each rank about its steps, and the rates of the links.
 
-Times are seconds of the rank's own clock. Clocks of different ranks are never compared: durations are.
+Times are seconds of the rank's own clock. Only durations are compared between ranks, never clocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_BYTES = 2**60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedMessage:
-    """A message of DDP, one bucket of gradients: its bytes, and when it was ready and transferred on this rank."""
+    """A message of DDP (a bucket of gradients): its bytes, and when it was ready and done on this rank."""
 
     __pydantic_config__ = STRICT
 
@@ -50,9 +50,9 @@ class ReadyGradient:
 class WatchedPass:
     """A forward pass and its backward pass. `backward_end` is the end of the computation, before any wait.
 
-    `buffer_seconds` is the time of buffer broadcasts, `search_seconds` that of the search for unused parameters; both
-    are parts of the time between `begin` and `forward_end`. `end` is when DDP handed over the synchronised gradients.
-    Only the first rank notes its `gradients`.
+    `buffer_seconds` is the time of buffer broadcasts, and `search_seconds` the time of the search for unused
+    parameters. Both lie between `begin` and `forward_end`. At `end`, DDP has handed over the synchronised gradients.
+    Only rank 0 notes its `gradients`.
     """
 
     __pydantic_config__ = STRICT
@@ -75,7 +75,7 @@ class WatchedPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedStep:
-    """One optimizer step, from the end of the step before to its own end, with its passes in order."""
+    """One optimizer step with its passes in order. It lasts from the end of the step before to its own end."""
 
     __pydantic_config__ = STRICT
 
@@ -116,7 +116,7 @@ class WatchedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedVariable:
-    """A parameter of the model: its bytes, and the least bytes that carry one rank's gradient of one pass."""
+    """A parameter of the model: its bytes, and the fewest bytes that can carry one rank's gradient of one pass."""
 
     __pydantic_config__ = STRICT
 
@@ -131,11 +131,11 @@ class WatchedVariable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
-    """The use of a rank's machine during its steps; shares of all processors' time.
+    """The use of a rank's machine during its steps, as shares of the time of all processors.
 
-    `own` is the use of the rank itself, `others` that of all other programs, other ranks among them.
-    `waited_seconds` is the time in which the rank's main thread was ready to run and no processor was free; None if the
-    system does not tell. `machine` is equal for ranks of one machine.
+    `own` is the share of the rank itself, and `others` the share of all other programs, including other ranks.
+    `waited_seconds` is how long the rank's main thread was ready to run while no processor was free, or None if the
+    system does not tell. Ranks on the same machine have the same `machine`.
     """
 
     __pydantic_config__ = STRICT
@@ -153,7 +153,7 @@ class Processors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEvidence:
-    """What one rank noted. `small_message_seconds` is the time of an all-reduce of one number."""
+    """The notes of one rank. `small_message_seconds` is the time of an all-reduce of one number."""
 
     __pydantic_config__ = STRICT
 
@@ -167,10 +167,10 @@ class RankEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRate:
-    """The rate of a link in one direction, and the rate that is expected of it, in bytes per second.
+    """The rate of a link in one direction and its expected rate, in bytes per second.
 
-    `kind` is node for a node's own link, uplink for a rack's. `is_measured` tells a measured rate from that of the
-    cluster file. `compared` says where the expected rate comes from.
+    `kind` is `node` for the link of a node, and `uplink` for that of a rack. The rate is measured if `is_measured`, and
+    otherwise comes from the cluster file. `compared` says where the expected rate comes from.
     """
 
     kind: Literal["node", "uplink"]
@@ -184,10 +184,10 @@ class LinkRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The evidence of all ranks. `nodes` names the node of each rank; all ranks have the same number of steps.
+    """The evidence of all ranks. `nodes` names the node of each rank. All ranks have the same number of steps.
 
-    `links` are empty if nothing is known of them; `doubt` then says why. `wrong_interfaces` are warnings of the probe,
-    with the node of each.
+    If `links` is empty, their rates are unknown, and `doubt` says why. `wrong_interfaces` holds warnings of the probe,
+    each with its node.
     """
 
     ranks: tuple[RankEvidence, ...]
@@ -205,7 +205,7 @@ class Evidence:
 
     @property
     def settings(self) -> WatchedSettings:
-        """The settings of DDP; they are equal on all ranks, as DDP itself requires."""
+        """The settings of DDP. They are equal on all ranks, as DDP requires."""
         return self.ranks[0].settings
 
 
@@ -215,5 +215,5 @@ def _check_bytes(number: int) -> None:
 
 
 def _in_order(*times: float) -> bool:
-    """Whether times are finite, and none is before the one in front of it."""
+    """Return whether all times are finite and in ascending order."""
     return all(map(math.isfinite, times)) and all(a <= b for a, b in itertools.pairwise(times))

@@ -1,4 +1,4 @@
-"""The whole doctor in one function: watch stock DDP on a cluster, measure the links if they matter, and diagnose."""
+"""The whole doctor in one function: it watches stock DDP, measures the links if they matter, and diagnoses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def examine(
 ) -> Diagnosis:
     """Return the diagnosis of a task or model spec (`target`, with its `model`), or of a script with its arguments.
 
-    With `probes`, the links are measured if ranks wait for transfers for a share of the step that matters.
+    With `probes`, the links are measured if waiting for transfers takes a considerable share of the step.
     """
     watched = _watched(target, model, script, folder)
     evidence = gather(cluster, watched, num_steps=num_steps, seconds=seconds, folder=folder, progress=progress)
@@ -68,7 +68,7 @@ def _watched(target: str | None, model: ModelSpec | None, script: Sequence[str],
 def _with_links(
     evidence: Evidence, cluster: ClusterSpec, *, probes: bool, progress: Callable[[str], None]
 ) -> tuple[Evidence, ClusterSpec]:
-    """Return the evidence with the rates of links, and the cluster that has them."""
+    """Return the evidence with the rates of the links, and the cluster that these rates belong to."""
     if len(cluster.nodes) < 2:
         return evidence, cluster
     timing = timing_of(evidence)
@@ -85,7 +85,7 @@ def _with_links(
         doubt = f"the links could not be measured: {error}"
         return replace(evidence, links=link_rates(cluster), doubt=doubt), cluster
     if any(one.kind == "busy" for one in probed.findings):
-        # A testbed's links run on these processors: what was measured is not the links alone.
+        # The links of a testbed run on these processors, so a busy processor slows the measured links.
         doubt = "these processors were too busy for the links to be measured"
         return replace(evidence, links=link_rates(cluster), doubt=doubt), cluster
     wrong = tuple((one.subject, one.message) for one in probed.findings if one.kind == "interface")

@@ -1,4 +1,4 @@
-"""The findings of a diagnosis: what each cause costs in a step, or the reason why that cannot be told."""
+"""The findings of a diagnosis: the cost of each cause in a step, or the reason why it cannot be judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autosync.doctor.timing import Timing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseFinding:
-    """What a cause costs: `seconds` of a step; `subject` is the node or rack at fault; `told` is the evidence."""
+    """The cost of a cause: `seconds` of a step. `subject` is the node or rack at fault, and `told` the evidence."""
 
     seconds: float
     told: str
@@ -21,7 +21,7 @@ class CauseFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """A cause of which the evidence does not tell, with the reason."""
+    """The reason why the evidence does not allow a judgement of a cause."""
 
     reason: str
 

@@ -1,8 +1,8 @@
-"""The most that better synchronisation could give: the step of stock DDP against the bound of exact strategies.
+"""The limit of better synchronisation: the step time of stock DDP over the bound of exact strategies.
 
-Of a task or a model spec the whole bound is known (`plan.bound`). Of a script, two of its terms are: the computation of
-the slowest rank, and the least bytes that must pass each node's link. Both keep what the slowest rank itself needs: no
-synchronisation makes a slow rank faster.
+For a task or a model spec, the whole bound is known (`plan.bound`). For a script, two of its terms are known: the
+computation of the slowest rank, and the fewest bytes that must pass each node's link. In both cases the slowest rank's
+own work stays in the bound, because no synchronisation makes a slow rank faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autosync.specs.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """A step of stock DDP, the bound of all exact strategies, and what causes the bound, in words."""
+    """The step time of stock DDP, the bound of all exact strategies, and the cause of the bound in words."""
 
     step_seconds: float
     bound_seconds: float
@@ -31,19 +31,19 @@ class Gain:
 
 
 def gain_of_model(evidence: Evidence, model: ModelSpec, cluster: ClusterSpec, *, is_replayed: bool) -> Gain:
-    """Return the possible gain for a model that is known. With `is_replayed`, its compute sleeps."""
+    """Return the possible gain for a known model. With `is_replayed`, its compute sleeps for recorded times."""
     timing = timing_of(evidence)
     limit = bound(model, cluster, rates=rates_of(cluster), even_rows=is_replayed)
     seconds, because = limit.seconds, str(limit.largest).partition(": ")[2]
     slowest = _slowest_rank(timing)
-    # Ranks that share a machine's processors disturb each other, which another strategy may do less.
+    # Ranks that share a machine's processors disturb each other, and another strategy may reduce that.
     if is_replayed or not cluster.is_one_machine:
         seconds, because = max((seconds, because), (slowest, "the slowest rank's own work"))
     return Gain(step_seconds=timing.step_seconds, bound_seconds=seconds, because=because)
 
 
 def gain_of_script(evidence: Evidence, cluster: ClusterSpec) -> Gain:
-    """Return the possible gain for a script, from what its ranks noted."""
+    """Return the possible gain for a script, from the notes of its ranks."""
     timing = timing_of(evidence)
     slowest = _slowest_rank(timing), "the slowest rank's own work"
     wires = _least_seconds(evidence, cluster), "what must pass the slowest link"
@@ -52,12 +52,12 @@ def gain_of_script(evidence: Evidence, cluster: ClusterSpec) -> Gain:
 
 
 def _slowest_rank(timing: Timing) -> float:
-    """Return the own work that the slowest rank cannot do without, in its fastest step."""
+    """Return the slowest rank's own work in its fastest step, which no strategy can avoid."""
     return max(min(one.input + one.forward + one.backward for one in steps) for steps in timing.parts)
 
 
 def _least_seconds(evidence: Evidence, cluster: ClusterSpec) -> float:
-    """Return the time that the least bytes need on the slowest link of a node."""
+    """Return the time that the fewest possible bytes take on the slowest link of a node."""
     workers = [node for node in cluster.nodes if node.role == "worker"]
     if len(workers) < 2:
         return 0.0
@@ -65,7 +65,7 @@ def _least_seconds(evidence: Evidence, cluster: ClusterSpec) -> float:
     known = rates_of(cluster).nodes
     seconds = []
     for node in workers:
-        # The factors of several passes do not add up, and neither do those of several ranks.
+        # Factors of several passes or several ranks cannot be added, so all of them would travel.
         least = sum(
             one.num_bytes if accumulates else min(one.num_bytes, node.devices * one.least_bytes)
             for one in evidence.ranks[0].variables

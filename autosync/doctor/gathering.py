@@ -1,4 +1,4 @@
-"""Starts a script or a task on the ranks of a cluster, and gathers what each rank noted."""
+"""Starts a script or a task on the ranks of a cluster, and gathers the notes of each rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KILL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What is watched: a command (`train.py ARGS`), a task (`FILE.py[:NAME]`), or the file of a model spec."""
+    """The program to watch: a command (`train.py ARGS`), a task (`FILE.py[:NAME]`), or the file of a model spec."""
 
     command: tuple[str, ...] = ()
     task: str | None = None
@@ -56,7 +56,7 @@ def gather(
     folder: Path,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Evidence:
-    """Run stock DDP for some steps, and return what the ranks noted. Leaves no process."""
+    """Run stock DDP for some steps, and return the notes of the ranks. No process is left behind."""
     script = plan(cluster, watched, num_steps=num_steps, seconds=seconds)
     plan_script(cluster, script, folder)
     mailbox = Mailbox(cluster.num_workers)
@@ -94,7 +94,7 @@ def _take(mailbox: Mailbox, line: str) -> None:
 
 
 def _limit(run: ScriptRun, seconds: float, late: list[bool]) -> list[threading.Timer]:
-    """Start timers that end the ranks when the time is over: at first gently."""
+    """Start timers that end the ranks when their time is over, first gently, then by force."""
 
     def end() -> None:
         late.append(True)
@@ -120,7 +120,7 @@ def evidence_of(cluster: ClusterSpec, ranks: Sequence[RankEvidence]) -> Evidence
         missing = sorted(set(range(cluster.num_workers)) - {one.rank for one in ranks})
         raise OperationError(f"rank {missing[0]} has told nothing of its steps")
     nodes = tuple(cluster.nodes[cluster.ranks[rank].node].name for rank in range(cluster.num_workers))
-    # A script may end on one rank a step before it does on another.
+    # A script may end a step earlier on one rank than on another.
     common, rank = min((len(one.steps), one.rank) for one in ranks)
     if common == 0:
         raise OperationError(f"rank {rank} has finished no step that can be judged")
@@ -128,6 +128,6 @@ def evidence_of(cluster: ClusterSpec, ranks: Sequence[RankEvidence]) -> Evidence
 
 
 def with_threads(environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment of ranks, with the number of threads that the user has set."""
+    """Return the environment of ranks with the user's number of threads."""
     threads = os.environ.get("OMP_NUM_THREADS")
     return environment if threads is None else {"OMP_NUM_THREADS": threads, **environment}

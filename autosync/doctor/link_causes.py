@@ -9,7 +9,7 @@ from autosync.doctor.timing import synchronised
 from autosync.units import format_rate, format_size, format_time
 
 _SLOW = 0.87
-"""A link is slow if it has less than this share of the rate that is expected of it."""
+"""A link is slow if its rate is less than this share of its expected rate."""
 
 _UNMEASURED = "the links were not measured"
 NO_LINKS = "the cluster has one node, so no link is used"
@@ -65,7 +65,7 @@ def _slowest(case: WatchedCase, kind: Literal["node", "uplink"], name: str) -> C
 
 
 def wrong_interface(case: WatchedCase) -> CauseFinding | Abstention:
-    """Return the exposed time if a node's traffic takes another interface than it should."""
+    """Return the exposed time if a node's traffic takes the wrong interface."""
     evidence = case.evidence
     if len(set(evidence.nodes)) < 2:
         return CauseFinding(seconds=0.0, told=NO_LINKS)

@@ -1,4 +1,4 @@
-"""The rates of a cluster's links, and the rates that are expected of them. Pure functions."""
+"""The rates of a cluster's links and their expected rates. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from autosync.specs.cluster import ClusterSpec
 
 
 def link_rates(cluster: ClusterSpec) -> tuple[LinkRate, ...]:
-    """Return the rates of all links: measured ones if the cluster was probed, else those of its file.
+    """Return the rates of all links: measured rates if the cluster was probed, else those of its file.
 
-    A node's link is expected to be as fast as its file says, and as those of the other nodes. An uplink is expected to
-    be as fast as its file says, and as the links behind it, for in a ring as much passes it as passes each of them.
+    A node's link should be as fast as the file says, and as fast as the links of the other nodes. An uplink should be
+    as fast as the file says, and as fast as the links behind it, because in a ring as many bytes pass the uplink as
+    pass each of these links.
     """
     return tuple(_rates(cluster, "out")) + tuple(_rates(cluster, "in"))
 
@@ -29,7 +30,7 @@ def _rates(cluster: ClusterSpec, direction: str) -> Iterator[LinkRate]:
     rates = {**claimed, **measured}
     for name, rate in rates.items():
         others = [value for other, value in rates.items() if other != name]
-        # With two nodes, the other end may be what makes a link slow.
+        # With two nodes, the node at the other end may be the slow one.
         typical = statistics.median(others) if len(others) > 1 else 0.0
         yield LinkRate(
             kind="node",

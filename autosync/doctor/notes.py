@@ -1,4 +1,4 @@
-"""Puts a rank's notes together to steps: each call notes that something begins or ends now."""
+"""Assembles a rank's notes into steps. Each call notes that something begins or ends now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autosync.doctor.evidence import ReadyGradient, WatchedMessage, WatchedPass,
 
 @dataclass(slots=True)
 class _OpenPass:
-    """A pass that has begun; what is not known yet is None."""
+    """A pass that has begun. Times that are not known yet are None."""
 
     begin: float
     buffer_seconds: float = 0.0
@@ -25,7 +25,7 @@ class _OpenPass:
     gradients: dict[str, ReadyGradient] = field(default_factory=dict)
 
     def closed(self, *, keeps_gradients: bool) -> WatchedPass | None:
-        """Return the pass; None if it had no backward pass."""
+        """Return the finished pass; None if it had no backward pass."""
         if self.forward_end is None or self.backward_end is None or self.end is None:
             return None
         backward_end = max(self.backward_end, self.forward_end)
@@ -47,7 +47,7 @@ class _OpenPass:
 
 
 class StepNotes:
-    """The notes of this rank's steps. Messages may be done in any thread; all else is noted by the training's own."""
+    """The notes of this rank's steps. Any thread may note the end of a message; the training thread notes the rest."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -64,25 +64,25 @@ class StepNotes:
         return self._passes[-1].buffer_seconds if self._passes else 0.0
 
     def pass_begins(self) -> None:
-        """A forward pass that wants gradients begins."""
+        """Note that a forward pass that wants gradients begins."""
         self._passes.append(_OpenPass(begin=self._clock()))
 
     def buffers_took(self, seconds: float) -> None:
-        """Buffers were broadcast; broadcasts in evaluation are not of a pass."""
+        """Note the time of a broadcast of buffers. Broadcasts in evaluation belong to no pass and do not count."""
         if self._passes and self._passes[-1].forward_end is None:
             self._passes[-1].buffer_seconds += seconds
 
     def search_took(self, seconds: float) -> None:
-        """DDP has looked for unused parameters."""
+        """Note the time of DDP's search for unused parameters."""
         if self._passes:
             self._passes[-1].search_seconds += seconds
 
     def forward_ends(self) -> None:
-        """The forward pass has ended; the loss counts as part of the backward pass."""
+        """Note the end of the forward pass. The loss counts as part of the backward pass."""
         self._passes[-1].forward_end = self._clock()
 
     def gradient_ready(self, name: str, num_bytes: int) -> bool:
-        """A gradient is ready; return whether it is the first one of its backward pass."""
+        """Note that a gradient is ready. Return whether it is the first one of its backward pass."""
         if not self._passes:
             return False
         current = self._passes[-1]
@@ -91,7 +91,7 @@ class StepNotes:
         return is_first
 
     def message_ready(self, num_bytes: int) -> Callable[[], None]:
-        """A message is ready; return the function that notes that it is done."""
+        """Note that a message is ready. Return the function that notes its end."""
         if not self._passes:
             return lambda: None
         current, number = self._passes[-1], len(self._passes[-1].sizes)
@@ -105,19 +105,19 @@ class StepNotes:
         return done
 
     def backward_ends(self) -> None:
-        """The computation of the backward pass has ended."""
+        """Note the end of the backward pass's computation."""
         self._passes[-1].backward_end = self._clock()
 
     def pass_ends(self) -> None:
-        """DDP has handed over the gradients."""
+        """Note that DDP has handed over the gradients."""
         self._passes[-1].end = self._clock()
 
     def update_begins(self) -> None:
-        """The optimizer's step begins; with a closure, passes follow within it."""
+        """Note the start of the optimizer's step. With a closure, passes follow within it."""
         self._update_begin = self._clock()
 
     def step_ends(self) -> bool:
-        """The optimizer's step has ended; return whether it was a step of training, with a backward pass."""
+        """Note the end of the optimizer's step. Return whether it was a step of training, with a backward pass."""
         end = self._clock()
         passes = []
         for number, one in enumerate(self._passes):
@@ -132,7 +132,7 @@ class StepNotes:
         return True
 
     def step_begins(self) -> None:
-        """The next step begins: what the doctor itself did since the last one does not count."""
+        """Note the start of the next step, so that the doctor's own work after the last one does not count."""
         self._passes.clear()
         self._update_begin = None
         self._begin = self._clock()

@@ -1,4 +1,4 @@
-"""How the evidence of a rank comes to the doctor: in lines of the rank's output, which every launcher carries."""
+"""Carries the evidence of a rank to the doctor in lines of the rank's output, which every launcher forwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE = re.compile(r"autosync-evidence (\d{1,6}) (\d{1,6})/(\d{1,6}) (.*)$", re.
 
 
 def in_lines(rank: int, document: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the lines that carry a document. The script's own output may have no line end before them."""
+    """Yield the lines that carry a document. They begin with a line end, which the script's output may lack."""
     text = json.dumps(document, separators=(",", ":"))
     pieces = [text[first : first + _CHARACTERS] for first in range(0, len(text), _CHARACTERS)]
     for number, piece in enumerate(pieces, start=1):
@@ -53,7 +53,7 @@ class Mailbox:
         return True
 
     def documents(self) -> dict[int, Any]:
-        """Return the complete documents by rank; raise OperationError for one that is no JSON."""
+        """Return the complete documents by rank. Raise OperationError if one of them is not JSON."""
         return {
             rank: _parsed(rank, "".join(pieces[number] for number in sorted(pieces)))
             for rank, pieces in self._pieces.items()

@@ -1,4 +1,4 @@
-"""`python -m autosync.doctor.rank train.py ARGS`: a rank of the doctor, which runs a script and watches its steps.
+"""`python -m autosync.doctor.rank train.py ARGS` is a rank of the doctor: it runs a script and watches its steps.
 
 `autosync doctor` starts it on every rank. After enough steps, the rank prints what it noted and ends. Its settings are
 in the environment, because the arguments are the script's.
@@ -43,7 +43,7 @@ class RankDoctor:
         self._rank = 0
 
     def stepped(self, watch: Watch) -> None:
-        """A step has ended: begin to count after the warm-up, and end this process after the last one."""
+        """React to the end of a step: begin to count after the warm-up, and end this process after the last step."""
         number = len(watch.notes.steps)
         if number == WARMUP_STEPS:
             self._begin(watch)
@@ -65,10 +65,10 @@ class RankDoctor:
         self._since = time.perf_counter()
 
     def _end(self, watch: Watch) -> None:
-        """Print the evidence, and end this process: nothing that the script does at its end is done."""
+        """Print the evidence and end this process at once, without the rest of the script."""
         processors = self._processors()
         self._send(watch, processors, _small_message_seconds(watch.ddp.process_group))
-        # The last bytes of this rank may still be on their way to others, which an exit would cut off.
+        # The last bytes of this rank may still be on their way to others, and an exit would cut them off.
         time.sleep(_PARTING_SECONDS)
         os._exit(0)
 
@@ -90,7 +90,7 @@ class RankDoctor:
             small_message_seconds=small_message_seconds,
         )
         for line in in_lines(evidence.rank, documents.dump(evidence, kind=KIND, version=VERSION)):
-            # Not print: the script may have put something else in the place of stdout.
+            # Not print, because the script may have replaced stdout.
             os.write(1, line)
 
     def _processors(self) -> Processors | None:
@@ -117,7 +117,7 @@ def _own_seconds() -> float:
 
 
 def _waited_seconds() -> float | None:
-    """Return for how long this thread was ready to run without a processor, as the system counts it."""
+    """Return how long this thread was ready to run without a processor; None if the system does not tell."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -125,7 +125,7 @@ def _waited_seconds() -> float | None:
 
 
 def _machine() -> str:
-    """Return what names this machine until its next start: ranks in containers of one machine have the same."""
+    """Return a name of this machine that lasts until its next start and is the same in all its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -143,7 +143,7 @@ def _small_message_seconds(group: Any) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a script until enough of its steps were seen; the exit code where that is not reached."""
+    """Run a script until enough of its steps were seen, then end the process. Return an exit code if too few were."""
     doctor = RankDoctor(int(os.environ[STEPS_VARIABLE]), float(os.environ[BUDGET_VARIABLE]))
     watch = Watch(doctor.stepped)
     try:

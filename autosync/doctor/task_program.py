@@ -1,4 +1,4 @@
-"""Trains a task under stock DDP on this rank, step after step: the doctor's script for a task or a model spec."""
+"""Trains a task under stock DDP on this rank. It is the doctor's script for a task or a model spec."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The parts of a step's time, derived from the evidence. Pure functions.
 
 A rank does its own work (input, forward, backward, update), and it waits for messages. In an all-reduce every rank
-waits for the last one, so a wait alone does not tell who is late. Two facts do, without comparing clocks: the late rank
-has the longest own work, and a message waits least on the rank that was last to have it ready. The shortest wait of all
-ranks is therefore the time that the transfer itself takes.
+waits for the last one, so a wait alone does not tell which rank is late. Two facts tell it without comparing clocks:
+the late rank has the longest own work, and a message waits least on the rank that had it ready last. The shortest wait
+of all ranks is therefore the time of the transfer itself.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 class Parts:
     """The parts of one step on one rank, in seconds.
 
-    `input` is the time outside passes and update: the data loader, logging, clipping. `buffers` are broadcasts of
-    buffers, `search` is the search for unused parameters. `wait` is the wait for messages after backward passes, and
-    `handover` the rest until DDP has handed over all gradients.
+    `input` is the time outside passes and update: the data loader, logging, clipping. `buffers` is the time of buffer
+    broadcasts, and `search` that of the search for unused parameters. `wait` is the wait for messages after backward
+    passes. `handover` is the remaining time until DDP has handed over all gradients.
     """
 
     input: float
@@ -84,7 +84,7 @@ class Timing:
         return len(self.parts)
 
     def typical(self, read: Callable[[Parts], float]) -> float:
-        """Return a part on a typical rank in a typical step; of two ranks, that on which it is shorter."""
+        """Return a part on a typical rank in a typical step. Of two ranks, the one with the shorter part counts."""
         return statistics.median_low([statistics.median(map(read, steps)) for steps in self.parts])
 
     def shortest(self, read: Callable[[Parts], float], ranks: Sequence[int] | None = None) -> float:
@@ -94,7 +94,7 @@ class Timing:
 
     @property
     def exposed(self) -> float:
-        """The seconds of a step in which transfers alone are waited for: the wait of the rank that waits least."""
+        """The seconds of a step in which ranks wait for transfers alone: the wait of the rank that waits least."""
         return self.shortest(lambda parts: parts.wait)
 
 
@@ -107,10 +107,10 @@ def timing_of(evidence: Evidence) -> Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """The rank that the others wait for: by how many seconds in a step, and in which phase it loses most of them.
+    """The rank that the others wait for, its delay in seconds of a step, and the phase with most of the delay.
 
-    `steps_share` is the share of steps in which it was the last rank, `messages_share` that of the messages that were
-    ready last on it.
+    `steps_share` is the share of steps in which this rank was the last. `messages_share` is the share of messages that
+    were ready last on this rank.
     """
 
     rank: int
@@ -122,7 +122,7 @@ class Lateness:
 
 
 def lateness_of(evidence: Evidence, timing: Timing) -> Lateness | None:
-    """Return the rank with the most own work beyond the others' median; None if one rank trains alone."""
+    """Return the rank whose own work most exceeds the others' median; None if one rank trains alone."""
     if timing.num_ranks < 2:
         return None
     found = [
@@ -155,7 +155,7 @@ def _reader(phase: Phase) -> Callable[[Parts], float]:
 
 
 def _excesses(timing: Timing, rank: int, read: Callable[[Parts], float]) -> list[float]:
-    """Return for each step by how much a part is longer on a rank than on the others."""
+    """Return for each step how much longer a part is on a rank than on the others."""
     others = [steps for number, steps in enumerate(timing.parts) if number != rank]
     return [
         read(mine) - statistics.median(read(other[number]) for other in others)
@@ -164,7 +164,7 @@ def _excesses(timing: Timing, rank: int, read: Callable[[Parts], float]) -> list
 
 
 def messages_of(evidence: Evidence) -> list[tuple[WatchedMessage, ...]]:
-    """Return each message of all steps as all ranks noted it; only steps in which all ranks sent alike."""
+    """Return each message as all ranks noted it, for the steps in which all ranks sent the same messages."""
     found: list[tuple[WatchedMessage, ...]] = []
     for same in zip(*(one.steps for one in evidence.ranks), strict=True):
         lists = [[message for one in step.passes for message in one.messages] for step in same]
@@ -174,7 +174,7 @@ def messages_of(evidence: Evidence) -> list[tuple[WatchedMessage, ...]]:
 
 
 def _last_share(evidence: Evidence, rank: int) -> float:
-    """Return the share of messages that waited least on a rank, so that it was the last to have them ready."""
+    """Return the share of messages that waited least on a rank, which therefore had them ready last."""
     messages = messages_of(evidence)
     last = sum(min(range(len(same)), key=lambda r: same[r].done - same[r].ready) == rank for same in messages)
     return last / len(messages) if messages else 0.0

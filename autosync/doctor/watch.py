@@ -1,8 +1,8 @@
 """Watches stock DDP in this process: notes when passes, messages and updates begin and end.
 
-`Watch.open` patches two methods of DDP and adds hooks; training is unchanged. Gradients are sent by the same
-all-reduces, started by a hook of DDP's own interface (`register_comm_hook`). A hook of the script's is called as it
-would be. All is put back when the block ends, or this process ends with the last step.
+`Watch.open` patches methods of DDP and adds hooks. Training is unchanged: the same all-reduces send the gradients, but
+a hook of DDP's own interface (`register_comm_hook`) starts them. If the script has such a hook, it is called as usual.
+The patches are undone when the block ends, unless the process has ended with the last step.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from autosync.errors import OperationError
 
 Method = Callable[..., Any]
 WARMUP_STEPS = 3
-"""The first steps do not count: DDP rebuilds its buckets in them."""
+"""The number of first steps that do not count, because DDP rebuilds its buckets in them."""
 
 
 class Watch:
-    """Watches the model that the script wraps in DDP. `stepped` is called at the end of each of its optimizer steps."""
+    """Watches the model that the script wraps in DDP, and calls `stepped` at the end of each optimizer step."""
 
     def __init__(self, stepped: Callable[[Watch], None], *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.notes = StepNotes(clock)
@@ -50,7 +50,7 @@ class Watch:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Patch DDP, and put all back at the end."""
+        """Patch DDP, and undo the patches at the end."""
         patches = {"forward": self._forward, "_sync_buffers": self._sync_buffers, "_post_forward": self._post_forward}
         hooked = {"register_comm_hook": self._register, "_register_builtin_comm_hook": self._refuse_builtin}
         before = {name: vars(DistributedDataParallel)[name] for name in {**patches, **hooked}}
@@ -68,7 +68,7 @@ class Watch:
             for handle in handles:
                 handle.remove()
 
-    # What DDP's methods do besides their own work.
+    # Additions to DDP's methods.
 
     def _forward(self, stock: Method) -> Method:
         @functools.wraps(stock)
@@ -123,9 +123,9 @@ class Watch:
         return register
 
     def _noting(self, hook: Method) -> Method:
-        """Return the hook with notes of when each message is ready and done."""
+        """Return a hook that also notes when each message is ready and done."""
 
-        # torch reads the hook's own annotations: `wraps` leads it there.
+        # torch reads the annotations of the hook, and `wraps` copies them.
         @functools.wraps(hook)
         def noting(state: object, bucket: Any) -> Any:
             note = self.notes.message_ready(_num_bytes(bucket.buffer()))
@@ -138,7 +138,7 @@ class Watch:
     # The model.
 
     def _take(self, ddp: Any) -> None:
-        """Begin to watch a model at its first forward pass; refuse what cannot be watched."""
+        """Begin to watch a model at its first forward pass. Refuse a model that cannot be watched."""
         if self._ddp is ddp:
             return
         if self._ddp is not None:
@@ -167,7 +167,7 @@ class Watch:
         return noted
 
     def _backward_ends(self) -> None:
-        """The computation of a backward pass has ended; DDP's own callback, which waits for messages, comes next."""
+        """Note the end of a backward pass's computation. DDP's own callback follows, and waits for messages."""
         self.notes.backward_ends()
         torch.autograd.Variable._execution_engine.queue_callback(self.notes.pass_ends)  # noqa: SLF001 - the same
 
@@ -188,7 +188,7 @@ class Watch:
             self.notes.update_begins()
 
     def _update_ends(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        # Where a class calls its parent's step, hooks are called twice.
+        # If a class calls its parent's step, torch calls the hooks twice.
         if self._trains(optimizer):
             self._optimizer_depth = max(self._optimizer_depth - 1, 0)
             if self._optimizer_depth == 0 and self.notes.step_ends():
@@ -198,7 +198,7 @@ class Watch:
     def _trains(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"])
 
-    # What is told of the model.
+    # Facts about the model.
 
     def settings(self) -> WatchedSettings:
         """Return the settings of DDP that cost time."""
@@ -217,7 +217,7 @@ class Watch:
         )
 
     def variables(self) -> tuple[WatchedVariable, ...]:
-        """Return the model's trained parameters with the least bytes of one rank's gradient."""
+        """Return the model's trained parameters, each with the fewest bytes that can carry one rank's gradient."""
         tables = {
             id(one.weight)
             for one in self._ddp.module.modules()
@@ -229,7 +229,7 @@ class Watch:
                 size = one.numel() * one.element_size()
                 least = size
                 if id(one) in tables:
-                    # Only touched rows need to travel, and these are not counted here.
+                    # Only the rows in use need to travel, and nothing counts them here.
                     least = 0
                 elif name in self._num_factor_rows and one.dim() == 2:
                     least = min(size, self._num_factor_rows[name] * sum(one.shape) * one.element_size())
@@ -244,7 +244,7 @@ def _num_bytes(buffer: torch.Tensor) -> int:
 
 
 def _refuse_unseen(ddp: Any) -> None:
-    """Refuse what the notes would be wrong about."""
+    """Refuse training for which the notes would be wrong."""
     if ddp.device_type != "cpu":
         raise OperationError(
             "doctor watches models on the CPU: on a GPU, the time at which the host starts work is not that of the work"

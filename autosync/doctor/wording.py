@@ -1,4 +1,4 @@
-"""Says a diagnosis to users and to programs."""
+"""Presents a diagnosis to users and to programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTED_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands:
-    """What the user has typed: the cluster, and a model or a script with its arguments."""
+    """The operands that the user typed: the cluster, and a model or a script with its arguments."""
 
     cluster: str
     model: str | None = None
@@ -27,7 +27,7 @@ class Operands:
 
     @property
     def again(self) -> str:
-        """The command line of the doctor."""
+        """The command line that runs the doctor again."""
         head = ["autosync", "doctor", *([self.model] if self.model else []), "--cluster", self.cluster]
         return shlex.join([*head, *(["--", *self.script] if self.script else [])])
 

@@ -1,6 +1,6 @@
 """The stages of a message, as far as they are drawn: the ranks that take part, and the data of each rank afterwards.
 
-A stage is what `describe` tells on one line: the operations of a message that differ only in their slices.
+A stage corresponds to one line of `describe`: the operations of a message that differ only in their slices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The picture of a timeline: the compute, waits and transfers of a rank over a step or two.
 
-One track shows training itself (forward, backward, optimizer, and where training stood still), one the local operations
-beside it, and one each queue of a lane. Each message has one colour, the same as in the picture of its plan.
+The first track shows training itself: forward, backward, optimizer, and the times in which training stood still. Below
+it are a track of local operations and a track for each queue of a lane. Each message has one colour, the same as in the
+picture of its plan.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ class _Picture:
             self._drawing.text(left + 3, top + height / 2 + 3.6, shown, style)
 
     def _axis(self, top: float, bottom: float) -> None:
-        """Draw the time axis from the first step's start, and where steps begin."""
+        """Draw the time axis from the first step's start, and a mark at the start of each step."""
         every = _tick(self._seconds)
         for number in range(int(self._seconds / every) + 1):
             x = self._x(self._start + number * every)
@@ -255,7 +256,7 @@ def _key(named: _Named, colours: Mapping[str, int]) -> str:
 
 
 def _tick(seconds: float) -> float:
-    """Return the distance between marks: 1, 2 or 5 of some unit, so that there are five to twelve marks."""
+    """Return the distance between marks: 1, 2 or 5 times a power of ten, so that there are five to twelve marks."""
     rough = seconds / 8
     unit = 10.0 ** math.floor(math.log10(rough))
     return next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)

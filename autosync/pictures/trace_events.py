@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 MAX_CHARACTERS = 256 * 2**20
 MAX_EVENTS = 1_000_000
-"""The limit of events: ten ranks that send a thousand messages a step have this many in a hundred steps."""
+"""The most events of a trace. Ten ranks that send a thousand messages a step have this many in a hundred steps."""
 
 _MAX_EVENT = 2**20
 _PIECE = 2**20
@@ -28,7 +28,7 @@ class NoTraceError(ValueError):
 
 
 def read_events(stream: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    """Yield the events of an array, or of the array `traceEvents` of an object, as far as a crash has left them."""
+    """Yield the events of an array, or of the array `traceEvents` of an object. A crash may have cut the array off."""
     text = _Text(stream)
     if text.next() == "{":
         _find_events(text)

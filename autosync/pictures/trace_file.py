@@ -20,7 +20,7 @@ from autosync.pictures.trace_events import NoTraceError, read_events
 
 MAX_RANKS = 10_000
 NUM_WARMUP = 3
-"""The number of first steps that are not chosen if there are others. Connections and buffers are made in them."""
+"""The number of first steps that are avoided if there are others, because connections and buffers are made in them."""
 
 _COMPUTE, _WAIT = "compute", "wait"
 KINDS = (_COMPUTE, _WAIT, "transfer", "local")

@@ -26,7 +26,7 @@ MAX_DISTRIBUTIONS = 6
 _TOP = 3.0
 """The largest step time within a chart of trials, as a multiple of the median."""
 _SHOWN_SHARE = 0.99
-"""The share of all steps that lie within the chart of distributions. The others count in its first or last bar."""
+"""The share of all steps within the range of the chart of distributions. The others count in its first or last bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart: positions in ascending order, and a value of each series for each of them.
+    """A chart: positions in ascending order, and for each position a value of each series.
 
     `names` name positions. Values above `top` lie outside the chart.
     """
@@ -56,7 +56,7 @@ class Chart:
 
     @property
     def num_outside(self) -> int:
-        """How many values lie outside the chart."""
+        """The number of values outside the chart."""
         top = math.inf if self.top is None else self.top
         return sum(value is not None and value > top for one in self.series for value in one.values)
 
@@ -82,13 +82,13 @@ class Chart:
 
 
 class Charts:
-    """Collects the charts of a page, and returns the place of each."""
+    """Collects the charts of a page, and returns an element for each to be drawn in."""
 
     def __init__(self) -> None:
         self.fields: list[Mapping[str, object]] = []
 
     def place(self, chart: Chart | None, caption: str) -> Markup:
-        """Return a figure in which a chart will be drawn; nothing if there is no chart."""
+        """Return a figure in which the page's script will draw the chart; empty if there is no chart."""
         if chart is None:
             return Markup()
         self.fields.append(chart.fields())
@@ -180,7 +180,7 @@ def _shares(steps: Floats, edges: Floats) -> list[float]:
 
 
 def step_parts(report: StudyReport) -> Chart | None:
-    """Return the parts of each contestant's step, on top of each other."""
+    """Return the parts of each contestant's step as stacked bars."""
     contests = [one for one in report.summary.contests if one.time.compute_seconds is not None]
     if not contests:
         return None

@@ -15,7 +15,7 @@ from autosync.units import format_rate, format_size
 
 
 def cluster_section(report: StudyReport) -> Markup:
-    """Return the cluster's nodes, and the load of its links where trials counted bytes."""
+    """Return the cluster's nodes, and the load of its links if trials counted bytes."""
     cluster = report.cluster
     if cluster is None:
         return element("p", "The cluster spec is not in the study's folder.", class_="soft")
@@ -64,7 +64,7 @@ def _share(share: float | None) -> TableCell:
 
 
 def _loads(report: StudyReport, contest: ShownContest) -> Mapping[str, float]:
-    """Return the busy share of each link in a contestant's trial; none without a trial that counted bytes."""
+    """Return the busy share of each link in a contestant's trial; empty if no trial counted bytes."""
     trial, model, cluster = report.trial_of(contest), report.model, report.cluster
     if trial is None or trial.record.measurement is None or model is None or cluster is None:
         return {}

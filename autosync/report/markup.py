@@ -1,7 +1,7 @@
 """A small writer of HTML in which text cannot become markup.
 
-Elements are made from their content. Plain strings are text and are escaped; only what `element` returns is markup. So
-names from a study, whatever they hold, stay names.
+Elements are made from their content. Plain strings are text and are escaped; only results of `element` are markup. So
+names from a study stay text, whatever characters they contain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Content = str | Iterable["Content"] | None
 
 
 def element(tag: str, *content: Content, **attributes: str | int | bool | None) -> Markup:
-    """Return an element. `class_` is the attribute class, `_` in other names is `-`; None and False leave one out."""
+    """Return an element. `class_` sets the attribute `class`, and `_` in other names becomes `-`.
+
+    Attributes with None or False are left out.
+    """
     opened = "".join([f"<{tag}", *(_attribute(name, value) for name, value in attributes.items()), ">"])
     if tag in _VOID:
         return Markup(opened)
@@ -36,23 +39,23 @@ def element(tag: str, *content: Content, **attributes: str | int | bool | None) 
 
 
 def joined(*content: Content) -> Markup:
-    """Return content one after the other."""
+    """Return several pieces of content in a row."""
     return Markup("".join(map(_written, content)))
 
 
 def escaped(text: str) -> str:
-    """Return a text for an element or a quoted attribute."""
+    """Return the text, escaped for an element or a quoted attribute."""
     return html.escape(_UNSPEAKABLE.sub("\ufffd", text), quote=True)
 
 
 def json_in_html(value: Any) -> Markup:
-    """Return JSON that may stand in a script element: no part of it can end the element."""
+    """Return JSON for a script element. No part of it can end the element."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return Markup(_UNSPEAKABLE.sub("\ufffd", text).translate(_ESCAPED_IN_JSON))
 
 
 def items(texts: Sequence[Content]) -> Markup:
-    """Return a list of items; nothing without items."""
+    """Return a list of items; empty without items."""
     return element("ul", [element("li", text) for text in texts]) if texts else Markup()
 
 

@@ -1,7 +1,7 @@
-"""The page: one HTML document with its style, its scripts and its data, which contacts nothing.
+"""The page: one HTML document with its style, its scripts and its data. It opens no connection.
 
-A policy in its head lets only this style and these scripts take effect, by their hashes. Text from studies is escaped,
-so it cannot become markup; the policy would stop it if it did.
+The content security policy in its head allows only this style and these scripts, by their hashes. Text from studies is
+escaped, so it cannot become markup; even if it did, the policy would stop it.
 """
 
 from __future__ import annotations

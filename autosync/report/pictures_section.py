@@ -1,4 +1,4 @@
-"""Pictures: simulated timelines, stock DDP's above the winner's, and the winner's plan."""
+"""The pictures of a report: the simulated timelines of stock DDP and of the winner, and the winner's plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autosync.strategy.representation import Strategy
 MAX_PICTURE_BYTES = 400_000
 """The size of a picture above which the page leaves it out."""
 LARGE = 20_000
-"""The product of variables and ranks above which no timeline is simulated, because it would take too long."""
+"""No timeline is simulated if the product of variables and ranks is larger, because it would take too long."""
 
 
 def pictures_section(report: StudyReport) -> Markup:
@@ -60,7 +60,7 @@ def _timeline(bundle: Bundle, strategy: Strategy, name: str) -> Markup:
 
 
 def _picture(svg: str, caption: str) -> Markup:
-    """Return a figure with a picture as an image, in which nothing can run or be loaded."""
+    """Return a figure with the picture as an image, which can neither run nor load anything."""
     if len(svg) > MAX_PICTURE_BYTES:
         return element(
             "p", f"{caption} The picture is too large for this page; `autosync draw` makes it.", class_="soft"

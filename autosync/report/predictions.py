@@ -1,4 +1,4 @@
-"""What the timeline simulator predicts for the trials of a study, from the specs of model and cluster alone."""
+"""The timeline simulator's predictions for the trials of a study, from the specs of model and cluster alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autosync.strategy.representation import Strategy
 
 SIMULATOR = "timeline"
 LARGE = 250
-"""The product of variables and nodes up to which `MOST_PREDICTED` trials are predicted; fewer above, in proportion."""
+"""Up to this product of variables and nodes, `MOST_PREDICTED` trials are predicted; above it, proportionally fewer."""
 MOST_PREDICTED = 2000
 FEWEST_PREDICTED = 100
 
@@ -23,8 +23,9 @@ def predicted_seconds(
 ) -> dict[int, float]:
     """Return the predicted step time of each trial that can be predicted, by its number.
 
-    A trial without a strategy is stock DDP; what it does is predicted. Strategies that are not legal have no
-    prediction. On large models and clusters only the first trials have one, so that a page takes seconds.
+    A trial without a strategy is stock DDP, and the strategy that equals stock DDP is predicted for it. Strategies that
+    are not legal have no prediction. On large models and clusters only the first trials have one, so that a page takes
+    seconds.
     """
     size = max(1.0, len(model.variables) * len(cluster.nodes) / LARGE)
     most = max(FEWEST_PREDICTED, round(MOST_PREDICTED / size))

@@ -15,7 +15,7 @@ from autosync.units import format_size, format_time
 
 
 def trials_section(report: StudyReport, drawn: Charts) -> Markup:
-    """Return the trials: best so far, predictions, and a table of all."""
+    """Return the section about the trials: charts of the best so far and of predictions, and a table of all trials."""
     if not report.trials:
         return element("p", "The study's trials are not in its folder.", class_="soft")
     predicted = "Predictions are the timeline simulator's, from the specs alone: it knows none of these measurements."
@@ -56,7 +56,7 @@ def _trial_row(trial: TrialReport) -> Row:
 
 
 def proof_section(report: StudyReport, drawn: Charts) -> Markup:
-    """Return the final comparison: the steps of the contestants, as distributions and in figures."""
+    """Return the section about the final comparison: the steps of the contestants as distributions and in figures."""
     summary = report.summary
     rows = [
         (
@@ -85,7 +85,7 @@ def proof_section(report: StudyReport, drawn: Charts) -> Markup:
 
 
 def time_section(report: StudyReport, drawn: Charts) -> Markup:
-    """Return where the time of a step goes, before and after."""
+    """Return the section about the parts of a step, for stock DDP and for the other contestants."""
     columns = (
         "contestant",
         "compute",
@@ -118,7 +118,7 @@ def _time(seconds: float | None) -> TableCell:
 
 
 def families_section(report: StudyReport) -> Markup:
-    """Return what was tried, by the kinds of synchronisers."""
+    """Return the section about the tried strategies, grouped by their synchronisers."""
     families: dict[str, list[TrialReport]] = {}
     for one in report.trials:
         families.setdefault(one.family, []).append(one)

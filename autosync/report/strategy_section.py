@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def strategy_section(report: StudyReport) -> Markup:
-    """Return the winner's strategy: a row for each variable, or for each part of one that is cut."""
+    """Return the winner's strategy: a row for each variable, or for each part of a variable that is cut."""
     bundle, winner = report.bundle, report.summary.winner
     if bundle is None:
         return element("p", "The winner's bundle is not in the study's folder.", class_="soft")

@@ -1,6 +1,6 @@
-"""What a report says of one study: its verdict, its trials, and the specs that it was made for.
+"""The content of a report on one study: its verdict, its trials, and the specs of its model and cluster.
 
-Everything is read from the study's folder; nothing is run. A folder that has only its verdict gives a shorter report.
+Everything is read from the study's folder; nothing is run. If the folder has only the verdict, the report is shorter.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from autosync.strategy.representation import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
-    """One trial. `strategy` is None for stock DDP; `elapsed_seconds` is from the begin of the study's first trial.
+    """One trial. `strategy` is None for stock DDP. `elapsed_seconds` counts from the start of the study's first trial.
 
-    `predicted` is the simulator's step time from the specs alone; it knows none of the study's measurements.
+    `predicted` is the simulator's step time from the specs alone, without any of the study's measurements.
     """
 
     record: Record
@@ -54,7 +54,7 @@ class TrialReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReport:
-    """One study. What its folder lacks is None; `left_out` says which trials could not be read."""
+    """One study. Parts that its folder lacks are None. `left_out` says which trials could not be read."""
 
     folder: StudyFolder
     summary: ShownSummary
@@ -75,13 +75,13 @@ class StudyReport:
         return next(one for one in self.summary.contests if one.name == self.summary.winner.name)
 
     def trial_of(self, contest: ShownContest) -> TrialReport | None:
-        """Return the measured trial of a contestant's strategy; None without one."""
+        """Return the measured trial of a contestant's strategy; None if there is none."""
         alike = (one for one in self.trials if one.record.strategy_id == contest.strategy_id)
         return next((one for one in alike if one.seconds is not None), None)
 
     @property
     def num_samples(self) -> int | None:
-        """The examples of one step, over all ranks; None if the model does not say its batch size."""
+        """The examples of one step on all ranks; None if the model spec lacks a batch size."""
         if self.model is None or self.cluster is None or self.model.batch_size == 1:
             return None
         return self.model.batch_size * self.model.accumulation_steps * self.cluster.num_workers

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from autosync.report.markup import Content, Markup, element
 
 MAX_ROWS = 1000
-"""The number of rows of a table that a page shows. The caption says how many others exist."""
+"""The most rows of a table that a page shows. The caption tells the number of rows left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
-    """What a cell shows, and the number by which it is sorted. Without a number it is sorted as text."""
+    """The text of a cell, and the number by which it is sorted. Without a number it is sorted as text."""
 
     shown: Content
     number: float | None = None
@@ -23,12 +23,15 @@ Row = Sequence[TableCell | str]
 
 
 def figure(value: float | None, shown: str) -> TableCell:
-    """Return a cell with a number; an empty one, which is sorted last, if the number is unknown."""
+    """Return a cell with a number. If the number is unknown, the cell is empty and is sorted last."""
     return TableCell(shown="") if value is None else TableCell(shown=shown, number=value)
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Row], *, numbers: Sequence[str] = ()) -> Markup:
-    """Return a table whose first column names its rows, without empty ones; those in `numbers` are flush right."""
+    """Return a table whose first column names its rows. Empty columns are left out.
+
+    The columns in `numbers` are aligned right.
+    """
     places = [
         place for place in range(len(columns)) if place == 0 or any(map(_is_filled, (row[place] for row in rows)))
     ]
@@ -45,7 +48,7 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Row], *, numbers:
         for row in rows[:MAX_ROWS]
     ]
     inside = [element("caption", caption), element("thead", element("tr", head)), element("tbody", body)]
-    # A wide table scrolls by itself, also by keyboard.
+    # A wide table scrolls within its own section, also by keyboard.
     return element("section", element("table", inside), class_="wide", tabindex=0, aria_label=caption)
 
 

@@ -1,4 +1,4 @@
-"""How to use the winner, and all that is needed to repeat the study."""
+"""The sections on using the winner and on repeating the study."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def use_section(report: StudyReport) -> Markup:
 
 
 def repeat_section(report: StudyReport) -> Markup:
-    """Return the commands, the settings and the versions of the study."""
+    """Return the commands, settings and versions that repeat the study."""
     summary, settings = report.summary, report.settings
     commands = []
     if settings is not None:
@@ -53,7 +53,7 @@ def repeat_section(report: StudyReport) -> Markup:
 
 
 def tune_command(settings: StudySettings) -> str:
-    """Return the command that begins a study with these settings."""
+    """Return the command that starts a study with these settings."""
     words = ["autosync", "tune", *([settings.task] if settings.task else [])]
     options = {
         "--cluster": settings.cluster,
@@ -82,7 +82,7 @@ def _effort(settings: StudySettings) -> str | None:
 
 
 def _environment(report: StudyReport) -> list[tuple[str, str]]:
-    """Return the versions that the trials ran with; each value that occurred, if there were several."""
+    """Return the versions of software in the trials, with all values if there were several."""
     found: dict[str, Counter[str]] = {}
     for trial in report.trials:
         record = trial.record

@@ -1,4 +1,4 @@
-"""The head of a study's report: the verdict in a sentence, and the figures that matter."""
+"""The head of a study's report: the verdict in a sentence, and the main figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autosync.units import format_time
 
 
 def verdict_section(report: StudyReport) -> Markup:
-    """Return the verdict: one sentence, figures, and doubts about them."""
+    """Return the section with the verdict: a sentence, figures, and doubts about them."""
     summary = report.summary
     is_faster = summary.winner.beats_stock_ddp
     what = element("p", verdict_sentence(report), class_="verdict faster" if is_faster else "verdict")
@@ -36,7 +36,7 @@ def verdict_sentence(report: StudyReport) -> str:
 
 
 def less_time(ratio: ShownRatio) -> str:
-    """Return how much less time a step takes: `27 % less time per step`."""
+    """Return the saved share of a step's time in words: `27 % less time per step`."""
     return f"{_percent(1 - 1 / ratio.value)} less time per step"
 
 
@@ -50,7 +50,7 @@ def _percent(share: float) -> str:
 
 
 def _figures(report: StudyReport) -> list[tuple[str, str, str]]:
-    """Return the figures that matter, each with its name and what stands below it."""
+    """Return the main figures: name, value, and the text below the value."""
     winner, default = report.winner, report.default
     ratio = report.summary.winner.speedup_over_stock_ddp
     found = []
@@ -78,7 +78,7 @@ def _figure(name: str, value: str, below: str) -> Markup:
 
 
 def _left(report: StudyReport) -> Markup:
-    """Return how much could still be gained."""
+    """Return a paragraph on the gain that is still possible."""
     summary = report.summary
     if not summary.winner.beats_stock_ddp:
         words = summary.prospect.in_words
@@ -89,7 +89,7 @@ def _left(report: StudyReport) -> Markup:
 
 
 def doubts(report: StudyReport) -> list[str]:
-    """Return what speaks against the figures."""
+    """Return the reasons to doubt the figures."""
     summary, found = report.summary, []
     share = summary.other_cpu_share
     if share is not None and share > BUSY_SHARE:

@@ -15,17 +15,17 @@ from autosync.specs.model import ModelSpec
 from autosync.strategy.representation import Strategy
 
 LITTLE_EXPOSED = 0.1
-"""The share of a step, exposed communication, below which compute is the bottleneck."""
+"""Compute is the bottleneck if exposed communication takes less than this share of a step."""
 
 BUSY = 0.75
-"""The share of a step in which a link that is the bottleneck is busy."""
+"""A link is the bottleneck if it is busy for at least this share of a step."""
 
 _ALIKE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """What a step's time goes to: its kind, the shares of compute and exposed communication, and its busiest link.
+    """The bottleneck of a step: its kind, the shares of compute and exposed communication, and the busiest link.
 
     - `compute`: compute hides nearly all communication;
     - `link`: a link is busy most of the time;
@@ -50,7 +50,7 @@ class Bottleneck:
 def bottleneck_of(
     seconds: float, strategy: Strategy | None, model: ModelSpec, cluster: ClusterSpec, costs: Costs
 ) -> Bottleneck:
-    """Return the bottleneck of a step of a strategy that takes so long; without a strategy, nothing is synchronised."""
+    """Return the bottleneck of a step that takes `seconds`. Without a strategy, nothing is synchronised."""
     compute = min(model.step_seconds / seconds, 1.0)
     link, busy = _busiest(strategy, model, cluster, costs) if strategy is not None else (None, 0.0)
     exposed, busy = 1.0 - compute, min(busy / seconds, 1.0)
@@ -63,7 +63,7 @@ def bottleneck_of(
 
 
 def _busiest(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> tuple[str | None, float]:
-    """Return the name of the link that takes longest for the bytes of a step, and its time."""
+    """Return the name of the link that takes longest for its bytes of a step, and that time."""
     loads = dict(_loads(strategy, model, cluster, costs))
     if not loads:
         return None, 0.0
@@ -77,7 +77,7 @@ def _busiest(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: 
 
 
 def _loads(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, costs: Costs) -> Iterator[tuple[str, float]]:
-    """Yield each link with the seconds that it takes for the bytes of a step, at its probed rate."""
+    """Yield each link with the seconds that its bytes of a step take at its probed rate."""
     traffic = amortised_traffic(lower(strategy, model, cluster), cluster)
     measured = cluster.calibration
     uplinks = {rack.name: rack for rack in measured.racks} if measured is not None else {}

@@ -1,9 +1,10 @@
-"""The measured errors of predictions, from which intervals come.
+"""The measured errors of predictions, from which intervals are computed.
 
-Each error is the logarithm of a measured step time over the predicted one, without any trial of the model on the
-cluster. `tools/measure_prediction_errors.py` measures them on the shipped records and writes the file that ships. The
-errors belong to the simulators that predicted, so the file also holds how these read two small cases
-(`simulators.learned.rehearsal`). If they read them otherwise today, no errors are known.
+Each error is the logarithm of a measured step time over the predicted one. The predictions used no trial of the model
+on the cluster. `tools/measure_prediction_errors.py` measures the errors on the shipped records and writes the shipped
+file. Errors are valid only for the simulators that made the predictions. So the file also holds the predictions of
+these simulators for two small cases (`simulators.learned.rehearsal`). If today's simulators predict other times for
+them, the errors are not used.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ SCHEMA_KIND = "prediction-errors"
 SCHEMA_VERSION = 1
 
 Subject = Literal["stock DDP", "fastest"]
-"""What is predicted: stock DDP, or strategies that were chosen because their predicted times are the shortest."""
+"""The subject of a prediction: stock DDP, or strategies chosen because their predicted times are the shortest."""
 
 LEVEL = 0.9
-"""The share of measurements that an interval is to hold."""
+"""The share of measurements that an interval should contain."""
 
 _DIGITS = 5
 
@@ -41,7 +42,7 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorGroup:
-    """The errors of one simulator, on clusters whose links are all equal or on the others."""
+    """The errors of one simulator, either on clusters with equal links or on all other clusters."""
 
     __pydantic_config__ = STRICT
 
@@ -55,7 +56,7 @@ class ErrorGroup:
 class MeasuredErrors:
     """All measured errors, and the range of the clusters on which they were measured.
 
-    `rehearsed` is how the simulators read two small cases when the errors were measured.
+    `rehearsed` holds the predictions for two small cases by the simulators whose errors were measured.
     """
 
     __pydantic_config__ = STRICT
@@ -71,14 +72,14 @@ class MeasuredErrors:
     def ends(self, simulator: str, subject: Subject, cluster: ClusterSpec) -> Ends | None:
         """Return the interval of a simulator's predictions on a cluster; None if too few errors were measured.
 
-        Clusters with equal links have an interval of their own if enough errors are known there.
+        Clusters with equal links have their own interval if enough errors were measured on such clusters.
         """
         known = [one for one in self.groups if (one.simulator, one.subject) == (simulator, subject)]
         alike = [error for one in known if one.equal_links == has_equal_links(cluster) for error in one.errors]
         return ends_of(alike) or ends_of([error for one in known for error in one.errors])
 
     def beyond(self, cluster: ClusterSpec) -> list[str]:
-        """Return in what a cluster differs from all on which errors were measured; empty if it lies within them."""
+        """Return the differences between a cluster and all clusters on which errors were measured; empty if none."""
         from autosync.units import format_rate
 
         workers = [node for node in cluster.nodes if node.role == "worker"]
@@ -101,21 +102,21 @@ def has_equal_links(cluster: ClusterSpec) -> bool:
 
 
 def ends_of(errors: Sequence[float], level: float = LEVEL) -> Ends | None:
-    """Return an interval that holds at least the share `level` of further errors; None if these are too few to tell.
+    """Return an interval that contains at least the share `level` of further errors; None if there are too few errors.
 
-    Its ends are two of the errors themselves. If a further error comes from the same source, each position among the
-    sorted errors is equally likely for it, so the interval holds it with that probability (split conformal prediction).
+    Its ends are two of the errors. A further error from the same source falls with equal probability at each position
+    among the sorted errors, so the interval contains it with probability `level` (split conformal prediction).
     """
     ordered = sorted(errors)
     outside = (1 - level) / 2 * (len(ordered) + 1)
-    # Rounding must not turn the 19 errors that suffice for 90 % into too few.
+    # 19 errors suffice for 90 %, and rounding must not make them too few.
     position = math.floor(outside + 1e-9)
     return Ends(ordered[position - 1], ordered[-position]) if position else None
 
 
 def measured_errors() -> MeasuredErrors | None:
     """Return the shipped errors; None if the simulators predict otherwise today."""
-    # Simulates two small cases.
+    # Imported here, because the check loads the simulators to predict two small cases.
     from autosync.errors import InputError
     from autosync.simulators.learned.rehearsal import check_rehearsal
 
@@ -144,5 +145,5 @@ def write_errors(path: Path, errors: MeasuredErrors) -> None:
 
 
 def rounded(errors: Sequence[float]) -> tuple[float, ...]:
-    """Return errors sorted, with as many digits as they are worth."""
+    """Return the errors sorted and rounded to significant digits."""
     return tuple(sorted(round(error, _DIGITS) for error in errors))

@@ -1,8 +1,8 @@
-"""A measured cluster with another number of worker nodes, or with other links.
+"""Changes a measured cluster to another number of worker nodes, or to other links.
 
-What is measured stays as it is. Nothing is known of nodes that do not exist yet, so they are assumed to be like the
+Measured nodes stay as they are. Nothing is known of nodes that do not exist yet, so they are assumed to be like the
 measured ones: the medians of their rates and measurements, the most common number of devices, and no new rack.
-`assumptions` says so for users.
+`assumptions` explains this to users.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def num_worker_nodes(cluster: ClusterSpec) -> int:
 def extended(cluster: ClusterSpec, num_nodes: int) -> ClusterSpec:
     """Return the cluster with `num_nodes` worker nodes: the first ones of the file, then new ones like them.
 
-    Nodes that only serve stay. With as many nodes as there are, the cluster itself is returned.
+    Nodes that only serve stay. If the number does not change, the cluster itself is returned.
     """
     if not 1 <= num_nodes <= MAX_NODES:
         raise InputError(f"{num_nodes} nodes", rule=f"1 to {MAX_NODES} nodes")
@@ -53,9 +53,10 @@ def extended(cluster: ClusterSpec, num_nodes: int) -> ClusterSpec:
 
 
 def with_links(cluster: ClusterSpec, rate: float) -> ClusterSpec:
-    """Return the cluster with links of another rate. Links are assumed to keep the share of their rate that was probed.
+    """Return the cluster with links of another rate.
 
-    Latency, the cost of messages, the insides of nodes and the uplinks of racks stay as they are.
+    If the cluster was probed, each link keeps its probed share of the nominal rate. Latency, the cost of messages,
+    transfers within nodes and the uplinks of racks stay as they are.
     """
     nodes = tuple([replace(node, bandwidth_out=rate, bandwidth_in=rate) for node in cluster.nodes])
     if cluster.calibration is None:
@@ -66,15 +67,15 @@ def with_links(cluster: ClusterSpec, rate: float) -> ClusterSpec:
 
 
 def at_rate_ends(cluster: ClusterSpec) -> tuple[ClusterSpec, ...]:
-    """Return the cluster with all probed rates at the low ends of their intervals, and at the high ends.
+    """Return the cluster with all probed rates at the low ends of their intervals, and with all at the high ends.
 
-    None of both if the cluster was not probed.
+    The result is empty if the cluster was not probed.
     """
     return tuple([_at_ends(cluster, end) for end in ("low", "high")] if cluster.calibration is not None else [])
 
 
 def assumptions(cluster: ClusterSpec, sizes: Sequence[int], link: float | None) -> list[str]:
-    """Return what a prediction for these numbers of nodes assumes, a sentence each."""
+    """Return the assumptions of a prediction for these numbers of nodes, one sentence for each."""
     there = num_worker_nodes(cluster)
     found = []
     if max(sizes) > there:
@@ -133,17 +134,17 @@ def _grown(cluster: ClusterSpec, missing: int) -> ClusterSpec:
         measured = _typical_measurements(cluster, calibration)
         added = [replace(measured, name=node.name) for node in new] if measured is not None else []
         calibration = _without_whole(replace(calibration, nodes=(*calibration.nodes, *added)))
-    # Ranks are numbered in the order of nodes, workers first: the measured ones keep their numbers.
+    # Ranks are numbered in the order of nodes, workers first, so the measured ones keep their numbers.
     return replace(cluster, nodes=(*cluster.nodes, *new), alike=_with_new(cluster, new), calibration=calibration)
 
 
 def _without_whole(calibration: Calibration) -> Calibration:
-    """Return a calibration without what was measured on all nodes together: it holds for that number of nodes only."""
+    """Return a calibration without measurements of all nodes together, which hold only for that number of nodes."""
     return replace(calibration, curves=(), step_seconds=None, step_variation=None)
 
 
 def _typical(cluster: ClusterSpec) -> Node:
-    """Return a worker node with the medians of the workers' facts; its name, host and rack are those of the first."""
+    """Return a worker node with the medians of the workers' figures, and the name, host and rack of the first one."""
     workers = _workers(cluster)
     devices = Counter(node.devices for node in workers).most_common()
     most = max(times for _, times in devices)
@@ -173,7 +174,7 @@ def _typical_measurements(cluster: ClusterSpec, calibration: Calibration) -> Nod
 
 
 def _median_estimate(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the median of estimates. Its interval reaches as far as that of any of them: a new node may be any."""
+    """Return the median of estimates. Its interval covers all of theirs, because a new node may be like any of them."""
     return Estimate(
         value=median(one.value for one in estimates),
         low=min(one.low for one in estimates),
@@ -192,7 +193,7 @@ def _free_names(cluster: ClusterSpec) -> Iterator[str]:
 
 
 def _racks_for(cluster: ClusterSpec, num_new: int) -> list[str | None]:
-    """Return the racks of new nodes: each goes where the fewest workers are. Nodes outside racks stand in one place."""
+    """Return the racks of new nodes. Each goes to the rack with the fewest workers; no rack counts as one rack too."""
     workers = _workers(cluster)
     num_in = Counter(node.rack for node in workers)
     found: list[str | None] = []
@@ -204,7 +205,7 @@ def _racks_for(cluster: ClusterSpec, num_new: int) -> list[str | None]:
 
 
 def _with_new(cluster: ClusterSpec, new: Sequence[Node]) -> tuple[tuple[str, ...], ...]:
-    """Return the classes of equal nodes: a new node joins the class of nodes that it equals, or other new nodes."""
+    """Return the classes of equal nodes. A new node joins the class of its equals, or a new class."""
     by_name = {node.name: node for node in cluster.nodes}
     classes = [list(names) for names in cluster.alike]
     of_facts = {_facts(by_name[names[0]]): names for names in classes}
@@ -226,7 +227,7 @@ def _at_rate(measured: NodeCalibration, node: Node, rate: float) -> NodeCalibrat
     changed: dict[str, Any] = {
         name: _changed(getattr(measured, name), _times(factor[name.split("_")[1]])) for name in _RATES
     }
-    # The bytes that pass at once depend on the link, and nothing is known of those of the other link.
+    # The size of a burst depends on the link, and it is unknown for a link of another rate.
     return replace(measured, **changed, burst_out_bytes=None, burst_in_bytes=None)
 
 

@@ -1,4 +1,4 @@
-"""The fastest strategy by simulation alone: what the first round of a study would put first."""
+"""Finds the fastest strategy by simulation alone. The first round of a study would rank it first."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Find = Callable[[ModelSpec, ClusterSpec, Simulator, Costs, int], Candidate | Non
 
 
 def fastest(model: ModelSpec, cluster: ClusterSpec, simulator: Simulator, costs: Costs, seed: int) -> Candidate | None:
-    """Return the exact strategy that is predicted to be fastest on a cluster, of those that a search simulates.
+    """Return the exact strategy that is predicted to be fastest on a cluster, among all that a search simulates.
 
     The same seed gives the same strategy.
     """
     settings = StudySettings(name="prediction", task=model.name, cluster=cluster.name, seed=seed, tuner="prediction")
     ground = build_ground(settings, TrialPreparer(model, cluster))
-    # Messages were measured on another number of nodes, so a simulator cannot derive their costs from this cluster.
+    # Messages were measured on another number of nodes, so their costs are passed in, not derived from this cluster.
     screen = None if ground.screen is None else AnalyticalSimulator(model, cluster, costs=costs)
     ground = replace(ground, simulator=simulator, screen=screen)
     found = predicted(open_proposer(settings.proposer, ground), 1, simulator, seed=seed)

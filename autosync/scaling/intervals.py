@@ -1,7 +1,7 @@
-"""Intervals of predicted step times, from everything whose uncertainty was measured.
+"""Intervals of predicted step times, from all sources of measured uncertainty.
 
 The sources are the simulator's errors (`errors`), the interval of the model's profile, and the intervals of the probed
-rates. They are taken to be independent, so their logarithms add up as squares.
+rates. They are assumed to be independent, so the squares of their logarithms are added.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
 
 _TO_90_PERCENT = 1.645 / 1.960
-"""Profiles and probes give 95 % intervals, predictions 90 %; both are those of normal errors."""
+"""Turns the 95 % intervals of profiles and probes into the 90 % intervals of predictions, for normal errors."""
 
 Predict = Callable[[ModelSpec, ClusterSpec | None], float]
-"""Returns the predicted seconds of the same strategy on a variant of its model and cluster."""
+"""Returns the predicted seconds of one strategy on a variant of its model and cluster."""
 
 
 def profile_ends(model: ModelSpec) -> tuple[ModelSpec, ...]:
-    """Return the model with the shortest and longest compute of its profile's interval; none without an interval."""
+    """Return the model with the shortest and with the longest compute of its profile's interval; empty without one."""
     profiled = model.timeline.profiled
     if profiled is None or not profiled.low_seconds or not profiled.high_seconds:
         return ()
@@ -31,9 +31,9 @@ def profile_ends(model: ModelSpec) -> tuple[ModelSpec, ...]:
 
 
 def forecast(seconds: float, errors: Ends | None, effects: tuple[Ends, ...]) -> Forecast:
-    """Return predicted seconds with the interval from a simulator's errors and from the effects of other sources.
+    """Return predicted seconds with an interval from the simulator's errors and the effects of other sources.
 
-    Without known errors there is no interval.
+    If the errors are unknown, there is no interval.
     """
     if errors is None:
         return Forecast(value=seconds)
@@ -45,7 +45,7 @@ def forecast(seconds: float, errors: Ends | None, effects: tuple[Ends, ...]) -> 
 def effects_of(seconds: float, model: ModelSpec, cluster: ClusterSpec | None, predict: Predict) -> tuple[Ends, ...]:
     """Return how far the intervals of the profile and of the probe move the predicted seconds.
 
-    Without a cluster only the profile counts.
+    Without a cluster, only the profile counts.
     """
     models = profile_ends(model)
     clusters = at_rate_ends(cluster) if cluster is not None else ()

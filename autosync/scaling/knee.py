@@ -1,7 +1,7 @@
-"""The knee of a scaling curve: the number of nodes beyond which a further one brings little.
+"""The knee of a scaling curve: the number of nodes beyond which a further one adds little throughput.
 
-Between predicted sizes, the logarithm of the step time is taken to change linearly with the logarithm of the number of
-nodes.
+Between predicted sizes, the logarithm of the step time is assumed to change linearly with the logarithm of the number
+of nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ LITTLE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """The knee of a curve. `num_nodes` is None if every further node up to `most_nodes` brings more than `LITTLE`.
+    """The knee of a curve. `num_nodes` is None if every further node up to `most_nodes` adds more than `LITTLE`.
 
-    `is_between` says that the number lies between predicted sizes. `next_gain` is what one more node than the knee
-    would bring, as a share of the throughput.
+    `is_between` is true if the number lies between predicted sizes. `next_gain` is the share of throughput that one
+    node beyond the knee would add.
     """
 
     num_nodes: int | None
@@ -40,7 +40,7 @@ class Knee:
 def knee_of(step_seconds: Mapping[int, float], little: float = LITTLE) -> Knee | None:
     """Return the knee of step times by numbers of nodes; None for a single size, which has no curve.
 
-    From the knee on, no further node brings the share `little` of throughput or more.
+    From the knee on, every further node adds less than the share `little` of throughput.
     """
     if len(step_seconds) < 2:
         return None
@@ -60,13 +60,13 @@ def knee_of(step_seconds: Mapping[int, float], little: float = LITTLE) -> Knee |
 
 
 def gain_of_another(step_seconds: Mapping[int, float], num_nodes: int) -> float:
-    """Return the share by which throughput grows with one more node. Each node adds its own batch."""
+    """Return the share by which one more node raises throughput. Each node adds its own batch."""
     before, after = (seconds_at(step_seconds, number) for number in (num_nodes, num_nodes + 1))
     return (num_nodes + 1) / num_nodes * before / after - 1
 
 
 def seconds_at(step_seconds: Mapping[int, float], num_nodes: int) -> float:
-    """Return the step time at a number of nodes within the range of the predicted ones."""
+    """Return the step time for a number of nodes, which lies within the predicted sizes."""
     if num_nodes in step_seconds:
         return step_seconds[num_nodes]
     below = max(number for number in step_seconds if number < num_nodes)

@@ -1,4 +1,4 @@
-"""Predicts how a model scales on a cluster: `predict_scaling` is the whole of it."""
+"""Predicts how a model scales on a cluster. `predict_scaling` is its only public function."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def predict_scaling(
     find: Find = fastest,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ScalingPrediction:
-    """Return predictions for these numbers of worker nodes, from a cluster that has fewer or more of them.
+    """Return predictions for these numbers of worker nodes, from a cluster that may have fewer or more of them.
 
     With `link`, all links have that rate. No rank is started: `find` finds strategies by simulation alone.
     """
     numbers = sorted(set(num_nodes))
     if not numbers:
         raise InputError("no number of nodes", rule="at least one")
-    # Refuses sizes that cannot be before the first one is searched.
+    # Impossible sizes are refused here, before the first search.
     clusters = [extended(cluster, number) for number in numbers]
     if link is not None:
         clusters = [with_links(one, link) for one in clusters]
@@ -77,7 +77,7 @@ def _knee(sizes: Sequence[SizePrediction], of: Callable[[SizePrediction], Outloo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """Everything that is the same for all sizes."""
+    """The facts that all sizes have in common."""
 
     model: ModelSpec
     costs: Costs
@@ -131,7 +131,7 @@ class _Context:
         )
 
     def _alone(self) -> Forecast:
-        """Return the step time of a rank alone: what its profile measured, with the profile's interval."""
+        """Return the step time of a rank that trains alone: the profile's measurement and its interval."""
         seconds = self.model.step_seconds
         effects = effects_of(seconds, self.model, None, lambda model, _: model.step_seconds)
         return forecast(seconds, Ends(0.0, 0.0) if effects else None, effects)

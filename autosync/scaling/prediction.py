@@ -1,4 +1,4 @@
-"""What a prediction of scaling says: for each number of nodes, stock DDP and the fastest strategy that was found."""
+"""The results of a prediction of scaling: for each number of nodes, stock DDP and the fastest strategy found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autosync.scaling.price import Price
 from autosync.strategy.representation import Strategy
 
 SAMPLES = 1_000_000
-"""The number of samples that a cost is for."""
+"""Costs are for this number of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Forecast:
     high: float | None = None
 
     def times(self, factor: float) -> Forecast:
-        """Return the figure multiplied by something that is known."""
+        """Return the figure multiplied by a known factor."""
         return self._mapped(lambda one: one * factor)
 
     def under(self, amount: float) -> Forecast:
@@ -40,9 +40,9 @@ class Forecast:
 class Outlook:
     """A strategy on some number of nodes.
 
-    `efficiency` is the throughput as a share of that of as many ranks that never wait for each other. `cost` is that of
-    a million samples, None without a price. `name` says what synchronises; `strategy` is None for stock DDP and for a
-    rank that trains alone.
+    `efficiency` compares the throughput with that of as many ranks that never wait for each other. `cost` is the cost
+    of a million samples, or None without a price. `name` names the strategy for users. `strategy` is None for stock DDP
+    and for a rank that trains alone.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePrediction:
-    """A number of worker nodes. `num_priced` counts the nodes that serve too.
+    """The prediction for a number of worker nodes. `num_priced` also counts nodes that only serve.
 
-    `beyond` says in what the cluster differs from all on which errors of predictions were measured.
+    `beyond` lists the differences between the cluster and all clusters on which errors of predictions were measured.
     """
 
     num_nodes: int
@@ -71,15 +71,15 @@ class SizePrediction:
 
     @property
     def gain(self) -> float:
-        """How many times as fast as stock DDP the best strategy is predicted to be."""
+        """The predicted speed of the best strategy as a multiple of stock DDP's."""
         return self.stock.step_seconds.value / self.best.step_seconds.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPrediction:
-    """The predictions of a model on a cluster, by rising number of nodes.
+    """The predictions for a model on a cluster, by rising number of nodes.
 
-    `measured_nodes` is the number of worker nodes in the cluster file, `is_probed` says whether their links were
+    `measured_nodes` is the number of worker nodes in the cluster file, and `is_probed` tells whether their links were
     measured. Each rank keeps its batch of `batch_size` samples a step, so the global batch grows with the nodes.
     """
 

@@ -1,4 +1,4 @@
-"""The price of nodes by the hour, and what training costs at a throughput."""
+"""The price of nodes by the hour, and the cost of training at a throughput."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Price:
     currency: str = ""
 
     def cost(self, num_nodes: int, seconds: float) -> float:
-        """Return what nodes cost for some time."""
+        """Return the cost of nodes for some time."""
         return self.per_hour * num_nodes * seconds / 3600
 
 
 def parse_price(text: str) -> Price:
-    """Return the price in words, such as `3.20/h`."""
+    """Return the price that a text such as `3.20/h` states."""
     match = _WORD.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or (match["before"] and match["after"]):
         shown = repr(text) if len(text) <= _LONGEST else "this"

@@ -1,4 +1,4 @@
-"""Plain warnings: where a prediction goes beyond what was ever measured, and what it rests on."""
+"""Warnings of a prediction: its weak assumptions, and the sizes at which no prediction was ever checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def warnings_of(
     link: float | None,
     errors: MeasuredErrors | None,
 ) -> Iterator[str]:
-    """Yield the warnings of a prediction, a sentence each."""
+    """Yield the warnings of a prediction, one sentence for each."""
     there, most = num_worker_nodes(cluster), max(size.num_nodes for size in sizes)
     if cluster.calibration is None:
         yield "The cluster was not probed: its links are taken to be as fast as its file says."
@@ -42,7 +42,7 @@ def warnings_of(
 
 
 def _beyond(sizes: Sequence[SizePrediction]) -> Iterator[str]:
-    """Yield a sentence for each way to leave what was measured, with the sizes that do."""
+    """Yield a sentence for each difference from all measured clusters, with the sizes that have it."""
     found: dict[str, list[int]] = defaultdict(list)
     for size in sizes:
         for words in size.beyond if size.num_ranks > 1 else ():

@@ -1,4 +1,4 @@
-"""A prediction of scaling in words: a table of sizes for stock DDP, one for the fastest strategy, and the knees."""
+"""Presents a prediction of scaling: a table of sizes for stock DDP, one for the fastest strategy, and the knees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEYOND = "*"
 
 
 def describe(found: ScalingPrediction) -> str:
-    """Return the prediction for users, at most `WIDTH` wide."""
+    """Return the prediction as text for users, at most `WIDTH` columns wide."""
     source = "its probe" if found.is_probed else "its file"
     about = f"{found.model} on {found.cluster}, predicted from {source}. "
     about += f"Each rank keeps its batch of {found.batch_size}. In brackets: 90 % intervals."
