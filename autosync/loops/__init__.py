@@ -1,6 +1,6 @@
-"""Serial loops over records: what their iterations depend on, a schedule for several ranks, its proof and its run.
+"""Serial loops over records: analyses their dependences, schedules them on several ranks, and runs them.
 
-A loop is a Python function of one record that reads and writes rows of tables (`declarations`). `body_reader` reads the
-rows off its source, `dependences` tells which records may not change places, `choosing` finds a schedule under which
-ranks never share a row, `proof` checks that on the records, and `rank_program` runs it.
+A loop is a Python function of one record that reads and writes rows of tables (`declarations`). `body_reader` finds
+these rows in the source. `dependences` tells which records must keep their order. `choosing` finds a schedule under
+which ranks never share a row, `proof` checks the schedule on the records, and `rank_program` runs it.
 """

@@ -1,4 +1,4 @@
-"""What a loop's function does to tables: accesses to rows, and what a value inside the function may be."""
+"""The accesses of a loop's function to rows of tables, and the possible origins of values inside the function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AccessKind = Literal["read", "write", "add"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """One row (or rows, where the form has several values) of a table that a record reads, writes or adds to."""
+    """A row of a table that a record reads, writes or adds to; several rows if the form has several values."""
 
     table: str
     row: Affine
@@ -26,7 +26,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """A part of a table's row that a name in the function may stand for; `num_axes` are left to subscript."""
+    """A part of a table's row that a name in the function may refer to. It still has `num_axes` axes to subscript."""
 
     table: str
     row: Affine
@@ -35,10 +35,10 @@ class RowView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyValue:
-    """What a value may be: parts of rows, an affine function of the record's fields, a vector of the record.
+    """The possible origins of a value: parts of rows, an affine function of the record's fields, a record's vector.
 
-    `form` and `vector` are certain, or None; `part_of` are the vectors that a change of the value could change.
-    `is_cut` says that the first element of the value is not the vector's.
+    `form` and `vector` are set only if they are certain. `part_of` holds the vectors that a change of the value could
+    change. `is_cut` says that the value does not begin with the vector's first element.
     """
 
     views: frozenset[RowView] = frozenset()
@@ -48,7 +48,7 @@ class BodyValue:
     part_of: frozenset[str] = frozenset()
 
     def joined(self, other: BodyValue) -> BodyValue:
-        """What a value may be that is one or the other."""
+        """Return the value that may be this one or the other."""
         return BodyValue(
             views=self.views | other.views,
             form=self.form if self.form == other.form else None,
@@ -58,19 +58,19 @@ class BodyValue:
         )
 
     def within(self, num_axes: int = 1) -> frozenset[RowView]:
-        """The parts that are left after so many subscripts; numbers are no parts any more."""
+        """Return the parts of rows that remain after `num_axes` subscripts. Single numbers are no longer parts."""
         return frozenset(
             RowView(view.table, view.row, view.num_axes - num_axes) for view in self.views if view.num_axes > num_axes
         )
 
 
 PLAIN = BodyValue()
-"""A new value: a number, or an array of the function's own."""
+"""A new value: a number, or an array that the function has made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyFacts:
-    """All that the source tells of a function: its accesses, and the fields of the record that it assigns."""
+    """The facts in a function's source: its accesses, and the fields of the record that it assigns."""
 
     accesses: tuple[Access, ...] = ()
     written_fields: frozenset[str] = field(default=frozenset())

@@ -1,7 +1,7 @@
-"""Affine functions of a record's fields: the form of every row that a loop may touch.
+"""Affine functions of a record's fields: the forms of the row numbers that a loop may use.
 
 `2 * record.user + 1` has the terms `(("user", 2),)` and the constant 1. A fixed element of a vector is a term of its
-own (`pair[0]`); `words[*]` stands for every element of a vector, so such a form has several values for one record.
+own, such as `pair[0]`. `words[*]` stands for every element of a vector, so such a form has several values for a record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVERY = "[*]"
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """`sum(factor * field) + constant`; terms are sorted, without zeros."""
+    """`sum(factor * field) + constant`. The terms are sorted, and no factor is zero."""
 
     terms: Terms = ()
     constant: int = 0
@@ -38,16 +38,16 @@ class Affine:
 
     @property
     def has_many_values(self) -> bool:
-        """Whether one record has several values."""
+        """Whether the form has several values for one record."""
         return any(name.endswith(EVERY) for name, _ in self.terms)
 
     @property
     def fields(self) -> frozenset[str]:
-        """The names of the record's fields."""
+        """The names of the fields in the form."""
         return frozenset(name.partition("[")[0] for name, _ in self.terms)
 
     def plus(self, other: Affine, *, sign: int = 1) -> Affine | None:
-        """The sum; None where both have several values, which need not belong together."""
+        """Return the sum; None if both have several values, because it is unknown which of them belong together."""
         if self.has_many_values and other.has_many_values:
             return None
         factors = dict(self.terms)
@@ -59,7 +59,7 @@ class Affine:
         return _affine(((name, one * factor) for name, one in self.terms), self.constant * factor)
 
     def multiple_of(self, direction: Affine) -> int:
-        """The k for which the terms are k times those of `direction`; 0 where there is none."""
+        """Return the k for which the terms are k times those of `direction`; 0 if there is none."""
         if not self.terms or not direction.terms:
             return 0
         k = self.terms[0][1] // direction.terms[0][1]
@@ -67,13 +67,13 @@ class Affine:
 
     @property
     def direction(self) -> Affine:
-        """The terms divided by what they share, the first one positive."""
+        """The terms divided by their common factor, with a positive first factor and without the constant."""
         shared = math.gcd(*(factor for _, factor in self.terms)) if self.terms else 1
         sign = -1 if self.terms and self.terms[0][1] < 0 else 1
         return Affine(tuple((name, sign * factor // shared) for name, factor in self.terms))
 
     def values(self, records: np.ndarray[Any, Any]) -> Values:
-        """The value for each record; a row of values each where there are several."""
+        """Return the value for each record, or a row of values for each if the form has several."""
         total: Any = np.full(len(records), self.constant, dtype=np.int64)
         for name, factor in self.terms:
             field, bracket, element = name.partition("[")
@@ -98,7 +98,7 @@ def _product(factor: int, name: str) -> str:
 
 
 def never_equal(first: Affine, second: Affine) -> bool:
-    """Whether no two records can make the forms equal, whatever their fields hold (the greatest common divisor)."""
+    """Return whether the forms differ for all values of fields, by the test of the greatest common divisor."""
     shared = math.gcd(*(factor for _, factor in (*first.terms, *second.terms)))
     difference = second.constant - first.constant
     return difference % shared != 0 if shared else difference != 0

@@ -1,7 +1,7 @@
-"""Reads the statements of a loop's function: its accesses to tables, or every line that cannot be analysed.
+"""Reads the statements of a loop's function and finds its accesses to tables, or each line that cannot be analysed.
 
-Names are followed without regard to order: a name may be whatever any of its assignments gives it. So the statements
-are read until nothing new is learned, and an in-place operation counts for every row that its name may stand for.
+The order of statements is ignored: a name may have the value of any of its assignments. So the statements are read
+again until nothing new is found, and an in-place operation counts for every row that its name may refer to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REFUSED = {
 
 
 def read_body(function: FunctionType, record: np.dtype[Any], tables: Mapping[str, Table]) -> BodyFacts:
-    """The accesses of a loop's function. InputError with each line that cannot be analysed, and why."""
+    """Return the accesses of a loop's function. Raise InputError with each line that cannot be analysed, and why."""
     tree = function_tree(function)
     reader = StatementReader(function, record, tables)
     before = None
@@ -56,7 +56,7 @@ def read_body(function: FunctionType, record: np.dtype[Any], tables: Mapping[str
 
 
 class StatementReader:
-    """Walks statements; `local` is what each name may be so far."""
+    """Walks through the statements. `local` holds the possible values of each name so far."""
 
     def __init__(self, function: FunctionType, record: np.dtype[Any], tables: Mapping[str, Table]) -> None:
         self.values = ValueReader(function, record, tables)
@@ -110,7 +110,7 @@ class StatementReader:
         self._store(target, found)
 
     def _store(self, target: ast.expr, found: BodyValue) -> None:
-        """Note what a target gets: a name, a row, a part of a row, a field of the record."""
+        """Note an assignment to a target: a name, a row, a part of a row, or a field of the record."""
         values = self.values
         match target:
             case ast.Name(id=name) if name == values.record_name or name in values.tables:
@@ -137,7 +137,7 @@ class StatementReader:
         self._change_views(target, self._base_of(target), "write")
 
     def _base_of(self, target: ast.Subscript) -> BodyValue:
-        """What the value under a subscript may be; the subscripts are read."""
+        """Return the possible value that is subscripted, and read the subscripts."""
         self.values.inner(list(target.slice.elts) if isinstance(target.slice, ast.Tuple) else [target.slice])
         return self.values.read(target.value)
 
@@ -148,7 +148,7 @@ class StatementReader:
         self.written_fields.add(field)
 
     def _change(self, node: ast.AugAssign) -> None:
-        """`target += value` and its like."""
+        """Note an in-place operation such as `target += value`."""
         values, target = self.values, node.target
         values.read(node.value)
         kind: AccessKind = "add" if isinstance(node.op, ast.Add | ast.Sub) else "write"
@@ -197,7 +197,7 @@ class StatementReader:
         self.block(node.orelse)
 
     def _elements(self, node: ast.expr) -> list[BodyValue]:
-        """What the names of a `for` may be, one for each; none where the form is unknown."""
+        """Return the possible value of each name of a `for`; empty if the form of its head is unknown."""
         match node:
             case ast.Call(func=ast.Name(id=name)) if self.values.is_hidden(name):
                 return []

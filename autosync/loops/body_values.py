@@ -1,4 +1,4 @@
-"""Reads the expressions of a loop's function: which rows they read, and which values may be parts of rows."""
+"""Reads the expressions of a loop's function: the rows that they read, and the values that may be parts of rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONSTANTS = (int, float, bool, np.integer, np.floating)
 
 
 class ValueReader:
-    """Walks expressions and notes what they read; mistakes are collected with their lines."""
+    """Walks through expressions and notes the rows that they read. Mistakes are collected with their lines."""
 
     def __init__(self, function: FunctionType, record: np.dtype[Any], tables: Mapping[str, Table]) -> None:
         self.file = function.__code__.co_filename
@@ -34,7 +34,7 @@ class ValueReader:
         code = function.__code__
         self._own_names = {*code.co_varnames, *code.co_cellvars}
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        # A cell that is still empty belongs to a name that is set later: it is refused as unknown.
+        # A cell that is still empty belongs to a name that is set later. Such a name is refused as unknown.
         self._outer = {**function.__globals__, **{name: _contents(cell) for name, cell in cells}}
 
     def refuse(self, node: ast.AST, what: str, rule: str, hint: str = "") -> BodyValue:
@@ -48,7 +48,7 @@ class ValueReader:
         self.accesses[Access(table=table, row=row, kind=kind, line=node.lineno)] = None
 
     def read(self, node: ast.expr) -> BodyValue:
-        """What the value of an expression may be; the rows that it reads are noted."""
+        """Return the possible value of an expression, and note the rows that it reads."""
         match node:
             case ast.Constant(value=value):
                 return self._constant(node, value)
@@ -65,7 +65,7 @@ class ValueReader:
         return self._operation(node)
 
     def _operation(self, node: ast.expr) -> BodyValue:
-        """What an operator or a choice gives."""
+        """Return the possible value of an operator or a conditional expression."""
         match node:
             case ast.BinOp():
                 return self._arithmetic(node)
@@ -82,7 +82,7 @@ class ValueReader:
         return self.refuse(node, f"{type(node).__name__} is not analysed", "names, subscripts, arithmetic and calls")
 
     def row_of(self, node: ast.Subscript) -> tuple[str, Affine | None, int] | None:
-        """The table, the row's form and the number of axes left, where a table is subscripted directly."""
+        """Return table, form of the row and number of remaining axes; None if the expression subscripts no table."""
         if not (isinstance(node.value, ast.Name) and node.value.id in self.tables):
             return None
         name = node.value.id
@@ -91,7 +91,7 @@ class ValueReader:
         return name, self._row(first, name), num_axes
 
     def inner(self, indices: list[ast.expr]) -> int:
-        """Read subscripts within a row; how many axes they take."""
+        """Read subscripts within a row, and return the number of axes that they take."""
         taken = 0
         for index in indices:
             self.has_inner_subscripts = True
@@ -165,7 +165,7 @@ class ValueReader:
         return self.refuse(node, f".{node.attr} is not analysed", "fields of the record, .T, .shape and .size")
 
     def field(self, node: ast.AST, name: str) -> BodyValue:
-        """A field of the record."""
+        """Return the value of a field of the record."""
         names = self.record.names or ()
         if name not in names:
             known = f"known: {', '.join(names)}"
@@ -194,7 +194,7 @@ class ValueReader:
         return BodyValue(views=base.within(self.inner(indices)), part_of=base.part_of)
 
     def _element(self, base: BodyValue, vector: str, index: ast.expr) -> BodyValue:
-        """An element of a vector of the record: a fixed one, or any."""
+        """Return the value of an element of a record's vector, either a fixed element or any."""
         if isinstance(index, ast.Slice):
             self.inner([index])
             return BodyValue(vector=vector, is_cut=True, part_of=base.part_of)
@@ -243,7 +243,7 @@ class ValueReader:
         return self.refuse(node, "a call of a computed function", "functions are called by name")
 
     def is_hidden(self, name: str) -> bool:
-        """Whether a builtin's name has another meaning in the user's file."""
+        """Return whether the name of a builtin has another meaning in the user's file."""
         return name in self._own_names or name in self._outer
 
     def _module_call(self, node: ast.Call, module: ModuleType, path: str) -> BodyValue:
@@ -291,7 +291,7 @@ class ValueReader:
         return self._all_read(*node.args, *(keyword.value for keyword in node.keywords))
 
     def module_path(self, node: ast.Attribute) -> tuple[ModuleType, str] | None:
-        """The module and the dotted name in it, where an attribute is one of a module's; None where it is not."""
+        """Return the module and the dotted name in it; None if this is not an attribute of a module."""
         names = []
         value: ast.expr = node
         while isinstance(value, ast.Attribute):

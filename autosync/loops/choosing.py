@@ -1,4 +1,8 @@
-"""Finds the schedule of a loop: no dependence, one dimension, two dimensions in rotation or as a wavefront; or none."""
+"""Chooses the schedule of a loop.
+
+A loop without dependences is cut anywhere. Other loops are cut along one dimension, or along two dimensions whose
+blocks rotate or form a wavefront. If none of these keeps the serial result, the loop has no schedule.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,11 @@ from autosync.loops.schedules import (
 )
 
 BLOCKS_PER_RANK = 2
-"""Rotating blocks for each rank: one to work on while the other one travels."""
+"""The number of rotating blocks for each rank: it works on one while the other one travels."""
 
 
 def choose(analysis: LoopAnalysis, records: Records, num_ranks: int) -> LoopSchedule | NoSchedule:
-    """The schedule with the least to move for so many ranks, or the reasons why there is none."""
+    """Return the schedule for `num_ranks` ranks that moves the fewest bytes, or the reasons why there is none."""
     if num_ranks == 1:
         return LoopSchedule(kind="serial", num_ranks=1, cells=single_cells(1), reason="one rank")
     if not analysis.dependences:
@@ -40,7 +44,7 @@ def choose(analysis: LoopAnalysis, records: Records, num_ranks: int) -> LoopSche
 
 
 def _one_dimension(analysis: LoopAnalysis, records: Records, num_ranks: int) -> LoopSchedule | None:
-    """Cut along the dimension with the best balance of those along which every distance is 0."""
+    """Cut along the best-balanced dimension along which every distance is 0."""
     found: list[tuple[int, Affine, tuple[int, ...]]] = []
     for position, dimension in enumerate(analysis.dimensions):
         if all(one.distances[position] == 0 for one in analysis.dependences):
@@ -65,7 +69,7 @@ def _fullest(blocks: np.ndarray) -> int:
 
 
 def _two_dimensions(analysis: LoopAnalysis, records: Records, num_ranks: int) -> LoopSchedule | None:
-    """Cut along two dimensions; the tables of the one with fewer bytes rotate."""
+    """Cut along two dimensions. The tables of the dimension with fewer bytes rotate."""
     pairs = list(_pairs(analysis))
     if not pairs:
         return None
@@ -97,7 +101,7 @@ def _pairs(analysis: LoopAnalysis) -> Iterator[tuple[Affine, Affine]]:
 
 
 def _rotating_bytes(analysis: LoopAnalysis, stay: Affine, rotate: Affine) -> int:
-    """The bytes of all rows that rotate, at most."""
+    """Return an upper limit of the bytes of all rows that rotate."""
     total = 0
     for form, table in {
         (one.row, one.table) for one in analysis.accesses_of("ordered") if one.table in analysis.changed
@@ -109,7 +113,7 @@ def _rotating_bytes(analysis: LoopAnalysis, stay: Affine, rotate: Affine) -> int
 
 
 def _is_in_order(stay: Affine, rotate: Affine, records: Records) -> bool:
-    """Whether records with the same value along one dimension stand in ascending order along the other."""
+    """Return whether records with the same value along one dimension are in ascending order along the other."""
     first, second = stay.values(records), rotate.values(records)
     return _ascends_within(first, second) and _ascends_within(second, first)
 
@@ -121,7 +125,7 @@ def _ascends_within(groups: np.ndarray, values: np.ndarray) -> bool:
 
 
 def _reasons(analysis: LoopAnalysis) -> Iterator[str]:
-    """What stands in the way, a line for each dependence or the order of the records."""
+    """Yield the reasons against a schedule: a line for each dependence, or one about the order of the records."""
     if analysis.loop.order == "given" and (pairs := list(_pairs(analysis))):
         stay, rotate = pairs[0]
         yield (
@@ -140,7 +144,7 @@ def _reasons(analysis: LoopAnalysis) -> Iterator[str]:
 
 
 def words_of(dependence: Dependence) -> str:
-    """One dependence: its table, the two accesses with their lines, and its vector."""
+    """Return a dependence in words: its table, the two accesses with their lines, and its vector."""
     first, second = dependence.first, dependence.second
     one = f"{dependence.table}[{first.row}] {_DONE[first.kind]} at line {first.line}"
     other = f", [{second.row}] {_DONE[second.kind]} at line {second.line}" if second != first else ""

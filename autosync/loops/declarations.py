@@ -1,4 +1,4 @@
-"""What a user declares: the tables, the records and the function of one record."""
+"""The user's declarations of a loop: its tables, its records and its function of one record."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ _MAX_DIMENSIONS = 4
 class Table:
     """An array of rows that the loop reads and writes: `table[row]`, `table[row, column]`.
 
-    `initial` is one number, or a function of a `numpy.random.Generator` that returns the array. `updates` says what
-    writes to it mean: "ordered" is Python's meaning. "commutative" rows are only added to (`table[row] += value`) and
-    never read, so additions may change places. "buffered" rows are read and added to; a rank reads what it had at the
-    last merge and its own additions. Ranks merge after every `merge_every` records of theirs.
+    `initial` is one number, or a function of a `numpy.random.Generator` that returns the array. `updates` is the
+    meaning of writes:
+
+    - "ordered": writes take effect in order, as in Python;
+    - "commutative": the loop only adds to rows (`table[row] += value`) and never reads them, so any order is right;
+    - "buffered": the loop reads rows and adds to them. A rank reads the state of the last merge plus its own additions.
+      Each rank merges after every `merge_every` of its records.
     """
 
     shape: tuple[int, ...]
@@ -48,7 +51,7 @@ class Table:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of one row."""
+        """The size of one row in bytes."""
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
 
@@ -78,10 +81,10 @@ def _table_problems(table: Table) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerialLoop:
-    """A function of one record, with its records and tables; calling it runs the function.
+    """A function of one record, with its records and tables. Calling the object calls the function.
 
-    `order` "any" means that any order of the records is right (as in stochastic gradient descent). "given" means that
-    the result must be the one of the order in which the records stand. `loss` is a number of the records and tables.
+    With `order` "any", any order of the records gives a right result, as in stochastic gradient descent. With "given",
+    the result must be that of the records in their given order. `loss` computes a number from the records and tables.
     """
 
     function: FunctionType
@@ -100,7 +103,7 @@ class SerialLoop:
 
     @property
     def line(self) -> int:
-        """The line of the function, or of its decorator."""
+        """The line of the function or of its decorator."""
         return self.function.__code__.co_firstlineno
 
     @property
@@ -112,7 +115,7 @@ class SerialLoop:
         self.function(*arguments)
 
     def load_records(self) -> Records:
-        """The records, as an array with named fields; InputError where they are none."""
+        """Return the records as an array with named fields. Raise InputError if they are something else."""
         given = self.records() if callable(self.records) else self.records
         if isinstance(given, str | Path):
             given = self._from_file(Path(given))
@@ -120,11 +123,11 @@ class SerialLoop:
         if problem is not None:
             raise InputError([problem]).within("records").located(self.file, self.line)
         record = plain_dtype(given.dtype)
-        # numpy takes a type that is equal but for its alignment for the same; compilers do not.
+        # For numpy, types that differ only in alignment are equal; for compilers they are not.
         return np.array(given, dtype=record).view(np.ndarray).view(record)
 
     def initial_tables(self, seed: int = 0) -> Tables:
-        """New tables with their initial numbers; a seed gives the same ones each time."""
+        """Return new tables with their initial numbers. The same seed gives the same numbers."""
         made = {}
         for position, (name, table) in enumerate(self.tables.items()):
             initial = table.initial
@@ -150,7 +153,7 @@ class SerialLoop:
 
 
 def plain_dtype(record: np.dtype[Any]) -> np.dtype[Any]:
-    """The same fields in the machine's byte order, aligned as compilers like them."""
+    """Return a type with the same fields in the machine's byte order and with the alignment of compilers."""
     fields = [(name, record[name].base.newbyteorder("="), record[name].shape) for name in record.names or ()]
     return np.dtype(fields, align=True)
 
@@ -176,10 +179,10 @@ def loop(
     order: Order = "any",
     loss: Callable[..., Any] | None = None,
 ) -> Callable[[FunctionType], SerialLoop]:
-    """Declare a function of one record as a serial loop over `records`; its other parameters are `tables`.
+    """Declare a function of one record as a serial loop over `records`. Its other parameters are the `tables`.
 
-    `records` is an array with named fields, a function that returns one, or the path of a `.npy` file. `loss` is a
-    function of the records and, by name, the tables.
+    `records` is an array with named fields, a function that returns such an array, or the path of a `.npy` file. `loss`
+    is a function of the records and of the tables, which are passed by name.
     """
 
     def declare(function: FunctionType) -> SerialLoop:

@@ -1,8 +1,8 @@
-"""Dependences: which records may not change places, as distances along dimensions of the records.
+"""Dependences between records that must keep their order, as distances along dimensions of the records.
 
-A dimension is a direction of the rows' forms: a field, or a sum of fields. Two records conflict when one changes a row
-that the other touches. The distance of a dependence along a dimension is 0 where only records with the same value there
-can conflict; that is what lets a schedule cut along it.
+A dimension is a direction of the rows' forms: a field, or a sum of fields. Two records conflict if one of them changes
+a row that the other touches. If only records with the same value along a dimension can conflict, the distance of the
+dependence along this dimension is 0. Then a schedule may cut along it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from autosync.loops.declarations import Records, SerialLoop
 from autosync.loops.record_facts import Bounds, bounds_of
 
 Distance = int | None
-"""Along one dimension; None stands for any."""
+"""The distance along one dimension; None stands for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
-    """Two accesses that may meet in a row of a table, and how far apart their records are along each dimension."""
+    """Two accesses that may meet in a row of a table, and the distances of their records along all dimensions."""
 
     table: str
     first: Access
@@ -33,7 +33,7 @@ class Dependence:
 
     @property
     def vector(self) -> str:
-        """`(0, *)`, in words where there is no dimension."""
+        """The distances as text, such as `(0, *)`; words if there is no dimension."""
         if not self.distances:
             return "any two records"
         return f"({', '.join('*' if one is None else str(one) for one in self.distances)})"
@@ -41,7 +41,7 @@ class Dependence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopAnalysis:
-    """All that is known of a loop before it runs."""
+    """The facts about a loop before it runs."""
 
     loop: SerialLoop
     body: BodyFacts
@@ -51,7 +51,7 @@ class LoopAnalysis:
     dependences: tuple[Dependence, ...]
 
     def accesses_of(self, *updates: str) -> list[Access]:
-        """The accesses to tables of such updates."""
+        """Return the accesses to tables with these kinds of updates."""
         return [access for access in self.body.accesses if self.loop.tables[access.table].updates in updates]
 
     @property
@@ -61,14 +61,14 @@ class LoopAnalysis:
 
     @property
     def merged(self) -> tuple[str, ...]:
-        """The tables of which each rank has a copy that is merged: commutative and buffered ones that change."""
+        """The tables with a merged copy on each rank: the commutative and buffered ones that the loop changes."""
         return tuple(
             name for name, table in self.loop.tables.items() if table.updates != "ordered" and name in self.changed
         )
 
 
 def analyse(loop: SerialLoop, records: Records) -> LoopAnalysis:
-    """The dependences of a loop. InputError where the loop cannot be analysed, with each line and the reason."""
+    """Return the dependences of a loop. Raise InputError with each line that cannot be analysed and the reason."""
     body = read_body(loop.function, records.dtype, loop.tables)
     problems = list(_broken_declarations(loop, body))
     if problems:
@@ -97,7 +97,7 @@ def analyse(loop: SerialLoop, records: Records) -> LoopAnalysis:
 
 
 def _broken_declarations(loop: SerialLoop, body: BodyFacts) -> Iterator[Problem]:
-    """Uses of tables that are not what their declarations say, and changes of fields that choose rows."""
+    """Yield the uses of tables that contradict their declarations, and changes of fields that choose rows."""
     for access in body.accesses:
         updates = loop.tables[access.table].updates
         what = rule = ""
@@ -123,9 +123,9 @@ _PAST = {"read": "read", "write": "written", "add": "added to"}
 
 
 def _conflicts(accesses: Sequence[Access], bounds: Bounds) -> Iterator[tuple[Access, Access]]:
-    """The pairs of accesses that can meet in a row, one of them a change; one pair for each two forms."""
+    """Yield the pairs of accesses, at least one of them a change, that can meet in a row: one pair for two forms."""
     seen = set()
-    # Changes first, so that the pair that is told is the one with a change.
+    # Changes come first, so that the pair yielded for two forms is one with a change.
     for first, second in combinations_with_replacement(sorted(accesses, key=lambda one: not one.changes), 2):
         key = (first.table, frozenset((first.row, second.row)))
         if first.table != second.table or key in seen or not (first.changes or second.changes):
@@ -141,14 +141,14 @@ def _are_apart(first: tuple[int, int], second: tuple[int, int]) -> bool:
 
 
 def _dimensions(pairs: Sequence[tuple[Access, Access]]) -> tuple[Affine, ...]:
-    """The directions of all forms that conflict, in the order in which the source has them."""
+    """Return the directions of all conflicting forms, in the order of the source."""
     accesses = sorted({access for pair in pairs for access in pair}, key=lambda one: (one.line, str(one.row)))
     forms = [access.row for access in accesses if access.row.terms and not access.row.has_many_values]
     return tuple(dict.fromkeys(form.direction for form in forms))
 
 
 def distance(first: Affine, second: Affine, dimension: Affine) -> Distance:
-    """How far apart two records are along a dimension if the forms meet in a row; None if that can be anything."""
+    """Return the distance of two records along a dimension if the forms meet in a row; None if it can be any."""
     k = first.multiple_of(dimension)
     if k == 0 or first.has_many_values or second.terms != first.terms:
         return None

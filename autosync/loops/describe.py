@@ -1,4 +1,4 @@
-"""An analysis, a schedule and its proof, in words."""
+"""Describes an analysis, a schedule and its proof in words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = {
 def describe(
     analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule, proof: ScheduleProof | None, num_ranks: int
 ) -> str:
-    """The analysis for people."""
+    """Return the analysis as text for users."""
     loop = analysis.loop
     order = "any order" if loop.order == "any" else "the given order"
     lines = [f"{loop.name}: {analysis.num_records:,} records in {order}, {len(loop.tables)} tables", ""]
@@ -52,7 +52,7 @@ def _table_lines(analysis: LoopAnalysis) -> Iterator[str]:
 
 
 def schedule_lines(analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule, num_ranks: int) -> Iterator[str]:
-    """The schedule and its reason."""
+    """Yield the lines that describe the schedule and the reason for it."""
     if isinstance(schedule, NoSchedule):
         yield f"schedule for {num_ranks} ranks: none keeps the serial result"
         yield from (f"  {reason}" for reason in schedule.reasons)
@@ -79,7 +79,7 @@ def schedule_lines(analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule, 
 def schedule_fields(
     analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule, proof: ScheduleProof | None
 ) -> dict[str, Any]:
-    """The analysis for programs."""
+    """Return the analysis as plain values for programs."""
     return {
         "schema": "autosync.loop_analysis/1",
         "loop": analysis.loop.name,
@@ -103,7 +103,7 @@ def schedule_fields(
 
 
 def _result(analysis: LoopAnalysis, schedule: LoopSchedule | NoSchedule) -> str | None:
-    """What the tables are in the end, compared with a serial run."""
+    """Return how the final tables compare with those of a serial run."""
     if isinstance(schedule, NoSchedule):
         return None
     merged = [analysis.loop.tables[name] for name in analysis.merged] if schedule.num_ranks > 1 else []

@@ -1,4 +1,4 @@
-"""Loads a loop from the user's Python file, and names that file as the user does when something is wrong."""
+"""Loads a loop from the user's Python file. Errors name the file as the user did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TARGET = re.compile(r"(?P<file>.*\.py)(?::(?P<name>.*))?", re.DOTALL)
 
 
 def file_of(target: str) -> str:
-    """The file of `FILE.py` or `FILE.py:NAME`."""
+    """Return the file of a target `FILE.py` or `FILE.py:NAME`."""
     match = _TARGET.fullmatch(target)
     if match is None:
         raise InputError(f"{target!r} names no loop", rule="FILE.py or FILE.py:NAME")
@@ -24,7 +24,7 @@ def file_of(target: str) -> str:
 
 
 def load_loop(target: str) -> SerialLoop:
-    """The loop that `FILE.py[:NAME]` names: the only one of the file, or the one with this name."""
+    """Return the loop of a target `FILE.py[:NAME]`: the one with this name, or the only one in the file."""
     file = file_of(target)
     if not Path(file).is_file():
         what = "is no file" if Path(file).exists() else "no such file"
@@ -45,20 +45,20 @@ def load_loop(target: str) -> SerialLoop:
 
 @contextlib.contextmanager
 def loop_code(loop: SerialLoop, doing: str) -> Iterator[None]:
-    """A block of the user's code; its errors have the user's line. `doing` names the call."""
+    """Run a block of the user's code, so that its errors have the user's line. `doing` names the call."""
     with user_code(loop.file, doing, line=loop.line, kind="loop"):
         yield
 
 
 def records_of(loop: SerialLoop, target: str) -> Records:
-    """The records of a loop; errors of the user's code have the user's line."""
+    """Return the records of a loop. Errors of the user's code have the user's line."""
     with naming(target), loop_code(loop, "records()"):
         return loop.load_records()
 
 
 @contextlib.contextmanager
 def naming(target: str) -> Iterator[None]:
-    """Errors in the block name the file as the target does."""
+    """Run a block whose errors name the file as the target does."""
     file = file_of(target)
     whole = str(Path(file).resolve())
     try:

@@ -1,7 +1,7 @@
-"""Merges the copies that ranks have of commutative and buffered tables, at rank 0 and in the order of the ranks.
+"""Merges the ranks' copies of commutative and buffered tables, at rank 0 and in the order of the ranks.
 
-Rows do not depend on what a loop computes, so all ranks know before the first epoch which rows each merge is about:
-only numbers travel, in one message from each rank and one to it.
+The rows that a loop touches do not depend on its results, so all ranks know the rows of each merge before the first
+epoch. Only numbers travel: one message from each rank, and one message to it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class Merger:
     """The merged tables of a rank.
 
-    `tables` are what its records change: a copy of buffered tables, only its own additions for commutative ones.
-    `results` are the true tables, whole at rank 0; other ranks keep what they knew at the last merge. `works` are those
-    of all ranks, and only rank 0 has them.
+    The rank's records change `tables`: copies of the buffered tables, and for commutative tables its own additions.
+    `results` holds the true tables. They are complete at rank 0; other ranks have the state of the last merge. `works`
+    holds the work of all ranks, and only rank 0 has it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Merger:
                 self._merged = _receive_lists(peers, names)
 
     def merge(self, place: int) -> None:
-        """Merge buffered tables after each rank has run its piece with this place in the epoch."""
+        """Merge the buffered tables after each rank has run the piece at this place in the epoch."""
         peers, merged = self._peers, self._merged[place]
         changes = {name: self._tables[name][one] - self._results[name][one] for name, one in self._own[place].items()}
         if peers.rank != 0:
@@ -86,7 +86,7 @@ class Merger:
             self._results[name][one] = self._tables[name][one] = numbers[name]
 
     def add_up(self) -> None:
-        """Bring the additions of all ranks to commutative tables into the true ones at rank 0, after an epoch."""
+        """Add the additions of all ranks in an epoch to the true commutative tables at rank 0."""
         if not any(self._added):
             return
         own = self._added[0]
@@ -106,7 +106,7 @@ class Merger:
             self._peers.post_send(message, to, _MERGE_TAG).wait()
 
     def _receive(self, rows: TableRows, source: int) -> Tables:
-        """The numbers of such rows, in one message."""
+        """Receive the numbers of these rows in one message."""
         shapes = {name: (len(one), *self._loop.tables[name].shape[1:]) for name, one in rows.items()}
         dtypes = {name: np.dtype(self._loop.tables[name].dtype) for name in rows}
         sizes = [int(np.prod(shape)) * dtypes[name].itemsize for name, shape in shapes.items()]
@@ -121,7 +121,7 @@ class Merger:
 
 
 def pieces_of(work: RankWork) -> Iterator[Records]:
-    """The records of a rank between two merges, in the order in which it runs them."""
+    """Yield the records of a rank between two merges, in the order in which it runs them."""
     begin = 0
     for cell in work.cells:
         yield from np.array_split(work.records[begin : begin + cell.num_records], work.num_pieces)
@@ -149,7 +149,7 @@ def _send_lists(peers: Peers, lists: Sequence[TableRows], to: int) -> None:
 
 
 def _receive_lists(peers: Peers, names: Sequence[str]) -> list[TableRows]:
-    """What `_send_lists` sent, by the tables in their order."""
+    """Receive the lists that `_send_lists` sent, for the named tables in order."""
     columns = []
     for _ in names:
         lengths = receive_array(peers, np.int64, 0)

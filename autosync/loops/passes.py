@@ -1,4 +1,4 @@
-"""Runs a loop's function over records: compiled by numba where it can be, else by Python."""
+"""Runs a loop's function over records, compiled by numba if possible, else in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RunRecords = Callable[..., None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPass:
-    """A way to run the function over records in their order. `why_not` says why it is not compiled, if it is not."""
+    """A way to run the function over records in their order. If it is not compiled, `why_not` gives the reason."""
 
     loop: SerialLoop
     run_records: RunRecords
@@ -25,13 +25,13 @@ class RecordPass:
     why_not: str = ""
 
     def run(self, records: Records, tables: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Change the tables (and fields of the records) as the function says."""
+        """Run the function on each record. It changes the tables and fields of the records."""
         names = self.loop.function.__code__.co_varnames[1 : 1 + len(self.loop.tables)]
         self.run_records(records, *(tables[name] for name in names))
 
 
 def record_pass(loop: SerialLoop, record: np.dtype[Any], *, compiled: bool, checks_bounds: bool = True) -> RecordPass:
-    """The compiled way where `compiled` is wanted and numba can do it, else Python's."""
+    """Return the compiled way if `compiled` asks for it and numba can compile the function, else Python's."""
     if not compiled:
         return _interpreted(loop, record)
     import numba
@@ -47,7 +47,7 @@ def record_pass(loop: SerialLoop, record: np.dtype[Any], *, compiled: bool, chec
 
 @functools.cache
 def _compiled(function: FunctionType, *, checks_bounds: bool) -> RunRecords:
-    """The function in a loop over records; numba compiles it for the types of its first call."""
+    """Return the function within a loop over records. numba compiles it for the types of its first call."""
     import numba
 
     body = numba.njit(error_model="numpy", boundscheck=checks_bounds)(function)
@@ -72,13 +72,13 @@ def _interpreted(loop: SerialLoop, record: np.dtype[Any], why_not: str = "") -> 
 
 
 def record_views(records: Records) -> list[Any]:
-    """Each record as the function sees it: with its fields as attributes."""
+    """Return each record as an object with its fields as attributes."""
     view = _view_type(records.dtype)
     return [view(records[position]) for position in range(len(records))]
 
 
 def _view_type(record: np.dtype[Any]) -> Any:
-    """A class of records whose attributes are the fields. numpy's own hides fields called `item` or `size`."""
+    """Return a class of records whose attributes are the fields. numpy's own hides fields called `item` or `size`."""
 
     def field(name: str) -> property:
         return property(lambda self: self._row[name], lambda self, value: self._row.__setitem__(name, value))

@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 TIMEOUT = dt.timedelta(days=1)
-"""A rank that has ended is noticed at once; this is for a block that takes long."""
+"""The longest wait for a message. It allows for long blocks; a rank that has ended is noticed at once."""
 VALUE_TAG = 1
 
 
 class Pending(Protocol):
-    """A message under way."""
+    """A message that is being sent or received."""
 
     def wait(self) -> object:
-        """Return when the message is sent or received."""
+        """Wait until the message is sent or received."""
 
 
 class Peers(Protocol):
-    """The other ranks. Messages with one tag between two ranks keep their order.
+    """The other ranks. Messages with the same tag between two ranks keep their order.
 
-    One thread uses it. An array that is sent is not changed before its message is done.
+    Only one thread may use it. An array must not change until its message is sent.
     """
 
     rank: int
     num_ranks: int
 
     def post_send(self, array: Array, to: int, tag: int) -> Pending:
-        """Begin to send an array that lies in one piece."""
+        """Begin to send a contiguous array."""
 
     def post_receive(self, array: Array, source: int, tag: int) -> Pending:
-        """Begin to receive into an array of the size that is sent."""
+        """Begin to receive into an array, which has the size of the array that was sent."""
 
 
 class LostRankError(OperationError):
-    """Another rank has ended before its messages were done."""
+    """Another rank ended before its messages were done."""
 
 
 @contextlib.contextmanager
 def _to(other: int) -> Iterator[None]:
-    """Calls of gloo about another rank."""
+    """Run a block of gloo calls that involve another rank, and map their errors."""
     try:
         yield
     except RuntimeError as error:
@@ -71,7 +71,7 @@ class _Work:
 
 
 class TorchPeers:
-    """Ranks that `autosync launch` started: gloo between them. A context."""
+    """Ranks that `autosync launch` started, connected by gloo. Use it as a context."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -115,7 +115,7 @@ def send_array(peers: Peers, array: Array, to: int) -> None:
 
 
 def receive_array(peers: Peers, dtype: Any, source: int) -> Array:
-    """An array that `send_array` sent, flat."""
+    """Receive an array that `send_array` sent, flattened."""
     size = np.empty(1, dtype=np.int64)
     peers.post_receive(size, source, VALUE_TAG).wait()
     data = np.empty(int(size[0]), dtype=np.uint8)
@@ -125,10 +125,10 @@ def receive_array(peers: Peers, dtype: Any, source: int) -> Array:
 
 
 def send_value(peers: Peers, value: Any, to: int) -> None:
-    """Send what JSON can hold."""
+    """Send a value that JSON can represent."""
     send_array(peers, np.array(bytearray(json.dumps(value).encode())), to)
 
 
 def receive_value(peers: Peers, source: int) -> Any:
-    """A value that `send_value` sent."""
+    """Receive a value that `send_value` sent."""
     return json.loads(receive_array(peers, np.uint8, source).tobytes())

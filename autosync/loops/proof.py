@@ -1,8 +1,12 @@
-"""The proof of a schedule: checked on the records, and without the code that made the schedule.
+"""Proves a schedule on the records, without the code that made the schedule.
 
-Every record is in one block. In each time step, no row that one rank changes is touched by another. And every row that
-changes belongs to one block, which is with one rank at a time: so ranks need not wait for each other's time steps.
-Where the order is given, records that share a changed row come in it.
+The proof checks these rules:
+
+- Every record is in exactly one block.
+- In each time step, no rank touches a row that another rank changes.
+- Every changed row belongs to one block, and only one rank has that block at a time. So ranks need not wait for each
+  other's time steps.
+- If the order is given, records that share a changed row keep that order.
 """
 
 from __future__ import annotations
@@ -23,12 +27,12 @@ Array = np.ndarray[Any, Any]
 
 
 class ScheduleConflictError(OperationError):
-    """A schedule under which two ranks would touch a row that one of them changes: a bug in autosync."""
+    """Under a schedule, two ranks would touch a row that one of them changes. This is a bug in autosync."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProof:
-    """What was checked of a table in one time step: the number of rows that each rank touches."""
+    """The check of a table in one time step: the number of rows that each rank touches."""
 
     step: int
     table: str
@@ -37,12 +41,12 @@ class StepProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleProof:
-    """A schedule that was checked: its time steps, and the records of each rank."""
+    """A proven schedule: its time steps, and the records of each rank."""
 
     steps: tuple[StepProof, ...]
     num_records: tuple[int, ...]
     fullest: float
-    """The records of the time steps' fullest blocks over the mean: 1 where all ranks always have as much to do."""
+    """The records of the fullest block of each time step over the mean; 1 if ranks always have equally many."""
 
     def __str__(self) -> str:
         if not self.steps:
@@ -54,7 +58,7 @@ class ScheduleProof:
 
 @dataclass(frozen=True, slots=True)
 class _Touches:
-    """Each touch of a row: the row, the position of its record, and whether it is a change."""
+    """All touches of rows: for each, the row, the position of its record, and whether it is a change."""
 
     rows: Array
     positions: Array
@@ -62,7 +66,7 @@ class _Touches:
 
 
 def prove(analysis: LoopAnalysis, schedule: LoopSchedule, blocks: Blocks, records: Records) -> ScheduleProof:
-    """The proof of a schedule. ScheduleConflictError where one part of it does not hold."""
+    """Return the proof of a schedule. Raise ScheduleConflictError if it breaks a rule."""
     cells = serial_cells(schedule)
     cell_of = np.full(len(records), -1, dtype=np.int64)
     num_placed = 0
@@ -94,7 +98,7 @@ def prove(analysis: LoopAnalysis, schedule: LoopSchedule, blocks: Blocks, record
 
 
 def _check_rotation(schedule: LoopSchedule) -> None:
-    """A block is with one rank in a time step, and a rank has one block."""
+    """Check that in each time step every rank has one block and no two ranks have the same."""
     seen: set[tuple[int, str, int]] = set()
     for cell in schedule.cells:
         keys = {(cell.step, "rank", cell.rank)}
@@ -118,7 +122,7 @@ def _touches(analysis: LoopAnalysis, table: str, records: Records) -> _Touches:
 
 
 def _disjoint(table: str, touches: _Touches, steps: Array, ranks: Array, schedule: LoopSchedule) -> Iterator[StepProof]:
-    """Check each time step: a row that a rank changes is touched by no other rank."""
+    """Check for each time step that no rank touches a row that another rank changes."""
     for step in range(schedule.num_steps):
         here = steps == step
         touched = np.unique(np.stack([touches.rows[here], ranks[here]]), axis=1)
@@ -132,7 +136,7 @@ def _disjoint(table: str, touches: _Touches, steps: Array, ranks: Array, schedul
 
 
 def _check_owners(table: str, touches: _Touches, ranks: Array, rotating: Array) -> None:
-    """Every changed row is always with the same rank, or always in the same rotating block."""
+    """Check that every changed row is always on the same rank, or always in the same rotating block."""
     changed = np.isin(touches.rows, touches.rows[touches.changes])
     moves = _varying(touches.rows[changed], ranks[changed])
     roams = _varying(touches.rows[changed], rotating[changed])
@@ -142,14 +146,14 @@ def _check_owners(table: str, touches: _Touches, ranks: Array, rotating: Array) 
 
 
 def _varying(rows: Array, owners: Array) -> Array:
-    """The rows that have more than one owner."""
+    """Return the rows that have more than one owner."""
     pairs = np.unique(np.stack([rows, owners]), axis=1)
     found, counts = np.unique(pairs[0], return_counts=True)
     return found[counts > 1]
 
 
 def _check_order(table: str, touches: _Touches, where: Array) -> None:
-    """The records that touch a changed row come in the order in which they stand."""
+    """Check that records that touch the same changed row keep their given order."""
     changed = np.isin(touches.rows, touches.rows[touches.changes])
     rows, positions, cells = touches.rows[changed], touches.positions[changed], where[changed]
     order = np.lexsort((positions, rows))

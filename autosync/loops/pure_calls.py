@@ -1,4 +1,4 @@
-"""The functions that a loop may call: they change nothing, and nearly all return a new value."""
+"""The functions that a loop may call. They change nothing, and nearly all of them return a new value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "pow", "round"})
-"""Builtins that may be called on values. `range`, `enumerate` and `zip` stand in the head of a `for` only."""
+"""Builtins that may be called on values. `range`, `enumerate` and `zip` are allowed only in the head of a `for`."""
 
 FILES_AND_SCREENS = frozenset({"breakpoint", "input", "open", "print"})
 
@@ -28,7 +28,7 @@ METHODS = {
     "prod": 1,
     "sum": 1,
 }
-"""Methods of arrays that change nothing, and how many arguments go before those that could name an output."""
+"""Methods of arrays that change nothing, with the number of arguments before those that could name an output."""
 
 _NUMPY = {
     "all": 2,
@@ -63,7 +63,7 @@ _MODULES = (np, math)
 
 
 def refusal_of_module_call(module: ModuleType, path: str, num_arguments: int, keywords: list[str]) -> tuple[str, str]:
-    """Why a call of a module's function is not allowed, and what would be; two empty strings where it is."""
+    """Return why a call of a module's function is refused and what is allowed; two empty strings if it is allowed."""
     name = f"{module.__name__}.{path}"
     if path.startswith("random.") or module.__name__ in {"random", "secrets"}:
         return f"{name} has a state that all records share", "random numbers are fields of the record"
@@ -79,7 +79,7 @@ def refusal_of_module_call(module: ModuleType, path: str, num_arguments: int, ke
 
 
 def _limit(module: ModuleType, path: str, function: Any) -> int | None:
-    """How many arguments a known function takes before those that could name an output; None if it is unknown."""
+    """Return the number of a function's arguments before those that could name an output; None if it is unknown."""
     if module is math:
         return 16 if callable(function) else None
     if isinstance(function, np.ufunc):
@@ -90,7 +90,7 @@ def _limit(module: ModuleType, path: str, function: Any) -> int | None:
 
 
 def module_of(function: object) -> tuple[ModuleType, str] | None:
-    """The module and the name of a function that was imported from numpy or math; None for any other value."""
+    """Return the module and the name of a function that was imported from numpy or math; None for any other value."""
     name = getattr(function, "__name__", None)
     if isinstance(name, str) and callable(function):
         for module in _MODULES:
@@ -100,12 +100,12 @@ def module_of(function: object) -> tuple[ModuleType, str] | None:
 
 
 def may_return_its_argument(module: ModuleType, path: str) -> bool:
-    """Whether a known function may return the array that it got: `numpy.float64` does."""
+    """Return whether a known function may return its own argument, as `numpy.float64` does."""
     return isinstance(_attribute(module, path), type)
 
 
 def constant_of_module(module: ModuleType, path: str) -> bool:
-    """Whether a module's attribute is a number or a type of numbers, such as `math.pi` or `np.float32`."""
+    """Return whether a module's attribute is a number or a type of numbers, such as `math.pi` or `np.float32`."""
     if module not in _MODULES:
         return False
     value = _attribute(module, path)

@@ -1,6 +1,6 @@
 """The process of one rank: `python -m autosync.loops.rank_main`, started by `run` through a launcher.
 
-Rank 0 tells the starter what happens in lines of JSON behind a mark, on its output.
+Rank 0 reports progress to `run` on its output, in lines of JSON that begin with a mark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARK = "autosync-loop: "
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run this rank; `arguments` are the target, the settings as JSON, and the file for the tables or nothing."""
+    """Run this rank. `arguments` are the target, the settings as JSON, and the file for the tables or an empty text."""
     target, settings_text, output = arguments
     try:
         loop = load_loop(target)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     except AutosyncError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
-        # Threads of gloo may wait for other ranks, which are ended as soon as this one is gone.
+        # Threads of gloo may still wait for other ranks, and these are ended only when this process is gone.
         os._exit(1)
     return 0
 
@@ -67,7 +67,7 @@ def _first(peers: TorchPeers, loop: Any, settings: LoopSettings, output: str) ->
 
 
 def _tell(value: dict[str, Any]) -> None:
-    # user_code sends what the user's code prints to stderr; this line is ours.
+    # Prints of the user's code go to stderr (see `user_code`), so this line goes to the real output.
     sys.__stdout__.write(f"{MARK}{json.dumps(value)}\n")  # type: ignore[union-attr]
     sys.__stdout__.flush()  # type: ignore[union-attr]
 

@@ -1,8 +1,8 @@
-"""A rank's program: rank 0 analyses the loop and hands out the work; all run it, and rank 0 has the tables at the end.
+"""The program of a rank. Rank 0 analyses the loop and hands out the work, and it has the tables at the end.
 
-A rotating block is sent on as soon as its records are done, and the next one is received while records of this one
-run. A rank works on arrays of a table's whole shape and fills only the rows that it needs: memory that is never touched
-costs nothing, and the user's subscripts stay as they are.
+A rank sends a rotating block on as soon as its records are done, and receives the next block while this one runs. A
+rank's arrays have the whole shape of a table, but only the rows that it needs are filled. So the user's subscripts stay
+valid, and memory that is never touched costs nothing.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _BLOCK_TAG = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """How often all records run, the seed of the initial tables, and whether numba may compile the function.
+    """The number of epochs, the seed of the initial tables, and whether numba may compile the function.
 
-    `dilation` is for measurements of many ranks on few cores: a rank sleeps until its compute has taken so many times
-    the processor time that it needs.
+    `dilation` is for measurements of many ranks on few cores: a rank sleeps until its compute has taken `dilation`
+    times the processor time that it used.
     """
 
     num_epochs: int = 1
@@ -58,7 +58,7 @@ class LoopSettings:
 
 @dataclass(slots=True, kw_only=True)
 class RankTimes:
-    """Where a rank's time went, and what it sent to others in rotation."""
+    """The parts of a rank's time, and the bytes that it sent in rotation."""
 
     rank: int
     num_records: int = 0
@@ -70,7 +70,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReport:
-    """What rank 0 knows after an epoch: the seconds of all epochs so far, and the loss, if the loop has one."""
+    """Rank 0's report after an epoch: the seconds of all epochs so far, and the loss, if the loop has one."""
 
     number: int
     seconds: float
@@ -79,7 +79,7 @@ class EpochReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopResult:
-    """What rank 0 has at the end."""
+    """The results of a run, at rank 0."""
 
     tables: Tables
     records: Records
@@ -94,7 +94,7 @@ class LoopResult:
 
 
 def no_schedule_error(loop: SerialLoop, found: NoSchedule) -> InputError:
-    """The refusal of a run on several ranks."""
+    """Return the error that refuses a run on several ranks."""
     return InputError(
         f"no schedule keeps the serial result: {'; '.join(found.reasons)}",
         rule="records that conflict share a value along one or two dimensions",
@@ -105,7 +105,7 @@ def no_schedule_error(loop: SerialLoop, found: NoSchedule) -> InputError:
 def run_first(
     peers: Peers, loop: SerialLoop, settings: LoopSettings, told: Callable[[EpochReport], None] = lambda _: None
 ) -> LoopResult:
-    """Rank 0's program. `told` is called after each epoch."""
+    """Run the program of rank 0. It calls `told` after each epoch."""
     with loop_code(loop, "records()"):
         records = loop.load_records()
     analysis = analyse(loop, records)
@@ -131,7 +131,7 @@ def run_first(
         begun = time.perf_counter()
         run.epoch(is_first=epoch == 0, is_last=is_last)
         if is_last or loop.loss is not None:
-            # An epoch ends with its slowest rank; bringing the tables for a loss is no part of it.
+            # An epoch ends with its slowest rank. The time to collect tables for the loss does not count.
             for rank in range(1, peers.num_ranks):
                 receive_value(peers, rank)
         seconds += time.perf_counter() - begun
@@ -161,7 +161,7 @@ def run_first(
 
 
 def run_other(peers: Peers, loop: SerialLoop) -> None:
-    """The program of the other ranks."""
+    """Run the program of a rank other than 0."""
     told = receive_value(peers, 0)
     if told["source"] != _digest(loop):
         raise OperationError(f"{loop.file} of rank {peers.rank} is another one than that of rank 0")
@@ -169,7 +169,7 @@ def run_other(peers: Peers, loop: SerialLoop) -> None:
     work = receive_work(peers, loop, tables)
     settings = LoopSettings(**{field.name: told[field.name] for field in fields(LoopSettings)})
     run = RankRun(peers, loop, work, tables, settings)
-    # Rank 0 begins its clock when all functions are compiled.
+    # Rank 0 starts its clock when all functions are compiled.
     send_value(peers, run.way.is_compiled, 0)
     for epoch in range(settings.num_epochs):
         is_last = epoch == settings.num_epochs - 1
@@ -181,7 +181,7 @@ def run_other(peers: Peers, loop: SerialLoop) -> None:
 
 
 def _digest(loop: SerialLoop) -> str:
-    """A hash of the function and of the file's numbers that it uses: all ranks have to run the same."""
+    """Return a hash of the function and of the file's numbers that it uses. It must be equal on all ranks."""
     function = loop.function
     named = {name: repr(function.__globals__.get(name)) for name in sorted(function.__code__.co_names)}
     cells = [repr(cell.cell_contents) for cell in function.__closure__ or ()]
@@ -190,26 +190,26 @@ def _digest(loop: SerialLoop) -> str:
 
 
 def _without_addresses(named: Mapping[str, str]) -> dict[str, str]:
-    """Modules and functions look different in each process; numbers do not."""
+    """Drop modules, functions and other values whose text contains a memory address: it differs between processes."""
     return {name: text for name, text in named.items() if not text.startswith("<")}
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """A view that the user's loss cannot change."""
+    """Return a view that the user's loss cannot change."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def _put_back(records: Records, blocks: Blocks, works: list[RankWork]) -> None:
-    """Write fields that the loop assigned into the records in their own order."""
+    """Copy the fields that the loop assigned back into the records, in their original order."""
     for rank, work in enumerate(works):
         cells = [blocks[rank, cell.rotating] for cell in work.cells]
         records[np.concatenate(cells)] = work.records
 
 
 class RankRun:
-    """A rank's epochs. `results` are the true tables at rank 0, and this rank's arrays elsewhere."""
+    """Runs a rank's epochs. `results` holds the true tables at rank 0, and on other ranks their own arrays."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class RankRun:
             begin += cell.num_records
             if self._work.rotating and cell.target != self._peers.rank and not (is_last and cell.is_last):
                 self._send_on(cell)
-        # Blocks for the next epoch's first cells are taken in that epoch: waiting for them now could be for ever.
+        # Blocks for the first cells of the next epoch are received in that epoch. Waiting for them now could deadlock.
         sent, self._sends = self._sends, []
         for pending, _ in [*self._sent_before, *(sent if is_last else [])]:
             pending.wait()
@@ -277,7 +277,7 @@ class RankRun:
                 self.times.merge_seconds += time.perf_counter() - done
 
     def _expect(self, cell: RankCell, *, is_first: bool) -> _Arrival | None:
-        """Begin to receive the block of a cell, if another rank has it."""
+        """Begin to receive the block of a cell if another rank has it."""
         if not self._work.rotating or cell.source == self._peers.rank or (is_first and cell.is_first):
             return None
         rows = self._work.rotating[cell.rotating]
@@ -312,7 +312,7 @@ class RankRun:
                 self.times.sent_bytes += array.nbytes
 
     def bring(self, works: list[RankWork]) -> None:
-        """Bring all rows that changed to rank 0, whose tables are then those of the serial program."""
+        """Send all changed rows to rank 0. Its tables are then those of the serial program."""
         if self._peers.rank != 0:
             for rows in self._work.held_last():
                 send_numbers(self._peers, rows, self._tables, 0)
@@ -329,7 +329,7 @@ class RankRun:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A block under way to this rank."""
+    """A block that this rank is receiving."""
 
     rows: TableRows
     arrays: Mapping[str, np.ndarray]

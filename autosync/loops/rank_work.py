@@ -1,4 +1,4 @@
-"""What a rank is told before it begins: its cells, its records, and the rows that it needs of each table."""
+"""The work of a rank, which it receives before it begins: its cells, its records, and the rows that it needs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autosync.loops.table_rows import RowPlan, TableRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCell:
-    """One cell of a rank: `num_records` of its records, with the block that `source` had and `target` has next.
+    """One cell of a rank: `num_records` of its records, with a block that comes from `source` and goes to `target`.
 
-    `is_first` and `is_last` say whether the block has no user before or after it in the epoch.
+    `is_first` says that no rank uses the block earlier in the epoch, and `is_last` that no rank uses it later.
     """
 
     rotating: int
@@ -33,7 +33,7 @@ class RankCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWork:
-    """All work of a rank in one epoch. Each cell is cut into `num_pieces` after which ranks merge."""
+    """All work of a rank in one epoch. Each cell is cut into `num_pieces` pieces, and ranks merge after each piece."""
 
     cells: tuple[RankCell, ...]
     num_pieces: int
@@ -43,18 +43,18 @@ class RankWork:
     rotating: tuple[TableRows, ...]
 
     def held_first(self) -> list[TableRows]:
-        """The rows that this rank has before the first epoch, besides those that it only fetches."""
+        """The rows that this rank has before the first epoch, except those that it only fetches."""
         return [self.staying, *(self.rotating[cell.rotating] for cell in self.cells if self.rotating and cell.is_first)]
 
     def held_last(self) -> list[TableRows]:
-        """The rows whose newest numbers this rank has after an epoch."""
+        """The rows whose latest numbers this rank has after an epoch."""
         return [self.staying, *(self.rotating[cell.rotating] for cell in self.cells if self.rotating and cell.is_last)]
 
 
 def works_of(
     analysis: LoopAnalysis, schedule: LoopSchedule, blocks: Blocks, rows: RowPlan, records: Records
 ) -> list[RankWork]:
-    """The work of every rank."""
+    """Return the work of every rank."""
     num_pieces = _num_pieces(analysis, blocks)
     works = []
     for rank in range(schedule.num_ranks):
@@ -87,7 +87,7 @@ def _rank_cell(cell: Cell, schedule: LoopSchedule, num_records: int) -> RankCell
 
 
 def _num_pieces(analysis: LoopAnalysis, blocks: Blocks) -> int:
-    """The pieces of a cell: the same number in all, since all ranks merge together."""
+    """Return the number of pieces of a cell. It is the same in all cells, because all ranks merge together."""
     tables = [analysis.loop.tables[name] for name in analysis.merged]
     buffered = [table.merge_every for table in tables if table.updates == "buffered"]
     if not buffered:
@@ -97,7 +97,7 @@ def _num_pieces(analysis: LoopAnalysis, blocks: Blocks) -> int:
 
 
 def send_work(peers: Peers, work: RankWork, tables: Tables, to: int) -> None:
-    """Send a rank its work, and the numbers of the rows that it begins with."""
+    """Send a rank its work and the initial numbers of its rows."""
     cells = [
         [cell.rotating, cell.num_records, cell.source, cell.target, cell.is_first, cell.is_last] for cell in work.cells
     ]
@@ -111,7 +111,7 @@ def send_work(peers: Peers, work: RankWork, tables: Tables, to: int) -> None:
 
 
 def receive_work(peers: Peers, loop: SerialLoop, tables: Tables) -> RankWork:
-    """The work of this rank from rank 0; the rows that it begins with are written into the tables."""
+    """Receive this rank's work from rank 0, and write the initial numbers of its rows into the tables."""
     told = receive_value(peers, 0)
     fields = receive_value(peers, 0)
     record = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in fields], align=True)
@@ -145,18 +145,18 @@ def send_rows(peers: Peers, rows: TableRows, to: int) -> None:
 
 
 def receive_rows(peers: Peers, source: int) -> TableRows:
-    """Lists of rows that `send_rows` sent."""
+    """Receive the lists of rows that `send_rows` sent."""
     return {name: receive_array(peers, np.int64, source) for name in receive_value(peers, source)}
 
 
 def send_numbers(peers: Peers, rows: TableRows, tables: Mapping[str, np.ndarray[Any, Any]], to: int) -> None:
-    """Send the numbers of rows that the other rank knows."""
+    """Send the numbers of rows. The other rank already knows which rows they are."""
     for name, one in rows.items():
         send_array(peers, tables[name][one], to)
 
 
 def receive_numbers(peers: Peers, rows: TableRows, loop: SerialLoop, tables: Tables, source: int) -> None:
-    """Write numbers that `send_numbers` sent into the rows of tables."""
+    """Receive the numbers that `send_numbers` sent, and write them into the rows of tables."""
     for name, one in rows.items():
         numbers = receive_array(peers, loop.tables[name].dtype, source)
         tables[name][one] = numbers.reshape((len(one), *loop.tables[name].shape[1:]))

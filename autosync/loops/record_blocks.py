@@ -1,4 +1,4 @@
-"""Blocks of records: cuts that balance their numbers, and the records of each block in their given order."""
+"""Cuts records into balanced blocks. Within a block, records keep their given order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Blocks = Mapping[tuple[int, int], Indices]
 
 
 def balanced_cuts(values: Indices, num_blocks: int) -> tuple[int, ...]:
-    """The first values of all blocks but the first, so that the fullest block has as few records as possible."""
+    """Return the first value of each block but the first. The cuts keep the fullest block as small as possible."""
     distinct, counts = np.unique(values, return_counts=True)
     if not len(distinct):
         return (0,) * (num_blocks - 1)
@@ -34,7 +34,7 @@ def balanced_cuts(values: Indices, num_blocks: int) -> tuple[int, ...]:
 
 
 def _ends(sums: Indices, num_blocks: int, limit: int) -> list[int]:
-    """Where blocks end that take as many values as fit below the limit."""
+    """Return the ends of blocks that each take as many values as the limit of records allows."""
     ends, taken = [], 0
     for _ in range(num_blocks):
         end = int(np.searchsorted(sums, taken + limit, side="right"))
@@ -44,12 +44,12 @@ def _ends(sums: Indices, num_blocks: int, limit: int) -> list[int]:
 
 
 def block_of(values: Indices, cuts: tuple[int, ...]) -> Indices:
-    """The block of each value."""
+    """Return the block of each value."""
     return np.searchsorted(np.asarray(cuts, dtype=np.int64), values, side="right").astype(np.int64)
 
 
 def split(schedule: LoopSchedule, records: Records) -> dict[tuple[int, int], Indices]:
-    """The blocks of a schedule."""
+    """Return the blocks of a schedule."""
     if schedule.stay is None:
         parts = np.array_split(np.arange(len(records), dtype=np.int64), schedule.num_ranks)
         return {(rank, 0): part for rank, part in enumerate(parts)}
@@ -66,11 +66,11 @@ def split(schedule: LoopSchedule, records: Records) -> dict[tuple[int, int], Ind
 
 
 def serial_cells(schedule: LoopSchedule) -> list[Cell]:
-    """The cells in the serial order whose result the schedule has: by time step, then by rank."""
+    """Return the cells by time step, then by rank. In this serial order they give the schedule's result."""
     return sorted(schedule.cells, key=lambda cell: (cell.step, cell.rank))
 
 
 def serial_order(schedule: LoopSchedule, blocks: Blocks) -> Indices:
-    """The positions of the records in the serial order whose result the schedule has."""
+    """Return the positions of the records in the serial order that gives the schedule's result."""
     parts = [blocks[cell.rank, cell.rotating] for cell in serial_cells(schedule)]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the records tell before a loop runs: the range of each row's form, and forms that leave their table."""
+"""Reads the records before a loop runs: finds the range of each row's form, and forms that leave their table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_VALUE = 2**31
 
 
 def bounds_of(loop: SerialLoop, accesses: Iterable[Access], records: Records) -> Bounds:
-    """The range of each form. InputError where a row is none of its table, or a subscript could overflow."""
+    """Return the range of each form. Raise InputError if a row is outside its table or a subscript could overflow."""
     found: dict[Affine, tuple[int, int]] = {}
     problems: dict[Problem, None] = {}
     for access in accesses:
@@ -44,7 +44,7 @@ def _range_of(form: Affine, records: Records) -> tuple[int, int]:
 
 
 def _overflows(loop: SerialLoop, access: Access, records: Records) -> Iterator[Problem]:
-    """Subscripts whose arithmetic numpy and Python would not do alike."""
+    """Yield a problem for each subscript for which numpy and Python could compute different results."""
     form = access.row
     has_arithmetic = form.constant != 0 or len(form.terms) > 1 or any(factor != 1 for _, factor in form.terms)
     if not has_arithmetic or not len(records):

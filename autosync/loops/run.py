@@ -25,7 +25,7 @@ _LOOPBACK_RATE = 1.25e9
 
 
 def this_machine(num_ranks: int) -> ClusterSpec:
-    """A cluster of so many ranks on this machine."""
+    """Return a cluster of `num_ranks` ranks on this machine."""
     node = Node(
         name="here", host="localhost", devices=num_ranks, bandwidth_out=_LOOPBACK_RATE, bandwidth_in=_LOOPBACK_RATE
     )
@@ -41,10 +41,10 @@ def run_loop(
     show: Callable[[str], None] = lambda _line: None,
     told: Callable[[dict[str, Any]], None] = lambda _epoch: None,
 ) -> dict[str, Any]:
-    """Run a loop on all workers of a cluster; the result of rank 0.
+    """Run a loop on all workers of a cluster, and return the result of rank 0.
 
-    The loop is analysed here first, so that mistakes are told before any process starts. `output` is where rank 0
-    writes the tables. `told` gets each epoch, and `show` each line that the user's code prints.
+    The loop is first analysed in this process, so that mistakes are reported before any rank starts. Rank 0 writes the
+    tables to `output`. `told` receives each epoch, and `show` each line that the user's code prints.
     """
     _check(target, cluster.num_workers)
     found: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def run_loop(
     def take(line: str) -> None:
         _, mark, text = line.partition(MARK)
         if not mark:
-            # Errors are told at the end, with the rank.
+            # Errors are reported at the end, with the rank.
             if not line.partition(" | ")[2].startswith("error: "):
                 show(line)
         elif "epoch" in (value := json.loads(text)):

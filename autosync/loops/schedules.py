@@ -1,4 +1,4 @@
-"""Schedules as data: which rank works on which block of records in which time step."""
+"""Schedules as data: the rank and the time step of each block of records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ScheduleKind = Literal["serial", "independent", "one_dimension", "two_dimensions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A rank's work in one time step: the records of one block that stays with it and one that rotates."""
+    """A rank's work in one time step: the records of its own block and of one rotating block."""
 
     step: int
     rank: int
@@ -23,8 +23,8 @@ class Cell:
 class LoopSchedule:
     """Blocks of records, and the time step and rank of each, for one epoch.
 
-    Records are cut along `stay` into a block for each rank, and along `rotate` into blocks that go round the ranks;
-    `..._cuts` are the first values of all blocks but the first one. Without `stay`, records are cut by their positions.
+    Records are cut along `stay` into a block for each rank, and along `rotate` into blocks that go round the ranks. The
+    cuts are the first values of all blocks except the first. Without `stay`, records are cut by their positions.
     """
 
     kind: ScheduleKind
@@ -38,7 +38,7 @@ class LoopSchedule:
 
     @property
     def num_rotating(self) -> int:
-        """How many blocks rotate; 1 where none does."""
+        """The number of rotating blocks; 1 if none rotates."""
         return len(self.rotate_cuts) + 1
 
     @property
@@ -48,15 +48,15 @@ class LoopSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSchedule:
-    """No schedule keeps a serial result; `reasons` has a line for each dependence in the way."""
+    """No schedule keeps the serial result. `reasons` has a line for each dependence that prevents one."""
 
     reasons: tuple[str, ...]
 
 
 def rotation_cells(num_ranks: int, num_rotating: int) -> tuple[Cell, ...]:
-    """Every rank meets every block once, and each block is with one rank at a time.
+    """Return cells in which every rank works on every block once, and no two ranks on the same block at a time.
 
-    With two blocks a rank, a block has a whole time step to travel.
+    With two blocks for each rank, a block has a whole time step to travel.
     """
     stride = num_rotating // num_ranks
     return tuple(
@@ -67,7 +67,7 @@ def rotation_cells(num_ranks: int, num_rotating: int) -> tuple[Cell, ...]:
 
 
 def wavefront_cells(num_ranks: int, num_rotating: int) -> tuple[Cell, ...]:
-    """A block goes from the first rank to the last, so that smaller values come before larger ones."""
+    """Return cells in which a block goes from the first rank to the last, so that smaller values come first."""
     cells = [
         Cell(step=rank + block, rank=rank, rotating=block) for rank in range(num_ranks) for block in range(num_rotating)
     ]
@@ -75,5 +75,5 @@ def wavefront_cells(num_ranks: int, num_rotating: int) -> tuple[Cell, ...]:
 
 
 def single_cells(num_ranks: int) -> tuple[Cell, ...]:
-    """One time step for all ranks."""
+    """Return cells of a single time step for all ranks."""
     return tuple(Cell(step=0, rank=rank) for rank in range(num_ranks))

@@ -1,4 +1,4 @@
-"""The serial program: the loop as it stands, and the same in another order of records. All else is held against it."""
+"""The serial program, which runs a loop in any order of records. Results of schedules are compared with its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_serial(
     num_epochs: int = 1,
     way: RecordPass | None = None,
 ) -> None:
-    """Run all records, in the given order or in theirs, `num_epochs` times; tables and records are changed in place."""
+    """Run all records `num_epochs` times, in `order` or in their own. Tables and records are changed in place."""
     made = way or record_pass(loop, records.dtype, compiled=False)
     taken = records if order is None else records[np.asarray(order, dtype=np.int64)]
     for _ in range(num_epochs):

@@ -1,4 +1,4 @@
-"""The source of a loop's function: its syntax tree, with the lines of the user's file."""
+"""Parses the source of a loop's function, with the line numbers of the user's file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autosync.errors import InputError, Problem
 
 
 def function_tree(function: FunctionType) -> ast.FunctionDef:
-    """The definition of a function, as it stands in its file; InputError where the file has another one."""
+    """Return the definition of a function in its file. Raise InputError if the file has changed."""
     code = function.__code__
     try:
         text = Path(code.co_filename).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Which rows of which tables a rank needs: those that stay with it, those that rotate, and those that are only read."""
+"""Finds the rows that each rank needs: rows that stay with it, rows that rotate, and rows that it only reads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autosync.loops.record_blocks import Blocks, Indices
 from autosync.loops.schedules import LoopSchedule
 
 TableRows = dict[str, Indices]
-"""Rows by table, each ascending and once."""
+"""The rows of each table, ascending and without repetition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlan:
     """The rows of each rank and of each rotating block.
 
-    `fetched` rows are read by a rank and never travel back. `staying` rows are a rank's own. `rotating` rows travel
+    A rank reads `fetched` rows and never sends them back. `staying` rows belong to one rank. `rotating` rows travel
     with their block.
     """
 
@@ -32,7 +32,7 @@ class RowPlan:
 
 
 def plan_rows(analysis: LoopAnalysis, schedule: LoopSchedule, blocks: Blocks, records: Records) -> RowPlan:
-    """The rows that the records of each rank and of each rotating block touch."""
+    """Return the rows that the records of each rank and of each rotating block touch."""
     fetched, staying, rotating = [], [], []
     groups = _groups(analysis, schedule)
     for rank in range(schedule.num_ranks):
@@ -48,12 +48,12 @@ def plan_rows(analysis: LoopAnalysis, schedule: LoopSchedule, blocks: Blocks, re
 
 
 def touched_rows(accesses: Iterable[Access], records: Records) -> TableRows:
-    """The rows that records touch, by table."""
+    """Return the rows of each table that records touch."""
     return _rows(list(accesses), records)
 
 
 def _groups(analysis: LoopAnalysis, schedule: LoopSchedule) -> Mapping[str, list[Access]]:
-    """The accesses by what happens to their rows."""
+    """Return the accesses grouped by the movement of their rows: fetched, staying or rotating."""
     groups: dict[str, list[Access]] = {"fetched": [], "staying": [], "rotating": []}
     in_conflict = {(one.table, form) for one in analysis.dependences for form in (one.first.row, one.second.row)}
     for access in analysis.body.accesses:
