@@ -1,1 +1,1 @@
-"""The command line: one module for each command, with only its arguments and output."""
+"""The command line. Each command has a module, which handles only its arguments and its output."""

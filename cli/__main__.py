@@ -1,4 +1,4 @@
-"""`python -m autosync.cli`: the command line where the console script is not on the path."""
+"""`python -m autosync.cli` runs the command line if the console script is not on the path."""
 
 from autosync.cli.main import main
 

@@ -171,7 +171,7 @@ def _curves_table(curves: tuple[Curve, ...]) -> str:
 
 
 def _of_claim(measured: Estimate | None, claimed: float) -> str:
-    """Return a measured rate with its share of the rate in the file, such as `495 Mbit/s (0.99)`."""
+    """Return a measured rate and its ratio to the rate in the file, such as `495 Mbit/s (0.99)`."""
     return "" if measured is None else f"{units.format_rate(measured.value)} ({measured.value / claimed:.2f})"
 
 

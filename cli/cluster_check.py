@@ -22,13 +22,13 @@ Examples:
     "files",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A file that every node must have, as it is here.",
+    help="A file that every node must have, equal to the one here.",
 )
 @json_option
 def check(cluster_file: str, *, files: tuple[Path, ...], as_json: bool) -> None:
     """Check every node: Python, torch, autosync, interface, reachable peers, free memory and disk.
 
-    A node that differs from the others is named. The exit code is 1 if no trial could succeed.
+    The output names nodes that differ from the others. The exit code is 1 if no trial could succeed.
     """
     from autosync.launchers.node_check import check_nodes
     from autosync.specs.cluster_file import load_cluster

@@ -39,7 +39,7 @@ Examples:
 @click.argument("names", metavar="A B ...", nargs=-1, required=True)
 @click.option("--cluster", "cluster_target", required=True, help=CLUSTER_HELP)
 @click.option(
-    "--steps", default=60, show_default=True, type=click.IntRange(1, 100_000), help="Steps to measure of each."
+    "--steps", default=60, show_default=True, type=click.IntRange(1, 100_000), help="Steps to measure of each strategy."
 )
 @click.option(
     "--budget",
@@ -47,7 +47,7 @@ Examples:
     show_default=True,
     callback=positive_seconds,
     metavar="TIME",
-    help="Time to measure them in.",
+    help="The time for all measurements.",
 )
 @click.option(
     "--timeout",
@@ -55,7 +55,7 @@ Examples:
     show_default=True,
     callback=positive_seconds,
     metavar="TIME",
-    help="A contestant whose block of steps takes longer is left out.",
+    help="Leave out a contestant whose block of steps takes longer.",
 )
 @seed_option
 @dry_run_option
@@ -74,8 +74,8 @@ def compare(
 ) -> None:
     """Measure A, B ... in turn on a cluster, and say which is faster.
 
-    A, B: strategy files, bundles, names of presets, or torch-ddp (stock DDP itself; a single contestant is compared
-    with it). MODEL is a task, or a model spec whose compute is replayed.
+    A, B: strategy files, bundles, names of presets, or torch-ddp (stock DDP itself). A single contestant is compared
+    with stock DDP. MODEL is a task, or a model spec whose compute is replayed.
     """
     from autosync.specs.task_file import is_task
     from autosync.trials.compare import Design

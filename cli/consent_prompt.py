@@ -1,4 +1,7 @@
-"""`--trust` and the question that it answers: what a received file names runs only if the user agrees."""
+"""Asks for consent: programs and machines that a received file names are used only if the user agrees.
+
+The option `--trust` agrees in advance.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _folder_option = click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", required=True, help="Write it here."
 )
 _skip_option = click.option(
-    "--skip-unreadable", is_flag=True, help="Leave out what holds no record, say what that is, and keep it aside."
+    "--skip-unreadable", is_flag=True, help="Leave out unreadable entries, report them, and keep them in a file."
 )
 
 
@@ -45,14 +45,14 @@ def dataset() -> None:
 Examples:
   autosync dataset stats datasets/records
   autosync dataset stats autosync-studies/resnet50 --picture spread.svg""",
-    help=f"Count what a dataset holds.\n\n{_OPTIONAL}",
+    help=f"Count the records, models and clusters of a dataset.\n\n{_OPTIONAL}",
 )
 @_path_argument
 @click.option("--picture", type=click.Path(path_type=Path), metavar="PICTURE.svg", help="Draw all step times here.")
 @force_option
 @json_option
 def stats(*, path: Path | None, picture: Path | None, force: bool, as_json: bool) -> None:
-    """Count what a dataset holds."""
+    """Count the records, models and clusters of a dataset."""
     from autosync.datasets.stats import dataset_stats
 
     refuse_overwrite(picture, force=force)
@@ -72,7 +72,7 @@ def stats(*, path: Path | None, picture: Path | None, force: bool, as_json: bool
 
 @dataset.command(
     epilog="Example: autosync dataset validate datasets/records",
-    help=f"Check that records fit their models and clusters, and that none is there twice.\n\n{_OPTIONAL}",
+    help=f"Check that records fit their models and clusters, and that no record occurs twice.\n\n{_OPTIONAL}",
 )
 @_path_argument
 @json_option
@@ -99,7 +99,7 @@ def validate(*, path: Path | None, as_json: bool) -> None:
 
 @dataset.command(
     epilog="Example: autosync dataset merge autosync-campaigns/first lab/records -o all",
-    help=f"Put datasets together: a folder with records.parquet and specs.parquet, each record once.\n\n{_SOURCE}",
+    help=f"Merge datasets into a folder with records.parquet and specs.parquet, each record once.\n\n{_SOURCE}",
 )
 @click.argument("paths", metavar="PATH ...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_folder_option
@@ -114,7 +114,7 @@ def merge(*, paths: tuple[Path, ...], output: Path, skip_unreadable: bool, force
 @dataset.command(
     "import",
     epilog="Example: autosync dataset import release/ -o lab/records",
-    help=f"Take in a dataset from elsewhere: a folder with records.parquet and specs.parquet.\n\n{_SOURCE}",
+    help=f"Convert a dataset from elsewhere into a folder with records.parquet and specs.parquet.\n\n{_SOURCE}",
 )
 @click.argument("path", type=click.Path(path_type=Path))
 @_folder_option
@@ -198,7 +198,7 @@ def _merge(paths: tuple[Path, ...], output: Path, *, skip_unreadable: bool, forc
     from autosync.datasets.left_out import LEFT_OUT_FILE, write_left_out
     from autosync.datasets.parquet_folder import DISTURBED_FILE, RECORDS_FILE, SPECS_FILE, agreeing, pack
 
-    # Checked before everything is read: existing files stay, unless the user says otherwise.
+    # Checked before anything is read. Existing files are kept unless the user gives --force.
     for name in (RECORDS_FILE, DISTURBED_FILE, SPECS_FILE, LEFT_OUT_FILE):
         refuse_overwrite(output / name, force=force)
     sources = [_source(path) for path in paths]

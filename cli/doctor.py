@@ -1,4 +1,4 @@
-"""`autosync doctor`: say why a step takes as long as it does."""
+"""`autosync doctor`: explain why a step takes as long as it does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Examples:
 @click.argument("model_target", metavar="[MODEL | -- TRAIN.py ARGS]", required=False)
 @click.option("--cluster", "cluster_target", required=True, help=CLUSTER_HELP)
 @click.option(
-    "--steps", default=12, show_default=True, type=click.IntRange(2, 1000), help="Steps to watch, or fewer in the time."
+    "--steps", default=12, show_default=True, type=click.IntRange(2, 1000), help="Steps to watch, if the time suffices."
 )
 @click.option(
     "--timeout",
@@ -42,7 +42,7 @@ Examples:
     metavar="TIME",
     help="End the ranks after this time.",
 )
-@click.option("--no-probe", is_flag=True, help="Do not measure the links; believe the cluster file.")
+@click.option("--no-probe", is_flag=True, help="Do not measure the links; use the rates in the cluster file.")
 @json_option
 @click.pass_context
 def doctor(
@@ -55,12 +55,11 @@ def doctor(
     no_probe: bool,
     as_json: bool,
 ) -> None:
-    """Say why a step takes as long as it does: one cause, its share of the step, and what to do.
+    """Explain why a step takes as long as it does: one cause, its share of the step, and the next command.
 
-    Stock DDP runs for some steps on the cluster, by its launcher, and each rank notes when its passes and messages
-    begin and end. TRAIN.py is an unchanged script that wraps its model in DistributedDataParallel; it ends after these
-    steps, before its own end. MODEL is a task, or a model spec whose compute is replayed. If transfers matter, the
-    links are measured as well.
+    The cluster's launcher runs some steps of stock DDP, and each rank notes when its passes and messages begin and end.
+    TRAIN.py is an unchanged script that wraps its model in DistributedDataParallel. It is stopped after these steps.
+    MODEL is a task, or a model spec whose compute is replayed. If transfers matter, the links are measured as well.
     """
     from autosync.doctor.examine import examine
     from autosync.doctor.wording import Operands, describe, fields
@@ -99,7 +98,7 @@ def _what(target: str | None, cluster: str, script: tuple[str, ...]) -> tuple[Mo
 
 @contextlib.contextmanager
 def _logs() -> Iterator[Path]:
-    """Yield a folder for what ranks write, which is kept if the block raises an error."""
+    """Yield a folder for the ranks' output. It is kept if the block raises an error."""
     logs = Path(tempfile.mkdtemp(prefix="autosync-doctor-"))
     try:
         yield logs

@@ -49,9 +49,9 @@ def plan(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Draw what a strategy does: the data of each rank, the transfers between ranks, and their lanes.
+    """Draw the plan of a strategy: the data of each rank, the transfers between ranks, and their lanes.
 
-    S is a strategy file, a bundle (which knows its model and cluster), or the name of a preset.
+    S is a strategy file, a bundle (which contains its model and cluster), or the name of a preset.
     """
     from autosync.pictures.plan_picture import plan_picture
     from autosync.plan.identity import plan_id
@@ -74,9 +74,11 @@ Examples:
   autosync draw timeline trace-rank0.json trace-rank1.json --first 10 --steps 1 -o step-10.svg"""
 )
 @click.argument("paths", metavar="TRACE.json ...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--steps", "num_steps", default=2, show_default=True, type=click.IntRange(1, 100), help="How many steps.")
 @click.option(
-    "--first", type=click.IntRange(0), metavar="STEP", help="The first of them; else ordinary ones are found."
+    "--steps", "num_steps", default=2, show_default=True, type=click.IntRange(1, 100), help="Number of steps."
+)
+@click.option(
+    "--first", type=click.IntRange(0), metavar="STEP", help="The first step to draw.  [default: typical steps]"
 )
 @_title_option
 @_output_option
@@ -94,7 +96,7 @@ def timeline(
 ) -> None:
     """Draw some steps of a timeline: compute, waits, local work and lanes.
 
-    TRACE.json is what `autosync.parallelize(..., trace="trace.json")` writes on each rank, or what a simulator writes.
+    TRACE.json is the file that `autosync.parallelize(..., trace="trace.json")` writes on each rank, or a simulator's.
     The ranks of several files are drawn below each other, on the clock of their machine.
     """
     from autosync.documents import to_plain

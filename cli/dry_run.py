@@ -15,7 +15,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would 
 
 
 def launch_fields(cluster: ClusterSpec, request: LaunchRequest, *, token: bool = True) -> dict[str, Any]:
-    """Return the launch for programs. With `token`, ranks authenticate with a token that is drawn when they start."""
+    """Return the launch for programs. With `token`, ranks authenticate with a random token made at their start."""
     processes = [
         {
             "rank": process.rank,

@@ -19,8 +19,10 @@ Examples:
 )
 @click.argument("path", metavar="S", type=click.Path(path_type=Path))
 @click.option("--to", "target", required=True, type=click.Choice(["ddp"]), help="The engine.")
-@click.option("--model", "model_target", metavar="MODEL", help="What a strategy that is no bundle is for.")
-@click.option("--cluster", "cluster_target", metavar="CLUSTER", help="Where it is to run.")
+@click.option("--model", "model_target", metavar="MODEL", help="The model of the strategy; a bundle has its own.")
+@click.option(
+    "--cluster", "cluster_target", metavar="CLUSTER", help="The cluster of the strategy; a bundle has its own."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE.py", help="Write the Python file here.")
 @force_option
 @json_option
@@ -34,10 +36,10 @@ def emit(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a strategy as settings of a stock engine, or say why that engine cannot do it.
+    """Write a strategy as settings of a stock engine, or say why that engine cannot express it.
 
     S is a bundle written by `autosync tune`, or a strategy file with its --model and --cluster. For ddp the result is a
-    Python file with one function: in the training script, `wrap(model)` takes the place of
+    Python file with one function. In the training script, call `wrap(model)` instead of
     `DistributedDataParallel(model)`. The file runs without autosync.
     """
     from autosync import jsonio

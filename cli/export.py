@@ -33,11 +33,13 @@ Examples:
     "--format",
     "file_format",
     type=click.Choice(_FORMATS),
-    help="The format of the file; by default the one that its name ends with.",
+    help="The format of the file.  [default: by the ending of its name]",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", required=True, help="Write them here.")
 @click.option(
-    "--skip-unreadable", is_flag=True, help="Leave out trials whose records cannot be read, and say which they are."
+    "-o", "--output", type=click.Path(path_type=Path), metavar="OUT", required=True, help="Write the records here."
+)
+@click.option(
+    "--skip-unreadable", is_flag=True, help="Leave out trials whose records cannot be read, and list these trials."
 )
 @force_option
 @trust_option
@@ -54,9 +56,9 @@ def export(
 ) -> None:
     """Write the records of studies or datasets: a row for each trial, measured or failed.
 
-    STUDY is a study folder, the name of one in ./autosync-studies, or a dataset as autosync dataset takes it. Without
-    STUDY, all studies there are exported. The format autodist writes a folder in the layout of AutoDist's release: a
-    folder for each model, in it one for each cluster, and in that resource_spec, runtime and strategies.
+    STUDY is a study's folder, the name of a study in ./autosync-studies, or a dataset as autosync dataset takes it.
+    Without STUDY, all studies there are exported. The format autodist writes folders in the layout of AutoDist's
+    release: one for each model, with a folder for each cluster, which has resource_spec, runtime and strategies.
     """
     from autosync.datasets.autodist_folder import write_autodist_folder
     from autosync.datasets.dataset import Dataset

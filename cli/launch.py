@@ -54,7 +54,7 @@ Examples:
     "--master-port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Where the first worker is met.  [default: 29500, or a free one under the local launcher]",
+    help="The port where ranks meet the first worker.  [default: 29500, or a free port under the local launcher]",
 )
 @click.option(
     "--logs", type=click.Path(path_type=Path), help="Keep what ranks write here.  [default: only if it fails]"
@@ -77,15 +77,13 @@ def launch(
 ) -> None:
     """Run a training script on all ranks of a cluster, with the strategy of BUNDLE.
 
-    The script may be an unchanged one that wraps its model in DistributedDataParallel, or call autosync.parallelize(
-    model, optimizer), which finds the bundle. Ranks have the environment that torchrun
-    gives; nodes that only serve run `autosync serve`. The output of the ranks is shown line by line
-    with node and rank. The exit code is that of the first rank that fails. Signals are passed on to the ranks.
-    Nothing is restarted.
+    The script may be unchanged and wrap its model in DistributedDataParallel. Or it may call autosync.parallelize(
+    model, optimizer), which finds the bundle. Ranks have the environment variables that torchrun sets. Nodes that only
+    serve run `autosync serve`. The output of the ranks is shown line by line with node and rank. The exit code is that
+    of the first rank that fails. Signals are passed on to the ranks. Nothing is restarted.
 
-    If BUNDLE comes from somewhere else than this user's own tuning, autosync asks before it uses the programs, images
-    and machines that BUNDLE names; without a terminal, --trust is needed. A cluster named by --cluster needs no
-    consent.
+    If BUNDLE does not come from this user's own tuning, autosync asks before it uses the programs, images and machines
+    that BUNDLE names; without a terminal, --trust is needed. A cluster named by --cluster needs no consent.
     """
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run: without it the output is the script's")
@@ -132,7 +130,7 @@ def _script(
 
 
 def _have_servers(bundles: Sequence[Bundle]) -> bool:
-    """Whether nodes that only serve have work under one of the bundles."""
+    """Return whether nodes that only serve have work under one of the bundles."""
     from autosync.errors import InputError
     from autosync.plan.lowering import lower
 

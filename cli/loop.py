@@ -1,4 +1,4 @@
-"""`autosync loop`: what a serial loop depends on, and its run on several ranks."""
+"""`autosync loop`: analyse a serial loop, and run it on several ranks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Examples:
 )
 @click.argument("target", metavar="FILE.py[:NAME]")
 @click.option(
-    "--workers", "num_ranks", default=4, show_default=True, type=click.IntRange(1, 1024), help="How many ranks."
+    "--workers", "num_ranks", default=4, show_default=True, type=click.IntRange(1, 1024), help="Number of ranks."
 )
 @json_option
 def analyse(*, target: str, num_ranks: int, as_json: bool) -> None:
-    """Show what a loop depends on, its schedule for some ranks with the reason, and the schedule's proof.
+    """Show the dependences of a loop, its schedule for several ranks with the reason, and the schedule's proof.
 
-    FILE.py holds a function of one record under @autosync.loop. Its file is run for the records and tables. Lines that
-    cannot be analysed are named with the reason.
+    FILE.py has a function of one record under @autosync.loop. The file is run to make the records and tables. Each line
+    that cannot be analysed is named with the reason.
     """
     from autosync.loops import dependences, describe
     from autosync.loops.choosing import choose
@@ -62,12 +62,14 @@ Examples:
 )
 @click.argument("target", metavar="FILE.py[:NAME]")
 @click.option(
-    "--workers", "num_ranks", type=click.IntRange(1, 64), help="How many ranks on this machine.  [default: 2]"
+    "--workers", "num_ranks", type=click.IntRange(1, 64), help="Number of ranks on this machine.  [default: 2]"
 )
 @click.option("--cluster", metavar="CLUSTER", help="Run on the workers of this cluster instead.")
-@click.option("--epochs", default=1, show_default=True, type=click.IntRange(1), help="How often all records are run.")
+@click.option(
+    "--epochs", default=1, show_default=True, type=click.IntRange(1), help="Number of passes over all records."
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The seed of the initial tables.")
-@click.option("--interpreted", is_flag=True, help="Let Python run the function, even where numba could compile it.")
+@click.option("--interpreted", is_flag=True, help="Run the function in Python, even if numba could compile it.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="TABLES.npz", help="Rank 0 writes the tables here."
 )
@@ -85,10 +87,10 @@ def run(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Run a loop on several ranks, so that its tables are those of a serial run.
+    """Run a loop on several ranks, with the same tables as a serial run.
 
-    The loop is analysed first; without a schedule it is refused, with the reasons. FILE.py has to be at the same path
-    on every node of CLUSTER. A loop that declares a loss has it told after each epoch.
+    The loop is analysed first. If it has no schedule, it is refused with the reasons. FILE.py must be at the same path
+    on every node of CLUSTER. If the loop declares a loss, it is shown after each epoch.
     """
     from autosync.loops.rank_program import LoopSettings
     from autosync.loops.run import run_loop, this_machine
@@ -114,7 +116,7 @@ def _tell_epoch(told: dict[str, Any]) -> None:
 
 
 def _describe_run(result: dict[str, Any]) -> str:
-    """A line for the run, and where each rank's time went."""
+    """Return a line about the run, and a table of the parts of each rank's time."""
     from autosync.strategy.wording import format_table
 
     way = "compiled" if result["is_compiled"] else "interpreted"

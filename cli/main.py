@@ -45,10 +45,10 @@ COMMANDS: Mapping[str, Entry] = {
     "draw": Entry("autosync.cli.draw:draw", "Draw plans and timelines as SVG."),
     "doctor": Entry("autosync.cli.doctor:doctor", "Say why a training step takes as long as it does."),
     "tune": Entry("autosync.cli.tune:tune", "Find the fastest strategy for a model on a cluster."),
-    "studies": Entry("autosync.cli.studies:studies", "List the tuning runs, and what each came to."),
+    "studies": Entry("autosync.cli.studies:studies", "List the tuning runs with their results."),
     "show": Entry("autosync.cli.show:show", "Print the verdict of a tuning run again."),
-    "report": Entry("autosync.cli.report:report", "Write a page about tuning runs, for browsers."),
-    "launch": Entry("autosync.cli.launch:launch", "Run a training script on a cluster, under a bundle."),
+    "report": Entry("autosync.cli.report:report", "Write an HTML page about tuning runs."),
+    "launch": Entry("autosync.cli.launch:launch", "Run a training script on a cluster with a bundle."),
     "loop": Entry("autosync.cli.loop:loop", "Analyse a serial loop, and run it on several ranks."),
     "emit": Entry("autosync.cli.emit:emit", "Write a strategy as settings of stock DDP."),
     "serve": Entry("autosync.cli.serve:serve", "Serve parameters on a node that does not train."),
@@ -86,11 +86,11 @@ class LazyGroup(click.Group):
     epilog="Example: autosync tune model.py --cluster cluster.yaml -o best.yaml",
 )
 @click.version_option(__version__, prog_name="autosync")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (may stand after the command too).")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (also allowed after the command).")
 def cli() -> None:
     """Find the fastest way to synchronise gradients for your model on your cluster.
 
-    `autosync help COMMAND` says how a command is used.
+    `autosync help COMMAND` explains a command.
     """
 
 
@@ -215,7 +215,7 @@ def _explained(error: BaseException, *, debug: bool, is_interrupted: bool) -> tu
 
 
 def _unexpected(error: BaseException, *, debug: bool) -> str:
-    """What is told of an error that nothing expected: a missing package, or a bug of ours."""
+    """Return the message about an unexpected error: a missing package, or a bug of ours."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if package not in ("", "autosync"):
         return f"the Python package {package} is not installed; install it for {sys.executable}"
@@ -243,7 +243,7 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Remove `--debug` wherever it stands, except after `--`, where the arguments of another program begin."""
+    """Remove `--debug` at any position before `--`, after which the arguments of another program begin."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     ours = [argument for argument in arguments[:end] if argument != "--debug"]
     return [*ours, *arguments[end:]], len(ours) < end

@@ -40,7 +40,7 @@ class StrategyOperand:
 
 
 def context_options(command: F) -> F:
-    """Add the options `--model` and `--cluster`, for which a strategy is used."""
+    """Add the options `--model` and `--cluster`, which say what a strategy is for."""
     model = click.option("--model", "model_target", metavar="MODEL", help=MODEL_HELP)
     cluster = click.option("--cluster", "cluster_target", metavar="CLUSTER", help=CLUSTER_HELP)
     return model(cluster(command))

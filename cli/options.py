@@ -1,4 +1,4 @@
-"""Options that several commands share, and the way their values are read."""
+"""Options that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def script_of_command(context: click.Context) -> tuple[str, ...]:
 
 
 seed_option = click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Where chance starts."
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="The seed of random choices."
 )

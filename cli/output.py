@@ -13,7 +13,7 @@ from autosync.datasets import files
 from autosync.errors import printable
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-force_option = click.option("--force", is_flag=True, help="Replace a file that is there already.")
+force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 
 
 def print_json(value: Any) -> None:

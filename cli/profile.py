@@ -1,4 +1,4 @@
-"""`autosync profile`: run a task's model and write down what synchronisation depends on."""
+"""`autosync profile`: run a task's model and write its model spec."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def profile(
 ) -> None:
     """Run a task's model for a few steps and show its variables, their order and the times of a step.
 
-    MODEL.py holds a function task() that returns an autosync.Task; MODEL.py:NAME takes another function of the file.
-    With --output the model spec is written to a file, which other commands take in place of the task.
+    MODEL.py has a function task() that returns an autosync.Task; MODEL.py:NAME uses another function of the file. With
+    --output the model spec is written to a file, which other commands accept in place of the task.
     """
     from autosync.specs.model_file import dump_model, save_model
     from autosync.specs.profile.device_rates import DEFAULT_RATE, device_rate

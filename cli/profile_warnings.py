@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def profile_warning_lines(model: ModelSpec, *, after: str = "") -> list[str]:
-    """Return the warning as a line that begins with `after`; none if the profile is reliable."""
+    """Return the warning as a line that begins with `after`; empty if the profile is reliable."""
     from autosync.specs.profile.quality import profile_warning
 
     words = profile_warning(model)

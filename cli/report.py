@@ -1,4 +1,4 @@
-"""`autosync report`: a page about studies, for browsers."""
+"""`autosync report`: write an HTML page about studies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(*, names: tuple[str, ...], output: Path, force: bool, trust: bool, as
     """Write one HTML page about each STUDY: its verdict, trials, proof, and the winner's strategy.
 
     STUDY is a name that `autosync studies` lists, or a study's folder. The page is one file that needs no network.
-    `autosync tune` writes the page of its study as report.html into the study's folder.
+    `autosync tune` writes this page too, as report.html in the study's folder.
     """
     from autosync import jsonio
     from autosync.datasets.studies import find_study, storage_named

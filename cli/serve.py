@@ -19,7 +19,7 @@ Examples:
 )
 @click.argument("bundle", type=click.Path(path_type=Path), envvar="AUTOSYNC_BUNDLE")
 @click.option(
-    "--node", required=True, envvar="AUTOSYNC_NODE", metavar="NAME", help="Which of the cluster's nodes this is."
+    "--node", required=True, envvar="AUTOSYNC_NODE", metavar="NAME", help="The name of this node in the cluster."
 )
 @click.option(
     "--rendezvous",
@@ -29,7 +29,7 @@ Examples:
     help="Where workers meet: env:// (MASTER_ADDR and MASTER_PORT), tcp://HOST:PORT or file:///PATH.",
 )
 @click.option(
-    "--open", "is_open", is_flag=True, help="Serve any process that writes there, where AUTOSYNC_SECRET is not set."
+    "--open", "is_open", is_flag=True, help="Without AUTOSYNC_SECRET: serve any process that reaches the rendezvous."
 )
 @click.option("--once", is_flag=True, help="End after one training.")
 @click.option(
@@ -39,15 +39,15 @@ Examples:
     show_default=True,
     type=click.FloatRange(min=1.0),
     metavar="SECONDS",
-    help="How long another rank may be late within a step.",
+    help="The longest wait for another rank within a step.",
 )
 def serve(bundle: Path, *, node: str, rendezvous: str, is_open: bool, once: bool, timeout_seconds: float) -> None:
-    """Serve the workers' trainings with BUNDLE in succession, until the store where they meet is gone.
+    """Serve trainings with BUNDLE one after the other, until the workers' store at --rendezvous is gone.
 
-    Workers call autosync.parallelize with the same bundle, and have the same AUTOSYNC_SECRET in their environment: a
-    server joins a training only if its first worker knows the secret. `autosync launch` takes care of that. Servers may
-    be started before or after the workers. BUNDLE and --node default to the environment's AUTOSYNC_BUNDLE and
-    AUTOSYNC_NODE.
+    Workers call autosync.parallelize with the same bundle and have the same AUTOSYNC_SECRET in their environment. A
+    server joins a training only if its first worker knows the secret. `autosync launch` sets all of this. Servers may
+    start before or after the workers. The environment variables AUTOSYNC_BUNDLE and AUTOSYNC_NODE are the defaults of
+    BUNDLE and --node.
     """
     from autosync.strategy.bundle import load_bundle
 
@@ -65,7 +65,7 @@ def serve(bundle: Path, *, node: str, rendezvous: str, is_open: bool, once: bool
 
 
 def _check_secret(secret: str, *, is_open: bool) -> None:
-    """Raise unless workers are known by a secret, or the user says that any worker may call."""
+    """Raise unless there is a secret for workers, or the user has opened the server to any worker."""
     from autosync.errors import InputError
     from autosync.signatures import SECRET_VARIABLE
 

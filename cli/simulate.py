@@ -56,7 +56,9 @@ Examples:
 )
 @click.argument("names", metavar="S ...", nargs=-1, required=True)
 @context_options
-@click.option("--simulator", default=DEFAULT_SIMULATOR, show_default=True, metavar="NAME", help="Which one predicts.")
+@click.option(
+    "--simulator", default=DEFAULT_SIMULATOR, show_default=True, metavar="NAME", help="The simulator that predicts."
+)
 @click.option(
     "--prior",
     type=click.Path(path_type=Path),
@@ -67,7 +69,7 @@ Examples:
     "--trace",
     type=click.Path(path_type=Path),
     metavar="OUT.json",
-    help="Write the steps that the timeline played as a Chrome trace (of one strategy).",
+    help="Write the timeline's steps of one strategy as a Chrome trace.",
 )
 @force_option
 @json_option
@@ -84,8 +86,8 @@ def simulate(
 ) -> None:
     """Predict how long a step takes with each strategy S, the fastest first.
 
-    S: strategy files, bundles or names of presets. Only a bundle knows its model and cluster. The more accurate the
-    cluster file, the more accurate the prediction: see `autosync cluster probe`.
+    S: strategy files, bundles or names of presets. A bundle contains its model and cluster; for the others, name them.
+    The more accurate the cluster file, the more accurate the prediction: see `autosync cluster probe`.
     """
     from autosync.plan.bound import bound, rates_of
     from autosync.simulators.catalogue import SIMULATORS, open_simulator
@@ -94,7 +96,7 @@ def simulate(
     refuse_overwrite(trace, force=force)
     if trace is not None and len(names) > 1:
         raise InputError(f"one trace of {len(names)} strategies", rule="--trace is of one strategy")
-    SIMULATORS.get(simulator)  # a misspelt name is told before a task is profiled
+    SIMULATORS.get(simulator)  # refuses a misspelt name before a task is profiled
     strategies, model, cluster = _strategies(names, model_target, cluster_target)
     with compiling_is_told(note):
         predictor = open_simulator(simulator, model, cluster, prior=prior)
@@ -153,7 +155,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _explanation(strategy: Strategy, model: ModelSpec, cluster: ClusterSpec, trace: Path | None) -> Explanation | None:
-    """Return what a step waits for according to the timeline; also write its trace if wanted."""
+    """Return the timeline's explanation of the waits in a step. Also write its trace if `trace` is given."""
     from autosync import jsonio
     from autosync.simulators.timeline.simulator import MOST_RANKS, TimelineSimulator
 
@@ -232,7 +234,7 @@ def describe(found: Simulation, explanation: Explanation | None = None) -> str:
 
 
 def _in_words(explanation: Explanation) -> list[str]:
-    """Return what the step waits for, longest first, and how busy links are."""
+    """Return the waits of a step, longest first, and the busy shares of links."""
     from autosync.specs.links import busy_in_words
 
     waits: dict[str, float] = defaultdict(float)

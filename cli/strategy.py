@@ -49,7 +49,7 @@ Examples:
 @click.option("--cluster", "cluster_target", metavar="CLUSTER", required=True, help=CLUSTER_HELP)
 @click.option("--option", "assignments", metavar="NAME=VALUE", multiple=True, help="An option of the preset.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="S.yaml", help="Write the strategy here.")
-@click.option("--bundle", "is_bundle", is_flag=True, help="Make a bundle, which launch and parallelize take.")
+@click.option("--bundle", "is_bundle", is_flag=True, help="Make a bundle for launch and parallelize.")
 @force_option
 @json_option
 def build(
@@ -66,7 +66,7 @@ def build(
     """Build the strategy of a preset for MODEL on a cluster.
 
     MODEL is a model spec, the name of a shipped one, or a task (FILE.py). Without -o the strategy is printed. A bundle
-    is a strategy with the model and cluster that it is for.
+    is a strategy together with its model and cluster.
     """
     from autosync import documents
     from autosync.plan.bundling import bundled
@@ -77,7 +77,7 @@ def build(
 
     refuse_overwrite(output, force=force)
     options = _options(assignments)
-    PRESETS.get(preset)  # a misspelt name is told before a task is profiled
+    PRESETS.get(preset)  # refuses a misspelt name before a task is profiled
     model, cluster = model_and_cluster(model_target, cluster_target)
     built = build_preset(preset, model, cluster, **options)
     for line in profile_warning_lines(model):
@@ -107,9 +107,9 @@ Examples:
 @click.option("--full", is_flag=True, help="Show every message, and the whole plan.")
 @json_option
 def show(*, path: Path, model_target: str | None, cluster_target: str | None, full: bool, as_json: bool) -> None:
-    """Show a strategy in words and as tables; with its model and cluster, its sizes and its plan too.
+    """Show a strategy in words and as tables. If its model and cluster are given, show sizes and the plan too.
 
-    A bundle knows its model and cluster.
+    A bundle contains its model and cluster.
     """
     from autosync.documents import to_plain
     from autosync.plan.describe import describe_plan
@@ -153,7 +153,7 @@ Examples:
 def validate(*, path: Path, model_target: str | None, cluster_target: str | None, as_json: bool) -> None:
     """Check a strategy against its model and cluster, and print a line for each rule that it breaks.
 
-    A bundle knows its model and cluster.
+    A bundle contains its model and cluster.
     """
     from autosync.strategy.canonical import strategy_id
 

@@ -1,4 +1,4 @@
-"""`autosync studies`: the tuning runs of a folder, and what each came to."""
+"""`autosync studies`: list the tuning runs in a folder with their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def studies(*, folder: Path | None, as_json: bool) -> None:
     """List the studies in FOLDER, the latest last.
 
     A study is one tuning run. Without FOLDER, the studies in autosync-studies are listed. `autosync show STUDY` prints
-    the verdict of one.
+    the verdict of a study.
     """
     from dataclasses import asdict
 

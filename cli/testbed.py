@@ -1,4 +1,4 @@
-"""`autosync testbed`: a cluster emulated on this machine."""
+"""`autosync testbed`: emulate a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autosync.testbed.records import TestbedRecord
 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Print the commands and run none.")
-_force_option = click.option("--force", is_flag=True, help="Even while a process uses it.")
+_force_option = click.option("--force", is_flag=True, help="Do it even while a process uses the testbed.")
 
 
 @click.group(epilog="Example: autosync testbed up cluster.yaml")
@@ -152,7 +152,7 @@ def _status(bed: Testbed, record: TestbedRecord) -> dict[str, Any]:
     try:
         counters = bed.counters()
     except OperationError:
-        # The switch is gone, which the faults report; the rest is shown nevertheless.
+        # The switch is gone. The list of faults reports it, and the rest is still shown.
         counters = {}
     running = bed.processes()
     return {

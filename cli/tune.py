@@ -71,25 +71,25 @@ Examples:
 @click.option(
     "--patience",
     type=click.IntRange(0, 100_000),
-    help="Stop after so many trials without a gain; 0 never does.  [default: 20]",
+    help="Stop after this number of trials without a gain; 0 for no limit.  [default: 20]",
 )
 @click.option(
     "--proposer",
     metavar="NAME",
-    help="Who says what to try: learned, evolution, mcmc, nsga2, random, tpe or one installed.  [default: learned]",
+    help="The proposer: learned, evolution, mcmc, nsga2, random, tpe or an installed one.  [default: learned]",
 )
 @click.option(
     "--simulator",
     metavar="NAME",
-    help="Who predicts step times where the proposer asks.  [default: learned; in a replay timeline]",
+    help="The simulator that predicts step times for the proposer.  [default: learned; in a replay timeline]",
 )
 @click.option(
     "--prior",
     metavar="RECORDS",
-    help="Records of other models and clusters to learn from.  [default: shipped, where no simulator is named]",
+    help="Records of other models and clusters to learn from.  [default: shipped, if no simulator is named]",
 )
 @click.option(
-    "--allow", callback=_classes, metavar="CLASSES", help="Let lossy, stale strategies in: they change training."
+    "--allow", callback=_classes, metavar="CLASSES", help="Also try lossy or stale strategies, which change training."
 )
 @click.option(
     "--target",
@@ -97,12 +97,12 @@ Examples:
     default="autosync",
     show_default=True,
     type=click.Choice(["autosync", "ddp"]),
-    help="What runs strategies: our engine, or stock DDP with arguments to suit.",
+    help="The engine that runs strategies: ours, or stock DDP with fitting arguments.",
 )
 @click.option(
     "--effort",
     type=click.Choice(["normal", "quick"]),
-    help="How much is measured of each strategy.  [default: normal]",
+    help="How long each strategy is measured.  [default: normal]",
 )
 @click.option(
     "--trial-timeout",
@@ -110,13 +110,13 @@ Examples:
     show_default=True,
     callback=positive_seconds,
     metavar="TIME",
-    help="A trial that takes longer has failed.",
+    help="A trial that takes longer counts as failed.",
 )
 @seed_option
 @click.option("--study", metavar="NAME", help="The study's name.  [default: model, cluster and time]")
 @click.option("--storage", metavar="URL", help="An Optuna storage that several tuners share.  [default: a journal]")
-@click.option("--resume", metavar="STUDY", help="Go on with a study, as it was begun; without MODEL and --cluster.")
-@click.option("--replay", metavar="RECORDS", help="Search what a study or a dataset has measured; no cluster runs.")
+@click.option("--resume", metavar="STUDY", help="Continue a study with its own MODEL and cluster.")
+@click.option("--replay", metavar="RECORDS", help="Search the recorded trials of a study or dataset; no cluster runs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the winner's bundle here too.")
 @force_option
 @trust_option
@@ -149,12 +149,12 @@ def tune(
 ) -> None:
     """Try strategies on the cluster, keep the fastest, and prove it against stock DDP.
 
-    MODEL is a file FILE.py[:NAME] with a function task() that returns an autosync.Task, or a model spec (a file, or the
-    name of a shipped one, also SPEC@x4 for slow motion), whose compute is replayed. The trials, the winner (best.yaml)
-    and summary.json are kept in autosync-studies/NAME.
+    MODEL is a task, FILE.py[:NAME] with a function task() that returns an autosync.Task. Or it is a model spec (a file
+    or the name of a shipped one), whose compute is replayed; SPEC@x4 replays it four times slower. The trials, the
+    winner (best.yaml) and summary.json are kept in autosync-studies/NAME.
 
-    If another user began the study that is resumed, autosync asks before it uses what the study's folder names (its
-    task, its cluster, its storage); without a terminal, --trust is needed.
+    If another user began the study to resume, autosync asks before it uses the task, the cluster and the storage that
+    the study's folder names; without a terminal, --trust is needed.
     """
     refuse_overwrite(output, force=force)
     _check_sources(target, cluster, resume=resume, replay=replay)
@@ -203,13 +203,13 @@ def _tune(
         print_json(tuned.summary)
     else:
         print_text(describe(shown(tuned.summary), tuned.folder, bundle=output))
-    # Last, so that nothing that goes wrong with the page costs the verdict.
+    # The page comes last, so that an error in it does not cost the verdict.
     page = write_report(StudyFolder(tuned.folder), [*tuned.records, *tuned.baselines])
     note(f"wrote {page}")
 
 
 def _check_sources(target: str | None, cluster: str | None, *, resume: str | None, replay: str | None) -> None:
-    """Raise unless the options fit together: a new study needs MODEL and --cluster, a resumed one has its own."""
+    """Raise unless the options fit together. A new study needs MODEL and --cluster; a resumed study has its own."""
     if resume is not None and replay is not None:
         raise click.UsageError("a study is resumed (--resume) or another is replayed (--replay), not both")
     if resume is not None and (target is not None or cluster is not None):

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def describe(found: ShownSummary, folder: Path, *, bundle: Path | None = None) -> str:
-    """Return the verdict, in which each paragraph answers a question: the gain, its cause, the winner, and its use.
+    """Return the verdict. Its paragraphs are about the gain, its cause, the winner, and the use of the winner.
 
-    `folder` is the study's. `bundle` is the winner's file to name, if it is not the study's own.
+    `folder` is the study's folder. `bundle` is the winner's file, if it is not the one in that folder.
     """
     blocks = [[_tried(found)], [_contests(found)], _doubts(found), _ratios(found), _winner(found), _use(found)]
     text = "\n\n".join("\n".join(block) for block in blocks if block)
