@@ -14,7 +14,7 @@ BUNDLE_VARIABLE = "AUTOSYNC_BUNDLE"
 
 
 def bundle_variable(number: int) -> str:
-    """The variable of a script's bundles, counted from 0: `AUTOSYNC_BUNDLE`, `AUTOSYNC_BUNDLE_2` and so on."""
+    """Return the variable of a script's bundle by its number from 0: `AUTOSYNC_BUNDLE`, `AUTOSYNC_BUNDLE_2` …"""
     return BUNDLE_VARIABLE if number == 0 else f"{BUNDLE_VARIABLE}_{number + 1}"
 
 

@@ -6,8 +6,8 @@ To the agent: START (JSON: command, environment, folder, log, files, control, ad
 (bytes for the rank's control connection; empty: the end of it), STOP (seconds of grace), PING (seconds of patience;
 empty: without limit; the slot is a number that PONG repeats).
 
-From the agent: HELLO (JSON), OUTPUT, CONTROL, EXIT (a code as `subprocess` has it), FAULT (why a process could not be
-started), PONG, TOLD (the agent itself was sent this signal, and ends).
+From the agent: HELLO (JSON), OUTPUT, CONTROL, EXIT (an exit code as in `subprocess`), FAULT (why a process could not
+start), PONG, TOLD (a signal that the agent itself received, after which it ends).
 
 Payloads are bounded. Any other frame ends the connection. Nothing here needs a Python newer than 3.8.
 """

@@ -1,6 +1,6 @@
 """The allocation holder of the Kubernetes launcher: it makes pods, waits for them, starts agents, and deletes the pods.
 
-It is a separate process; see `allocation_holder`. Objects that it cannot delete, because it was cut off, go by
+It is a separate process; see `allocation_holder`. If it is cut off and cannot delete its objects, they disappear by
 themselves: idle pods end, Kubernetes deletes finished Jobs, and with the first Job the service.
 """
 

@@ -1,7 +1,7 @@
 """Shows the output of ranks while they run: each line with its node and rank.
 
-torch warns of every address without a name, such as a testbed's. These lines are kept in the logs and not shown: they
-say nothing of the training, and would be the first that a user sees.
+torch warns about every address without a name, such as those of a testbed. These lines stay in the logs and are not
+shown: they say nothing about the training, and would be the first lines that a user sees.
 """
 
 from __future__ import annotations

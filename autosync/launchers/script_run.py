@@ -49,8 +49,8 @@ def script_of(
 ) -> TrainingScript:
     """Return the training that runs a command with a bundle for each of its models.
 
-    `command` begins with a Python file or with `-m MODULE`, which are run behind the script door, or with any other
-    program, which finds the bundles in its environment.
+    `command` begins with a Python file or with `-m MODULE`, which run through the script door. Or it begins with any
+    other program, which finds the bundles in its environment.
     """
     python = python_of(cluster)
     words = tuple(command)

@@ -1,4 +1,4 @@
-"""The studies in a folder, each with what it came to. Nothing is run, contacted or written for it."""
+"""Lists the studies in a folder with their results. It runs nothing, contacts nothing and writes nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from autosync.search.study_folder import StudyFolder, read_settings
 class PastStudy:
     """A study of an earlier run.
 
-    `num_trials` is None where the trials are in a storage elsewhere. `result` is the verdict in words; of a study
-    without a verdict it says why there is none. `changed` is the time of the last trial or verdict.
+    `num_trials` is None if the trials are in a storage elsewhere. `result` is the verdict in words, or the reason why
+    there is no verdict. `changed` is the time of the last trial or verdict.
     """
 
     name: str

@@ -8,7 +8,7 @@ from autosync.errors import InputError
 from autosync.near_files import near_path_hint
 
 PRIOR_SIMULATOR = "learned"
-"""The simulator of a study with a prior whose user names none."""
+"""The simulator of a study with a prior, if the user names no simulator."""
 
 SHIPPED_PRIOR = "shipped"
 """The name of the shipped prior, which learned from the shipped records."""

@@ -1,4 +1,4 @@
-"""What a verdict shows to people, read from the fields of `summary.json`.
+"""The part of a summary that users see, read from the fields of `summary.json`.
 
 `autosync tune` shows its own summary in this form, and `autosync show` that of a study's folder. So both print the
 same. Fields that only programs read are left out, and fields that older versions did not write may be missing.
@@ -35,7 +35,7 @@ class ShownInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRatio:
-    """How many times as fast one contestant is as another."""
+    """The speed of one contestant as a multiple of another's."""
 
     __pydantic_config__ = _LENIENT
 
@@ -47,7 +47,7 @@ class ShownRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InWords:
-    """A finding of which only its words are shown."""
+    """A finding that is shown only as a text."""
 
     __pydantic_config__ = _LENIENT
 
@@ -139,7 +139,7 @@ class ShownSummary:
 
 
 def shown(fields: Mapping[str, Any]) -> ShownSummary:
-    """Return what is shown of a summary that was just made."""
+    """Return the shown part of a summary that was just made."""
     return documents.parse(documents.without_file(fields), kind=SCHEMA_KIND, version=SCHEMA_VERSION, into=ShownSummary)
 
 

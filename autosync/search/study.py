@@ -68,7 +68,7 @@ class Study:
                 storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
             )
         except optuna.exceptions.OptunaError as error:
-            # Errors of a database: the useful words are in the cause.
+            # An error of a database has its useful words in the cause.
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise OperationError(f"the study {self.name} cannot be opened in its storage: {reason}") from error
         self._id = self._storage.get_study_id_from_name(self.name)
@@ -188,7 +188,7 @@ class Study:
             self._withdraw(trial.number, "interrupted")
 
     def agree(self, model: ModelSpec, cluster: ClusterSpec) -> None:
-        """Refuse a model or cluster other than the study's. A new study takes this model and cluster."""
+        """Refuse a model or cluster that differs from the study's. A new study adopts this model and cluster."""
         is_strange = "model" not in self._optuna.user_attrs and bool(self._trials())
         if is_strange or self._optuna.directions != [StudyDirection.MINIMIZE]:
             rule = "a study of Optuna's that autosync has begun, or a name that is not taken"
@@ -224,7 +224,7 @@ class Study:
         self._storage.set_trial_user_attr(trial_id, attribute, value)
 
     def _is_duplicate(self, number: int, strategy_id: str) -> bool:
-        """Return whether another trial has the same strategy and a smaller number, so one of several always remains.
+        """Return whether another trial has the same strategy and a smaller number. So one of several always remains.
 
         Trials for the proof count whatever their number, because they do not wait in the queue and may overtake others.
         """
@@ -285,14 +285,14 @@ def begin_study(
             with _closing_where_it_fails(study):
                 study.agree(model, cluster)
         except Exception:
-            # No storage, another study in it, a full disk: the name stays free.
+            # The storage is missing or has another study, or the disk is full: the study's name becomes free again.
             folder.forget(whole=is_made)
             raise
         return study
 
 
 def resume_study(folder: StudyFolder, model: ModelSpec, cluster: ClusterSpec, *, storage: str | None = None) -> Study:
-    """Open a study that was begun in this folder, with everything that its storage has."""
+    """Open a study that was begun in this folder, with all trials in its storage."""
     with _closing_where_it_fails(folder.hold()) as held:
         settings = read_settings(folder)
         study = Study(folder, settings, held, storage=storage or settings.storage)

@@ -36,7 +36,7 @@ class RunLosses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFidelity:
-    """How a strategy trains compared with exact training. Unknown figures are None, and `note` says why.
+    """A comparison of a strategy's training with exact training. Unknown figures are None, and `note` says why.
 
     `loss` and `exact_loss` are means over the last steps of `num_steps` and over all ranks; `first_loss` is the loss of
     the first step.

@@ -1,4 +1,4 @@
-"""The end of tuning: writes the winner's bundle, the summary, and the way to use the winner."""
+"""The end of tuning: writes the winner's bundle and the summary, with instructions for using the winner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autosync.specs.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecords:
-    """All records of a study: of its search, in their order, of the proof alone, and of failures of the machines."""
+    """All records of a study: those of the search in order, those of the proof alone, and failures of the machines."""
 
     searched: tuple[Record, ...]
     baselines: tuple[Record, ...]

@@ -1,4 +1,4 @@
-"""How the winner is used: its bundle, what it needs to run, and how a training script loads it."""
+"""Explains how to use the winner: its bundle, its requirements, and its loading in a training script."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from autosync.strategy.emit.settings import DdpSettings
 class WinnerUsage:
     """How to train with the winner.
 
-    `lines` are instructions for users. `settings` are those with which stock DDP does the same; None where it cannot,
-    and `refusal` then says why. `script` is Python source that the lines mention, if these settings do not fit on a
-    line.
+    `lines` are instructions for users. With `settings`, stock DDP does the same; None if it cannot, and then `refusal`
+    says why. `script` is Python source that the lines mention, if these settings do not fit on a line.
     """
 
     lines: tuple[str, ...]

@@ -20,7 +20,7 @@ RATE = 0.1
 
 
 def texts():
-    """Texts of words, few of which are frequent, with labels that a hidden weight of each word explains."""
+    """Return texts with labels. A few words are frequent, and hidden weights of the words decide the labels."""
     chance = np.random.default_rng(11)
     found = np.zeros(NUM_TEXTS, dtype=[("words", "i8", (LENGTH,)), ("label", "f8")])
     found["words"] = (chance.random((NUM_TEXTS, LENGTH)) ** 4 * NUM_WORDS).astype(int)
@@ -30,7 +30,7 @@ def texts():
 
 
 def loss(records, weights):
-    """The mean negative log-likelihood of the labels."""
+    """Return the mean negative log-likelihood of the labels."""
     total = weights[records["words"]].sum(axis=1)
     sign = 2 * records["label"] - 1
     return float(np.mean(np.logaddexp(0, -sign * total)))

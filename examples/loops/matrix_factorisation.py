@@ -1,7 +1,7 @@
 """Matrix factorisation by stochastic gradient descent: users and items get factors whose product is a rating.
 
-Ratings with different users and items can be learned at the same time, so ranks keep a block of users each and pass
-blocks of items round:
+Ratings with different users and different items can be learned at the same time. So each rank keeps a block of users,
+and blocks of items go round the ranks:
 
     autosync loop analyse examples/loops/matrix_factorisation.py
     autosync loop run examples/loops/matrix_factorisation.py --workers 2 --epochs 5
@@ -20,7 +20,7 @@ DECAY = 0.01
 
 
 def ratings():
-    """Ratings by hidden factors, with noise; few users and items have most of them."""
+    """Return ratings from hidden factors, with noise. A few users and items have most of the ratings."""
     chance = np.random.default_rng(7)
     found = np.zeros(NUM_RATINGS, dtype=[("user", "i8"), ("item", "i8"), ("stars", "f8")])
     found["user"] = (chance.random(NUM_RATINGS) ** 2 * NUM_USERS).astype(int)
@@ -31,12 +31,12 @@ def ratings():
 
 
 def small_numbers(num_rows):
-    """A table's first numbers: small and random."""
+    """Return the initial numbers of a table: small and random."""
     return lambda generator: 0.3 * generator.normal(size=(num_rows, WIDTH))
 
 
 def error(records, users, items):
-    """The root of the mean squared error of all ratings."""
+    """Return the root of the mean squared error of all ratings."""
     guesses = (users[records["user"]] * items[records["item"]]).sum(axis=1)
     return float(np.sqrt(np.mean((records["stars"] - guesses) ** 2)))
 

@@ -1,8 +1,8 @@
 """Topics of documents (latent Dirichlet allocation) by collapsed Gibbs sampling.
 
-Each word of a document has a topic, drawn anew in every epoch from how often the document and the word have each topic.
-Words of different documents that are different words can be drawn at the same time: ranks keep documents, and blocks of
-words go round. The totals of the topics are in every draw; they change slowly, so they are buffered.
+Each word of a document has a topic. In every epoch the topic is drawn again, from the counts of topics in the document
+and of this word. Topics of different words in different documents can be drawn at the same time: ranks keep documents,
+and blocks of words go round. Every draw uses the totals of the topics; they change slowly, so they are buffered.
 
 A record has its own random numbers: `state` is a linear congruential generator.
 
@@ -25,7 +25,7 @@ MODULUS = 2**31
 
 
 def tokens():
-    """Documents of a few hidden topics each, in random words of those; the first topics are drawn evenly."""
+    """Return documents whose words come from a few hidden topics each. The initial topics are drawn evenly."""
     chance = np.random.default_rng(5)
     topics = chance.dirichlet(np.full(NUM_WORDS, 0.05), size=NUM_TOPICS)
     shares = chance.dirichlet(np.full(NUM_TOPICS, 0.2), size=NUM_DOCUMENTS)
@@ -39,7 +39,7 @@ def tokens():
 
 
 def counts(field, num_rows):
-    """How often each row of a field has each topic, before the first epoch."""
+    """Return the count of each topic for each row of a field, before the first epoch."""
 
     def count(_generator):
         found = np.zeros((num_rows, NUM_TOPICS), dtype=np.int64)
@@ -55,7 +55,7 @@ def table(field, num_rows, **options):
 
 
 def perplexity(records, documents, words, totals):
-    """How many words a word could be confused with, by the topics of its document: lower is better."""
+    """Return the perplexity: the number of words among which the model is unsure. Lower is better."""
     shares = (documents + ALPHA) / (documents + ALPHA).sum(axis=1, keepdims=True)
     chances = (words + BETA) / (totals + NUM_WORDS * BETA)
     return float(np.exp(-np.mean(np.log((shares[records["document"]] * chances[records["word"]]).sum(axis=1)))))

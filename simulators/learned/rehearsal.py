@@ -1,9 +1,9 @@
-"""Checks that strategies are read today as they were when a prior was trained.
+"""Checks that the other simulators still predict as they did when a prior was trained.
 
 A prior corrects the other simulators. If one of them has improved since, the prior corrects errors that no longer
-exist. So a saved prior holds the readings of two small made-up cases, and opening it reads the same cases again. One
-case is a cluster of separate hosts. The other is emulated, with racks and several ranks a node, like the clusters of
-most records.
+exist. So a saved prior has the predictions and features of two small made-up cases. When the prior is opened, they are
+computed again and compared. One case is a cluster of separate hosts. The other is emulated, with racks and several
+ranks a node, like the clusters of most records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-3
 
 @functools.cache
 def rehearsed() -> tuple[float, ...]:
-    """Return the readings of the cases: the other simulators' predictions for each strategy, and sums of features."""
+    """Return the figures of the cases: the other simulators' predictions for each strategy, and sums of features."""
     apart = _read(_cluster(), Costs())
     return (*apart, *_read(_emulated(), Costs(num_processors=2)))
 
@@ -43,7 +43,7 @@ def _read(cluster: ClusterSpec, costs: Costs) -> tuple[float, ...]:
 
 
 def check_rehearsal(told: Sequence[float]) -> None:
-    """Refuse a prior that was trained when the cases were read differently."""
+    """Refuse a prior that was trained with other figures for the cases."""
     now = rehearsed()
     if len(told) != len(now) or not np.allclose(told, now, rtol=_TOLERANCE, atol=1e-12):
         raise InputError(

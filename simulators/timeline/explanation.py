@@ -20,8 +20,8 @@ _ROUNDING_SECONDS = 1e-9
 class Critical:
     """One stretch of a step's critical path, on one rank.
 
-    `operation` is a position in the plan, None for compute. The entry before it delayed its start: the gradient,
-    another operation that it needs, its lane, or another member that came later.
+    `operation` is a position in the plan, or None for compute. The stretch before it delayed its start. The reason may
+    be a gradient, another operation that it needs, its lane, or another member that came later.
     """
 
     kind: Literal["compute", "transfer", "local"]
@@ -51,7 +51,7 @@ class BusyLink:
 class Explanation:
     """A step's time, and the parts of it that are compute and waiting for communication.
 
-    `critical_path` goes from the step's begin to its end, across ranks; `links` have the busiest first.
+    `critical_path` goes from the step's start to its end, across ranks. `links` begins with the busiest link.
     """
 
     seconds: float
@@ -152,7 +152,7 @@ class _Path:
         return group[latest], parts[latest]
 
     def _before(self, index: int, rank: int, part: int, iteration: int) -> tuple[int, int] | None:
-        """Return what ended as an operation began on a rank; None if training decided when it began."""
+        """Return the operation, with its iteration, whose end let another one begin; None if training let it begin."""
         operation: Operation = self._plan.operations[index]
         candidates = [(edge.target, iteration - edge.lag) for edge in operation.after if edge.event == "operation"]
         candidates += [(before, iteration) for before in self._lane_before.get(part, ())]
@@ -226,7 +226,7 @@ class _Path:
         return bool(passed[place] > before + _ROUNDING_SECONDS)
 
     def _compute_from(self, rank: int, place: int, now: float) -> float:
-        """Return since when training computed without waiting."""
+        """Return the time since which training has computed without waiting."""
         passed = self._played.passed[self._iteration, rank]
         for at in range(place, -1, -1):
             if self._scene.program[at] == WAIT and passed[at] < now - _ROUNDING_SECONDS and self._took_time(rank, at):
@@ -245,7 +245,7 @@ class _Path:
 
 
 def _busy_links(cluster: ClusterSpec, scene: Scene, seconds: float) -> tuple[BusyLink, ...]:
-    """Return how busy the links are: the bytes of a step on each link over its rate."""
+    """Return the busy shares of the links: the bytes of a step on each link over its rate and the step's time."""
     network, num_nodes = scene.network, len(cluster.nodes)
     out = np.zeros(len(network.link_rate))
     into = np.zeros(len(network.queue_rate))

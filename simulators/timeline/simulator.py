@@ -72,7 +72,7 @@ class TimelineSimulator:
         return play(self.scene(strategy, every_rank=True), count)
 
     def explain(self, strategy: Strategy) -> Explanation:
-        """Return what a step waits for, and how busy links are."""
+        """Return the explanation of a step: its waits, and the busy shares of links."""
         plan, scene = lowered(strategy, self._model, self._cluster), self.scene(strategy, every_rank=True)
         played = play(scene)
         return explanation_of(plan, self._cluster, scene, played, seconds=steady_seconds(scene, played))

@@ -1,4 +1,4 @@
-"""How many steps of a plan must be simulated until it is steady, and the step time in the long run.
+"""Decides how many steps of a plan to simulate until it is steady, and computes the step time in the long run.
 
 Most plans are steady after two or three steps. A plan that averages every k-th step repeats after k steps. A plan whose
 steps wait for transfers of earlier steps first runs ahead of these, however slow they are.
