@@ -1,4 +1,4 @@
-"""Readers that do what no reader may, one a number: run by `test_fuzz_files.py` in the place of the fuzzers' worker."""
+"""Readers that misbehave, each in another way. `test_fuzz_files.py` runs them instead of the fuzzer's worker."""
 
 from __future__ import annotations
 

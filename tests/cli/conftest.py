@@ -1,4 +1,4 @@
-"""A folder with a model spec and a cluster file in it, and a way to run a command line there."""
+"""A folder with a model spec and a cluster file, and a way to run a command line in it."""
 
 import json
 from collections.abc import Callable

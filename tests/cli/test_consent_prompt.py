@@ -1,4 +1,4 @@
-"""What a received file names is listed and asked for before it runs, and never run by a dry run."""
+"""Programs and machines that a received file names are listed, and the user is asked first. A dry run runs none."""
 
 from __future__ import annotations
 

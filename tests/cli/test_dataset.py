@@ -1,4 +1,4 @@
-"""`autosync dataset`: records are counted, checked and put together."""
+"""`autosync dataset`: records are counted, checked and merged."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The doctor's command line: what it refuses before anything is started."""
+"""The doctor's command line: its refusals before anything is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autosync draw`: pictures in files, on stdout and as facts; mistakes are told."""
+"""`autosync draw`: pictures in files, on stdout and as facts; mistakes are reported."""
 
 from __future__ import annotations
 

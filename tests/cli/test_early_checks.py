@@ -1,4 +1,4 @@
-"""Misspelt names are told before a task is run, which takes long."""
+"""Misspelt names are reported before a task is run, because that takes long."""
 
 from __future__ import annotations
 

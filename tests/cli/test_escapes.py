@@ -1,4 +1,4 @@
-"""What files and messages hold reaches a terminal as text alone."""
+"""Text from files and messages reaches a terminal only as text, without control characters."""
 
 import json
 from pathlib import Path

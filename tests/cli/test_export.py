@@ -1,4 +1,4 @@
-"""`autosync export`: studies in, one file out, and nothing that is left out in silence."""
+"""`autosync export`: studies become one file, and nothing is left out silently."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands whose output has no room: exit code 1, the file by its name, and what was there is as it was."""
+"""Commands on a full disk: exit code 1, the name of the file, and existing files unchanged."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever an input is, what reads it ends in a value or in an error of ours: benchmarks/fuzz/fuzz_files.py."""
+"""For every input, a reader ends with a value or with an error of ours: benchmarks/fuzz/fuzz_files.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autosync launch` on this machine: the environment, what is shown, exit codes, signals, and that nothing is left."""
+"""`autosync launch` on this machine: environment, output, exit codes and signals, and no process is left."""
 
 from __future__ import annotations
 

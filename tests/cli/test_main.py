@@ -1,4 +1,4 @@
-"""The front door: the listing, the exit codes, and the one form that all errors have."""
+"""The entry of the command line: the list of commands, the exit codes, and the common form of all errors."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""`autosync predict`: sizes in words and as JSON; what is no number, rate or price is refused."""
+"""`autosync predict`: sizes in words and as JSON; wrong numbers, rates and prices are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autosync profile`: one summary or one JSON document on stdout, all else on stderr, and no file replaced unasked."""
+"""`autosync profile`: one summary or JSON document on stdout, the rest on stderr; files replaced only on request."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever is built on a profile of a busy machine says so, in one line and in its JSON."""
+"""Every result that depends on a profile of a busy machine says so, in one line and in its JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress on a terminal is one line that is redrawn; elsewhere every word of it is a line."""
+"""Progress is one redrawn line on a terminal; elsewhere every report is a line."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""`autosync report`, and the page that `autosync tune` leaves in its study."""
+"""`autosync report`, and the page that `autosync tune` writes into its study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autosync simulate`: strategies ranked in words and as JSON; what cannot be simulated is refused with the reason."""
+"""`autosync simulate`: strategies ranked in words and as JSON; others are refused with the reason."""
 
 from __future__ import annotations
 

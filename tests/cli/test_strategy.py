@@ -1,4 +1,4 @@
-"""`autosync strategy`: every sub-command does its work, in words and as JSON, and overwrites nothing unasked."""
+"""`autosync strategy`: every sub-command works in words and as JSON, and overwrites files only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence as ranks would give it, made from how long each of them takes for what."""
+"""Makes evidence as ranks would report it, from the durations of their work."""
 
 from __future__ import annotations
 

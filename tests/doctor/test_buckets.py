@@ -1,4 +1,4 @@
-"""Buckets are packed as DDP packs them, and what they are predicted to cost fits what was measured."""
+"""Buckets are packed as DDP packs them, and their predicted cost fits the measured one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted causes of random size are found, with where they are; healthy ranks give no alarm."""
+"""Planted causes of random size are found with their place, and healthy ranks give no alarm."""
 
 from __future__ import annotations
 

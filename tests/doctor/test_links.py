@@ -1,4 +1,4 @@
-"""Links are held against their file, against each other, and uplinks against what is behind them."""
+"""Links are compared with their file and with each other, and uplinks with the links behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes become steps: what belongs to no training is left out, and the doctor's own time does not count."""
+"""Notes become steps. Notes outside training are left out, and the doctor's own time does not count."""
 
 from __future__ import annotations
 

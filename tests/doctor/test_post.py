@@ -1,4 +1,4 @@
-"""Evidence survives the way through a rank's output, whatever else is in it."""
+"""Evidence arrives through a rank's output, whatever else the output contains."""
 
 from __future__ import annotations
 

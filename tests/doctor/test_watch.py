@@ -1,4 +1,4 @@
-"""The watch sees what DDP does on two real ranks, and changes nothing."""
+"""The watch sees the actions of DDP on two real ranks, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users and programs are told."""
+"""The messages for users, and the fields for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that trains twice, with the doctor's watch and without it, and says what came of both as one line of JSON."""
+"""A rank that trains twice, with the doctor's watch and without it, and prints both results as one line of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `loss_curves.py` runs: the scripts of `examples/training`, and exact strategies that have little in common."""
+"""The cases of `loss_curves.py`: the scripts of `examples/training`, and exact strategies that differ widely."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The ranks of `loss_curves.py`: `python curve_ranks.py FOLDER` carries out the runs in FOLDER/runs.json.
 
 Each run is a training script under `runpy`, as `python SCRIPT ARGUMENTS` would run it, with the variables in the
-environment that torchrun sets. The ranks are forks of this process, for to import torch takes each of them seconds.
-After each run FOLDER/outcomes.json has what came of it.
+environment that torchrun sets. The ranks are forks of this process, because each would need seconds to import torch.
+After each run, FOLDER/outcomes.json has its outcome.
 """
 
 from __future__ import annotations

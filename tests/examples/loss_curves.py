@@ -1,22 +1,22 @@
-"""Unchanged training scripts under stock DDP and under exact strategies: are their loss curves the same?
+"""Checks that unchanged training scripts have the same loss curves under stock DDP and under exact strategies.
 
     python tests/examples/loss_curves.py > out.json
 
 The scripts are those of `examples/training`, each run as torchrun would run it: without `--bundle` by stock DDP, with
 it by a strategy. Nothing else differs. Ranks are processes on this machine (gloo over loopback).
 
-What counts as the same is measured too. Exact strategies round otherwise than DDP, and training amplifies roundings. So
-stock DDP runs again with every gradient off by one rounding in each step (`--yardsticks` times, with other signs): a
-curve passes if at no step it has been further from DDP's than 10 times the furthest that those have been by then (a
-rounding of one number is less than what a sum of several has), or 16 roundings of the loss itself. That is about 1e-14
-in float64 and 1e-6 in float32, and more under autocast, where a rounding can tip a number of half the size. To have DDP
-itself sum otherwise, by other buckets, is no yardstick on two ranks: a sum of two has one order. It runs as one more
-contestant. So does a lossy strategy, as a control: its curve must not pass in the most precise numbers that a script
-has (losses in float32 may be too coarse to tell).
+The tolerance is measured too. Exact strategies round otherwise than DDP, and training amplifies roundings. So stock DDP
+runs again with every gradient changed by one rounding in each step (`--yardsticks` times, with different signs). A
+curve passes if at every step its largest distance from DDP's curve so far is within one of two limits: 10 times the
+largest distance of these runs so far (a sum of several numbers rounds more than one number), or 16 roundings of the
+loss itself. That is about 1e-14 in float64 and 1e-6 in float32. Under autocast it is more, because there a rounding can
+change a number of half the size. Other buckets would not serve as the measure: on two ranks, a sum of two numbers has
+only one order. DDP with other buckets runs as one more contestant. A lossy strategy runs as a control: its curve must
+not pass in the most precise type of numbers that a script has (losses in float32 may be too coarse to tell).
 
-Prints one JSON document: by script and type of numbers, each strategy's largest relative difference from DDP's curve,
-as a share of its tolerance too, seconds; what was refused, and why. Ends with 1 unless all pass, the controls do not,
-and each script has passed under three strategies at least.
+Prints one JSON document. For each script and type of numbers it has each strategy's largest relative difference from
+DDP's curve, also as a share of its tolerance, and the seconds; and the refusals with their reasons. The exit code is 1
+unless all strategies pass, the controls do not, and each script has passed under at least three strategies.
 """
 
 from __future__ import annotations

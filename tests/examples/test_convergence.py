@@ -1,4 +1,4 @@
-"""The benchmark of convergence trains, judges and draws; what it finds in a whole run is in docs/convergence.md."""
+"""The benchmark of convergence trains, judges and draws. Results of a whole run are in docs/convergence.md."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The training scripts train alike by stock DDP and by strategies, and one line of theirs decides which it is."""
+"""The training scripts train alike under stock DDP and under strategies; one line of a script decides between them."""
 
 import ast
 import json

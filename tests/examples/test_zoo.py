@@ -1,4 +1,4 @@
-"""The example tasks are the models they are named after, can be profiled without data or device, and do learn."""
+"""The example tasks are the models that they are named after, can be profiled without data or a device, and learn."""
 
 import importlib.util
 import sys

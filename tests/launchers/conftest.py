@@ -1,9 +1,9 @@
-"""What the launchers' tests share: bundles for train.py, command lines with a limit, and ways to wait and look.
+"""The shared parts of the launchers' tests: bundles for train.py, command lines with a time limit, and ways to wait.
 
-Tests of launchers that take real machines have these as a fixture of their module's own, `hosts`: `cluster` is theirs,
-`through` and `environment` make a command run where they are used from, `left` says what is left of autosync's on
-some of them, or anywhere, `rejoin` puts back one that was taken off the network, and `keep_temporary` has one keep its
-temporary files on a disk, or where it has always kept them.
+Tests of launchers that need real machines define a fixture `hosts` in their module. `cluster` is their cluster.
+`through` and `environment` make a command run from the launching host. `left` returns the processes of autosync that
+are left on some hosts or anywhere. `rejoin` reconnects a host that was cut off the network. `keep_temporary` makes a
+host keep its temporary files on a disk, or in the usual place again.
 """
 
 from __future__ import annotations

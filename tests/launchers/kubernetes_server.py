@@ -1,7 +1,7 @@
 """A small API server with the few endpoints that the launcher uses, over real HTTP and WebSockets.
 
-Its pods are processes on this machine: a container's command runs as it stands in the manifest, and what is executed in
-a pod ends with it. There is no scheduler, no image and no network of pods: those are Kubernetes' own.
+Its pods are processes on this machine: a container's command runs as written in the manifest, and programs executed in
+a pod end with it. There is no scheduler, no image and no network of pods; only Kubernetes itself has these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real Ray cluster whose nodes are hosts of a testbed, used from its host `head`, which has Ray's own services."""
+"""A real Ray cluster whose nodes are hosts of a testbed. It is used from its host `head`, with Ray's own services."""
 
 from __future__ import annotations
 

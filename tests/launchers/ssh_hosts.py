@@ -1,4 +1,4 @@
-"""Hosts of a testbed with a real sshd each, and one from which they are reached."""
+"""Hosts of a testbed, each with a real sshd, and a host from which they are reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent by itself: its frames, what it runs on, and that it ends its ranks when nobody is there any more."""
+"""The agent by itself: its frames, its Python versions, and that it ends its ranks if the launching side is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches through agents whose machines take their time to be reached."""
+"""Launches through agents on machines that are slow to reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HeldMachines that a holder has, here this one: what is carried through it, what it says, and that it ends."""
+"""Machines that an allocation holder keeps, here this machine: its relay, its messages, and that it ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ranks in pods, through a small API server that speaks what is used of Kubernetes' HTTP and WebSockets.
+"""Ranks in pods, on a small API server that implements the part of Kubernetes' HTTP and WebSockets that is used.
 
-What Kubernetes itself does with the manifests cannot be had here; test_manifests holds those against the models of the
-client libraries.
+What Kubernetes itself does with the manifests cannot be tested here; `test_manifest_models` checks them against the
+models of the client libraries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The local launcher: what it would start, as data; that it starts it, and that it ends it."""
+"""The local launcher: its plan as data, its start, and its end."""
 
 import os
 import signal

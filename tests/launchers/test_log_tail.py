@@ -1,4 +1,4 @@
-"""What ranks write is shown in whole lines, each with its node and rank."""
+"""The output of ranks is shown in whole lines, each with its node and rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of nodes: what is a finding, and that real nodes are asked."""
+"""The check of nodes: its findings, and that it asks real nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether nodes reach one another, asked by the program that runs there."""
+"""The program on nodes that tests whether they reach one another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks in a placement group of a real Ray cluster: trained and tried, wrong in every way, and gone afterwards."""
+"""Ranks in a placement group of a real Ray cluster: training, trials, failures of all kinds, and a clean end."""
 
 from __future__ import annotations
 

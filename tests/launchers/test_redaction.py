@@ -1,4 +1,4 @@
-"""What a launch shows of itself has no secrets in it, whatever launcher it is of and wherever they come from."""
+"""The shown plan of a launch has no secrets, for every launcher and every source of a secret."""
 
 from __future__ import annotations
 

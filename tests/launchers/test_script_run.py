@@ -1,4 +1,4 @@
-"""A training as a whole: who is named first, which code comes out, and what becomes of signals; with no processes."""
+"""A training as a whole, without processes: the first cause, the exit code, and signals."""
 
 from __future__ import annotations
 

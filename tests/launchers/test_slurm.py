@@ -1,4 +1,4 @@
-"""Ranks as steps of a real two-node Slurm: one allocation for all, given back whatever happens."""
+"""Ranks as steps of a real two-node Slurm: one allocation for all, which is always given back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks on hosts reached by a real ssh: trained and tried, wrong in every way, and gone afterwards."""
+"""Ranks on hosts reached by a real ssh: training, trials, failures of all kinds, and a clean end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks in the hosts of a testbed: planned purely, run as batch processes, gone with their testbed."""
+"""Ranks in the hosts of a testbed: planned purely, run as batch processes, and gone with their testbed."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A training as users write it, which finds its bundle by itself; and ways in which one can go wrong."""
+"""A training as users write it, which finds its bundle by itself, with ways to make it fail."""
 
 # ruff: noqa: T201 - a script reports by printing
 

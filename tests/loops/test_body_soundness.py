@@ -1,7 +1,7 @@
-"""What the source was read to do, against what the function does: no row is touched that the analysis does not know.
+"""Compares the accesses that the analysis finds with those of the function: it touches no row unknown to the analysis.
 
-Each record runs twice, on tables that agree in the rows that the analysis knows and nowhere else. The known rows have
-to end alike, and all others, and those that are known to be read only, as they began.
+Each record runs twice, on tables that agree only in the rows known to the analysis. The known rows must end alike. All
+other rows, and the rows that are only read, must not change.
 """
 
 import random

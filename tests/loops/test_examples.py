@@ -1,4 +1,4 @@
-"""The example loops learn, and their analyses are what their first lines and the documentation say."""
+"""The example loops learn, and their analyses match their first lines and the documentation."""
 
 import re
 from pathlib import Path

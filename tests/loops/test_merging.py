@@ -1,4 +1,4 @@
-"""Tables that ranks have copies of: commutative ones are exact for whole numbers, buffered ones are as documented."""
+"""Tables with copies on ranks: commutative ones are exact for whole numbers, buffered ones work as documented."""
 
 from pathlib import Path
 

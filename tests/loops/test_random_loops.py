@@ -1,4 +1,4 @@
-"""Random loops: where a schedule is offered, its result is that of a serial order; where one is forbidden, none is."""
+"""Random loops: every offered schedule gives the result of a serial order, and no forbidden schedule is offered."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cuts, schedules and their proofs; a schedule that was tampered with has none."""
+"""Cuts, schedules and their proofs. A schedule that was tampered with has no proof."""
 
 from dataclasses import replace
 from pathlib import Path

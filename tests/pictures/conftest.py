@@ -1,4 +1,4 @@
-"""Reading a picture back: that it is safe to show, and what is in it."""
+"""Reads a picture back: checks that it is safe to show, and finds its content."""
 
 import re
 from collections import Counter

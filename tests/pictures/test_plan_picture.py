@@ -1,4 +1,4 @@
-"""Pictures of plans: what is drawn of each way to synchronise, and that any plan can be drawn."""
+"""Pictures of plans: the content for each way to synchronise, and that any plan can be drawn."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The picture of step times: a stroke for each, every combination to the scale of its own default."""
+"""The picture of step times: a stroke for each, with every combination on the scale of its own stock DDP."""
 
 import re
 from xml.etree import ElementTree as ET

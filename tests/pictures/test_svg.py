@@ -1,4 +1,4 @@
-"""The writer of SVG: what it writes is well-formed whatever it is given, and always the same."""
+"""The writer of SVG: its output is well-formed for any input, and always the same."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Timelines: traces are read as the runtime writes them and refused otherwise; which steps are found; what is drawn."""
+"""Timelines: traces of the runtime are read and others refused; the choice of steps; the drawing."""
 
 import json
 from collections.abc import Callable

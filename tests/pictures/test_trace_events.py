@@ -1,4 +1,4 @@
-"""Events are read piece by piece: wherever a piece ends, and however large a file is."""
+"""Events are read piece by piece, wherever a piece ends and however large the file is."""
 
 import io
 import json

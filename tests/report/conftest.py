@@ -1,4 +1,4 @@
-"""Studies as tuning leaves them: one ordinary, one whose names are attacks."""
+"""Studies as tuning leaves them: an ordinary one, and one whose names are attacks."""
 
 from __future__ import annotations
 

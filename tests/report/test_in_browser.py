@@ -1,4 +1,4 @@
-"""The page in a real Chromium: it draws, sorts by keyboard, follows the colour scheme, and asks nobody for anything."""
+"""The page in a real Chromium: it draws, sorts by keyboard, follows the colour scheme, and opens no connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text stays text, whatever it holds."""
+"""Text stays text, whatever characters it contains."""
 
 from __future__ import annotations
 

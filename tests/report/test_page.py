@@ -1,4 +1,4 @@
-"""The page: complete, well formed, small, and deaf to what a study's names try."""
+"""The page is complete, well formed and small, and hostile names in a study have no effect on it."""
 
 from __future__ import annotations
 

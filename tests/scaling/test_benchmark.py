@@ -1,4 +1,4 @@
-"""The benchmark of scaling: its figures follow from its points, and what is unknown meets no target."""
+"""The benchmark of scaling: its figures follow from its points, and unknown figures meet no target."""
 
 from __future__ import annotations
 

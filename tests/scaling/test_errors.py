@@ -1,4 +1,4 @@
-"""Measured errors: intervals hold what they promise, and say where nothing was measured."""
+"""Measured errors: intervals contain the promised share, and say where nothing was measured."""
 
 from __future__ import annotations
 

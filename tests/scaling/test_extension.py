@@ -1,4 +1,4 @@
-"""Clusters of other sizes: the measured part stays, new nodes are like the median, nothing new is measured."""
+"""Clusters of other sizes: the measured nodes stay, new nodes are like the median, and nothing is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knee: the number of nodes from which on no further node brings much."""
+"""The knee: the number of nodes beyond which a further one adds little throughput."""
 
 from __future__ import annotations
 

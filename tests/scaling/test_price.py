@@ -1,4 +1,4 @@
-"""Prices in words, and what training costs."""
+"""Prices as text, and the cost of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts on real ranks: as they are, under stock DDP, and behind the door by a strategy."""
+"""Runs scripts on real ranks: as they are, under stock DDP, and through the script door with a strategy."""
 
 from __future__ import annotations
 

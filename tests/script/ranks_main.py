@@ -1,7 +1,7 @@
-"""Runs scripts one after the other, each on ranks that are forked from this process, for it has imported torch.
+"""Runs scripts one after the other. Their ranks are forks of this process, because it has already imported torch.
 
-Each line that it reads is a run: `script`, `arguments`, `bundles` (none: the script runs as `python` runs it, under
-stock DDP), `folder` and `key`. What a rank writes goes to `KEY-RANK.log` there; the exit codes are answered in a line.
+Each input line is a run: `script`, `arguments`, `bundles` (none: the script runs as `python` runs it, under stock DDP),
+`folder` and `key`. The output of a rank goes to `KEY-RANK.log` in the folder. The answer is a line of exit codes.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""The scripts of this folder, and the tasks by which bundles are made for them: a script itself knows nothing of us."""
+"""The scripts of this folder, and tasks to make bundles for them. The scripts themselves do not use autosync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unchanged scripts of frameworks that construct DDP themselves, where these are installed."""
+"""Unchanged scripts of frameworks that construct DDP themselves, if these frameworks are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DDP cannot do by a bundle is refused by name; what it can do comes out as under stock DDP."""
+"""Uses of DDP that a bundle cannot serve are refused by name; all others give the same result as stock DDP."""
 
 from __future__ import annotations
 

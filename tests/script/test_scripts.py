@@ -1,4 +1,4 @@
-"""Unchanged scripts behind the door come out as under stock DDP, by each strategy, or are refused with the reason."""
+"""Unchanged scripts give the same result with each strategy as under stock DDP, or are refused with the reason."""
 
 from __future__ import annotations
 

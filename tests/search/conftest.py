@@ -1,4 +1,4 @@
-"""Small models and clusters, records as trials leave them, progress that is kept, and tuning that runs nothing."""
+"""Small models and clusters, records as trials leave them, recorded progress, and tuning that runs nothing."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Tunes in processes that are killed again and again, or that share a study; prints what became of it.
+"""Tunes in processes that are killed again and again, or that share a study; prints the results.
 
     python interrupted_main.py killed FOLDER NUM_KILLS NUM_TRIALS
     python interrupted_main.py killed-for-real FOLDER NUM_KILLS NUM_TRIALS
     python interrupted_main.py together FOLDER URL NUM_TRIALS
 
-Everything is imported once; the processes that tune are forks of this one. They are killed at a moment by lot, so that
-nothing of theirs is tidied up: when their study's journal has so many lines more, and a little later. Trials are run by
-a service that runs nothing, for real by ranks of this machine. Each run wants so many trials more than the last one, so
-that it dies in its search or its proof.
+Everything is imported once; the tuning processes are forks of this one. They are killed at a random moment, without
+time to tidy up: when their study's journal has grown by some lines, and a little later. Trials run on a service that
+runs nothing, or with `killed-for-real` on real ranks of this machine. Each run wants some more trials than the last
+one, so that it dies in its search or its proof.
 """
 
 from __future__ import annotations

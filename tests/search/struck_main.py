@@ -1,10 +1,10 @@
-"""Tunes on real ranks of this machine and strikes at random moments inside trials; prints what became of it.
+"""Tunes on real ranks of this machine, strikes at random moments inside trials, and prints the results.
 
     python struck_main.py FOLDER NUM_STRIKES
 
-Each strike is a run of `autosync tune` on the same study: a fork of this process, for everything is imported once. When
-a trial is under way and its ranks are there, a moment by lot later, a signal is sent to the tuner or to a rank. A tuner
-that is left is asked to end when the trial that was struck has ended. Then nothing may be left of the run.
+Each strike is a run of `autosync tune` on the same study, in a fork of this process, because everything is imported
+once. At a random moment after the ranks of a trial have started, a signal is sent to the tuner or to a rank. A tuner
+that survives is asked to end after the struck trial. Then no process of the run may be left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The baselines: found by prediction, confirmed by measurement, and nothing is measured twice."""
+"""The baselines are found by prediction and confirmed by measurement, and nothing is measured twice."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is called a candidate: presets that apply, each once, and what a record holds."""
+"""Candidates: the presets that apply, each once, and the strategies of records."""
 
 from collections.abc import Callable
 

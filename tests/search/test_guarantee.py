@@ -1,4 +1,4 @@
-"""Who is declared the winner: nobody by luck, and nobody without stock DDP beside it."""
+"""The winner of the proof: nothing wins by luck, and nothing wins without a comparison with stock DDP."""
 
 from collections.abc import Callable
 from dataclasses import replace

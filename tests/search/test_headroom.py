@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and how much there is to gain."""
+"""The parts of a step's time, and the possible gain."""
 
 from dataclasses import replace
 

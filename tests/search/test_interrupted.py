@@ -1,4 +1,4 @@
-"""A study that is killed at random moments loses nothing and repeats nothing; two tuners share one."""
+"""A study that is killed at random moments loses nothing and repeats nothing. Two tuners can share a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of ranks: what is counted, and that nodes which state theirs refuse what has no room."""
+"""The memory of ranks: what counts, and that plans which do not fit the stated memory of nodes are refused."""
 
 from __future__ import annotations
 

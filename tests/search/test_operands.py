@@ -1,4 +1,4 @@
-"""`tune` takes objects where it takes names; what cannot reach the ranks is refused with the reason."""
+"""`tune` takes objects as well as names; objects that cannot reach the ranks are refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search and a proof under which the machines fail: what that costs, and whom it is charged to."""
+"""A search and a proof in which the machines fail: the cost, and that no strategy is blamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tuning costs beside the trials: a service is timed, whatever comes of its calls."""
+"""The cost of tuning besides the trials: a service is timed, however its calls end."""
 
 from types import SimpleNamespace
 

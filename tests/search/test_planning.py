@@ -1,4 +1,4 @@
-"""What a tuning run is about to do can be asked without doing it."""
+"""The plan of a tuning run can be shown without running it."""
 
 from __future__ import annotations
 

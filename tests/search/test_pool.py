@@ -1,4 +1,4 @@
-"""A pool is of one model on one cluster, whatever others of the same names were measured."""
+"""A pool has one model on one cluster, even if other models or clusters have the same names."""
 
 from __future__ import annotations
 

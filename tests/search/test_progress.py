@@ -1,4 +1,4 @@
-"""How a search says what it does: the best so far, what came of a trial, and about how long is left."""
+"""Progress of a search: the best so far, the result of a trial, and the approximate time left."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How many contestants fit into memory at once."""
+"""The number of contestants that fit into memory at once."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An interrupted study says where it is kept, and how it goes on."""
+"""An interrupted study says where it is kept and how to continue it."""
 
 from __future__ import annotations
 

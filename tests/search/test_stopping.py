@@ -1,4 +1,4 @@
-"""A search ends early where nothing is left to gain, and says why."""
+"""A search ends early if nothing is left to gain, and gives the reason."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A study's folder and its trials: never replaced, readable at any time, whole after whatever interrupts it."""
+"""A study's folder and its trials: never replaced, readable at any time, and complete after any interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a study: what it holds, what may not be begun or resumed in it, and links that lead elsewhere."""
+"""The folder of a study: its files, refusals to begin or resume in it, and links that lead elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary: docs/proof.md names its fields, and people are told what programs are."""
+"""The summary: docs/proof.md names its fields, and users and programs get the same facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The domain of stock DDP: every move stays in it, and everything in it can be emitted."""
+"""The domain of stock DDP: every move stays in it, and every strategy in it can be emitted."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What inexact strategies do to training: on real ranks with a task of its own, and where nothing can be known."""
+"""The effect of inexact strategies on training: on real ranks with a task, and without a possible measurement."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One trial as a record: measured as long as the effort says, stopped where clearly worse, failed with a reason."""
+"""A trial as a record: measured as long as the effort says, stopped if clearly worse, or failed with a reason."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The whole road: once on real ranks, with a task of a few milliseconds a step; else on a service that runs nothing."""
+"""All of tuning: once on real ranks, with steps of a few milliseconds; otherwise on a service that runs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies go on: after an interruption, with settings of their own, without another trial, and replayed."""
+"""Studies continue: after an interruption, with other settings, without another trial, and as a replay."""
 
 from __future__ import annotations
 

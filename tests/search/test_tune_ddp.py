@@ -1,4 +1,4 @@
-"""`--target ddp`: nothing but stock DDP runs, and what wins can be emitted."""
+"""`--target ddp`: only stock DDP runs, and the winner can be emitted."""
 
 from pathlib import Path
 

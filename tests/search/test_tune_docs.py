@@ -1,4 +1,4 @@
-"""docs/tune.md names what the command has, what a study holds, and the counts of the code; its dry run is real."""
+"""docs/tune.md matches the command, the files of a study and the counts of the code; its dry run is real."""
 
 import re
 import sys

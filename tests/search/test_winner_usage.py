@@ -1,4 +1,4 @@
-"""How the winner is used: an argument of stock DDP where that is enough, else two lines, and why not less."""
+"""Using the winner: an argument of stock DDP if that is enough, else two lines and the reason."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tasks of a few milliseconds a step."""
+"""Tasks with steps of a few milliseconds."""
 
 import os
 import time

@@ -1,6 +1,6 @@
-"""Trials that were never made: as the timeline predicts them, and off by something that strategies tell.
+"""Invented trials: the timeline's predictions, with an error that depends on the strategy.
 
-They are for tests of learning alone. Of how good predictions are on a real cluster they say nothing.
+They test only whether simulators learn. They say nothing about the accuracy of predictions on a real cluster.
 """
 
 from __future__ import annotations

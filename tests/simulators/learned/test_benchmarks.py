@@ -1,4 +1,4 @@
-"""The benchmark that judges simulators, and the training of the ranker, on trials that were never made."""
+"""The benchmark that judges simulators, and the training of the ranker, on invented trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ensemble learns what there is to learn, trusts itself no further, and knows how far off it is."""
+"""An ensemble learns the error, trusts itself no further than justified, and estimates its remaining error."""
 
 from __future__ import annotations
 

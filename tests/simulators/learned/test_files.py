@@ -1,4 +1,4 @@
-"""What is saved comes back, and what is damaged, foreign or hostile is refused by its name."""
+"""Saved simulators are read back unchanged, and damaged, foreign or hostile files are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulators learn what the others get wrong, of the target's trials and of those of other models and clusters."""
+"""Simulators learn the errors of the others, from trials of the target and of other models and clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The twelve features are those of the original, and their coefficients are found from order alone."""
+"""The twelve features are those of the original, and their coefficients are found from the order alone."""
 
 from __future__ import annotations
 

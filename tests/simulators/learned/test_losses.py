@@ -1,4 +1,4 @@
-"""Losses push where they should, and ties hardly anywhere."""
+"""Losses push in the right direction, and hardly anywhere for ties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corrections of predictions by what was measured of strategies like them."""
+"""Predictions are corrected by the measurements of similar strategies."""
 
 from __future__ import annotations
 

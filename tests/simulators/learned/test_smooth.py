@@ -1,4 +1,4 @@
-"""What trees leave, smoothed over features."""
+"""The remaining errors of trees are smoothed over features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees come back from their file as they were, and whatever else a file holds never reaches XGBoost."""
+"""Trees are read back from their file unchanged, and other contents of a file never reach XGBoost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the timeline plays is what the engine does: the same messages, cut alike, and stock DDP where it takes over."""
+"""The timeline simulates the engine's messages with the same pieces, and stock DDP if its reducer runs the plan."""
 
 from __future__ import annotations
 

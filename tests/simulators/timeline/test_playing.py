@@ -1,4 +1,4 @@
-"""Plans played message by message: what can be reckoned by hand, and what holds for all of them."""
+"""Plans simulated message by message: results that can be computed by hand, and rules that hold for all plans."""
 
 from __future__ import annotations
 

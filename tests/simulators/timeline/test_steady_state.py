@@ -1,4 +1,4 @@
-"""Steps in the long run: of plans that run ahead of their transfers, and of plans that seldom have any."""
+"""Step times in the long run, for plans that run ahead of their transfers and plans that rarely have any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the timeline plays beside what the runtime did: three strategies on emulated hosts, by the benchmark of both."""
+"""Simulated timelines beside measured ones: three strategies on emulated hosts, with the benchmark of both."""
 
 from __future__ import annotations
 
