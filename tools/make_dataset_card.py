@@ -1,14 +1,14 @@
-"""Write the tables of the dataset card anew: `python tools/make_dataset_card.py` reads datasets/records and writes
+"""Write the tables of the dataset card again: `python tools/make_dataset_card.py` reads datasets/records and writes
 datasets/README.md and the picture docs/pictures/dataset.svg.
 
-What stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the card is made from the records and from nothing
-else; the rest is written by hand. The results of simulators take minutes to compute: they are those of
+The text between `<!-- begin NAME -->` and `<!-- end NAME -->` in the card is made only from the records; the rest is
+written by hand. The results of simulators take minutes to compute. They come from
 
     python benchmarks/simulator_accuracy/simulator_accuracy.py > accuracy.json
     python tools/make_dataset_card.py --accuracy accuracy.json
 
-and stay as they are without that option. `--check` writes nothing and ends with 1 where the card does not say what the
-records say.
+and stay as they are without that option. `--check` writes nothing, and exits with 1 if the card does not match the
+records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ENOUGH = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What the card is about: the numbers are those of `records`; what something disturbed stands beside them."""
+    """The subject of the card: its numbers are about `records`; `disturbed` records are only counted."""
 
     records: Sequence[Record]
     disturbed: Sequence[Record]
@@ -89,7 +89,7 @@ def load(folder: Path) -> Dataset:
 
 
 def filled(card: str, dataset: Dataset) -> str:
-    """The card with its tables made anew."""
+    """Return the card with new tables."""
     for name, make in PARTS.items():
         card = put_in(card, name, make(dataset))
     return card
@@ -103,7 +103,7 @@ def put_in(card: str, name: str, text: str) -> str:
 
 
 def baselines(accuracy: Mapping[str, Any]) -> str:
-    """What simulators are worth on a model, or on a cluster, that they never saw."""
+    """Return the accuracy of simulators on models and clusters that they were not trained on."""
     return "\n".join([*held_out(accuracy, "model"), "", *held_out(accuracy, "cluster")])
 
 
@@ -146,7 +146,7 @@ def _summary(dataset: Dataset) -> str:
 
 
 def _sureness(dataset: Dataset) -> str:
-    """How wide the intervals are: half of each, as a share of the figure."""
+    """Return the half widths of the intervals, as shares of the figures."""
     found = [record.measurement for record in dataset.records if record.measurement is not None]
     halves = sorted((one.high_seconds - one.low_seconds) / (2 * one.median_seconds) for one in found)
     below = sum(half < NOISE_LIMIT for half in halves) / len(halves)
@@ -154,7 +154,7 @@ def _sureness(dataset: Dataset) -> str:
 
 
 def _disturbed(dataset: Dataset) -> str:
-    """How many were disturbed, and by what."""
+    """Return the number of disturbed records, and their flags."""
     num_all = len(dataset.records) + len(dataset.disturbed)
     flags = dataset_stats(dataset.disturbed).flags
     return f"{len(dataset.disturbed):,} ({len(dataset.disturbed) / num_all:.1%} of all): {_listed(flags)}"

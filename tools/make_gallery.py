@@ -45,14 +45,14 @@ NUM_SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Where a preset is shown: a model of ours, a shipped cluster, and options that suit a model this small."""
+    """The example of a preset: a model of ours, a shipped cluster, and options that suit such a small model."""
 
     model: str = "convnet"
     cluster: str = "4-hosts"
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Whoever is not listed is shown in the first case of ANYWHERE that it applies in.
+# Presets that are not listed are shown in the first case of ANYWHERE to which they apply.
 CASES: Mapping[str, Case] = {
     "ddp_cap": Case(options={"cap_bytes": "1 MB"}),
     "hierarchical": Case(cluster="4-hosts-2-ranks", options={"cap_bytes": "1 MB"}),

@@ -1,12 +1,11 @@
-"""Breaks each thing that DDP's users expect, one way at a time, and sees whether a test notices.
+"""Breaks the behaviours that DDP's users expect, one at a time, and checks that a test notices.
 
     python tools/mutations.py [--only FEATURE ...] [--list]
 
-The tree is copied to a scratch folder; there one snippet of the product's code after the other is replaced, and the
-tests that should notice are run. Before that they are run without a fault, and must pass: a test that fails anyway
-notices nothing. A snippet that is no longer found exactly once is an error that names it. stdout gets one JSON document
-(feature, mutation, noticed or survived); stderr the same as a table while it goes on. The exit status is 0 if all were
-noticed.
+The tree is copied to a scratch folder. There, one snippet of the product's code after the other is replaced, and the
+tests that should notice are run. Before that they run without a fault and must pass, because a test that always fails
+notices nothing. It is an error if a snippet is not found exactly once. stdout gets one JSON document (feature,
+mutation, noticed or survived), and stderr the same as a table while it runs. The exit status is 0 if all were noticed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Scratch:
     def __init__(self, folder: Path) -> None:
         self._imports = folder / "imports"
         self._folder = folder
-        # What pytest said last.
+        # The last output of pytest.
         self.said = ""
         unread = shutil.ignore_patterns("__pycache__", "*.parquet")
         shutil.copytree(ROOT / "autosync", self._imports / "autosync", ignore=unread)
@@ -56,7 +55,7 @@ class Scratch:
             **os.environ,
             "PYTHONPATH": str(self._imports),
             "PYTHONSAFEPATH": "1",
-            # A file that changes twice within a second would be taken for the one that was compiled first.
+            # If a file changes twice within a second, Python would use the first compiled version again.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._check()
@@ -106,7 +105,7 @@ def _selections(scripts: Iterable[str], tests: Iterable[str]) -> list[tuple[list
 
 
 def refuse_lost(scratch: Scratch, mutations: Sequence[Mutation]) -> None:
-    """A snippet must be there once, or nobody knows what was broken."""
+    """Raise unless each snippet occurs exactly once, because otherwise it is unknown what a mutation breaks."""
     for mutation in mutations:
         count = scratch.file(mutation).read_text().count(mutation.snippet)
         if count != 1:
@@ -120,7 +119,7 @@ def verdict(scratch: Scratch, mutation: Mutation) -> Verdict:
     try:
         return "survived" if scratch.test(mutation.scripts, mutation.tests) else "noticed"
     except subprocess.TimeoutExpired:
-        # It waits for ever: that is noticed.
+        # The tests hang, so the fault is noticed.
         return "noticed"
     finally:
         path.write_text(text)

@@ -1,7 +1,7 @@
-"""What `mutations.py` breaks: a snippet of the product's code, what takes its place, and the tests that should notice.
+"""The mutations of `mutations.py`: a snippet of the product's code, its replacement, and the tests that should notice.
 
-`scripts` are those of tests/runtime/test_expectations.py, each of which runs in every way of training that it has a row
-for; `tests` are other tests.
+`scripts` are scripts of tests/runtime/test_expectations.py. Each runs in every way of training for which it has a row.
+`tests` are other tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _AWAITED = "tests/runtime/test_awaited.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """`file` is within the package; `name` says in words what goes wrong."""
+    """`file` is a path within the package. `name` describes the fault in words."""
 
     feature: str
     name: str

@@ -36,7 +36,7 @@ class Pair:
     python: str
     release: str
     torch: str
-    """What pip is told to install."""
+    """The requirement that pip installs."""
 
     @property
     def name(self) -> str:

@@ -128,7 +128,7 @@ def _barriers(
 def _shared_barrier(builder: Builder, shared: Sequence[tuple[Slice, Finished]]) -> tuple[Edge, ...]:
     """Add the norm of all shared gradients and return the edges to it.
 
-    Where all workers hold all gradients, each computes the norm by itself. Otherwise each rank takes the gradients that
+    If all workers hold all gradients, each computes the norm by itself. Otherwise each rank takes the gradients that
     only it holds and a share of those that all workers hold, and an all-reduce of one number sums the norm for all.
     """
     norm = builder.region(SHARED_NORM)

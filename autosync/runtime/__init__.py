@@ -6,7 +6,7 @@
 - `local`: the operations of a plan that one rank does alone (encoding, merging, updating);
 - `wire`: connections between ranks, and the operations that move bytes over them;
 - `engine`: the threads that carry out a plan's operations, each as soon as it is ready;
-- `serving`: ranks that have no device and only serve, and what the first worker tells them;
+- `serving`: ranks that have no device and only serve, and their communication with the first worker;
 - `checkpoints`: saving the state of a training, and resuming from it;
 - `stock`: plans that torch's own reducer carries out instead of the engine;
 - `session`: one model in training: the hooks on the user's model and optimizers.

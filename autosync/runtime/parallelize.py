@@ -45,11 +45,11 @@ def parallelize(
     checks: bool = False,
     trace: Path | str | None = None,
 ) -> tuple[torch.nn.Module, GivenT]:
-    """Train a model by a bundle's strategy. Call it after `init_process_group`, on all ranks.
+    """Train a model with a bundle's strategy. Call it after `init_process_group`, on all ranks.
 
     Without a bundle, the file that AUTOSYNC_BUNDLE names in the environment is used; `autosync launch` sets it.
 
-    Where several optimizers update the model, `optimizer` is the list of all of them.
+    If several optimizers update the model, `optimizer` is the list of all of them.
 
     The returned model and optimizer are the same objects: gradients are synchronised as backward computes them, and
     `optimizer.step()` updates every rank's parameters. All ranks start from rank 0's parameters and buffers (with
@@ -203,7 +203,7 @@ def is_parallelized(model: torch.nn.Module) -> bool:
 
 
 def num_parallelized() -> int:
-    """How many models this process has parallelized; those that were released are counted too."""
+    """Return the number of models that this process has parallelized, including released ones."""
     return len(_BEGUN)
 
 

@@ -31,9 +31,9 @@ class LinkTime(NamedTuple):
 def busiest_link(
     measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
 ) -> LinkTime | None:
-    """Return the link that takes longest; None where bytes are not counted.
+    """Return the link that takes longest; None if bytes are not counted.
 
-    Without a strategy, the link of stock DDP as it ships.
+    Without a strategy, return the link for stock DDP as it ships.
     """
     return max(link_times(measurement, model, cluster, strategy), key=lambda load: load.seconds, default=None)
 

@@ -1,7 +1,7 @@
 """Repairs the fields of a cluster file with mistakes, so that the values beside these mistakes are checked too.
 
-The form of a file (keys and types) is checked before its values are read. Without a repair, a user would hear of a
-wrong rate only after an unknown key is mended.
+The form of a file (keys and types) is checked before its values are read. Without a repair, a wrong rate would be
+reported only after the user has mended an unknown key.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Asks the user for consent to actions that files ask for: to run a program, contact a machine, write to a storage.
 
-Whatever the user types on the command line is the user's own wish: a task `FILE.py`, a cluster file with all its
-contents, a storage. Whatever only a file names needs consent: the cluster in a bundle; the task, the cluster and the
-storage of a study that is resumed. Each of these is a `FileAction`, and `require` asks the user before it is done. An
-action that this user once typed is remembered and not asked for again. Strategies, models, records and rankers are
+Everything that the user names on the command line is the user's own wish: a task `FILE.py`, a cluster file with all its
+contents, a storage. Everything that only a file names needs consent: the cluster in a bundle; the task, the cluster and
+the storage of a study that is resumed. Each of these is a `FileAction`, and `require` asks the user before it is done.
+Actions that this user once typed are remembered, and not asked for again. Strategies, models, records and rankers are
 data: no part of them is ever run.
 """
 

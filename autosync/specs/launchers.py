@@ -33,7 +33,7 @@ class LauncherTraits(Protocol):
     """Whether the network between the nodes is emulated, with the rates of the cluster file."""
 
     way: str
-    """How other machines are reached, in messages: `by ssh`. Empty if all ranks run on this machine."""
+    """The way to reach other machines, for messages: `by ssh`. Empty if all ranks run on this machine."""
 
     default_python: str
     """The Python of the ranks if the cluster file names none."""

@@ -81,12 +81,12 @@ class Numbering:
 
     @property
     def synchronisers(self) -> tuple[Synchroniser, ...]:
-        """All that were met, by their numbers."""
+        """The synchronisers that have occurred, by their numbers."""
         return tuple(self._synchronisers)
 
     @property
     def codecs(self) -> tuple[Codec | None, ...]:
-        """All that were met, by their numbers."""
+        """The codecs that have occurred, by their numbers."""
         return tuple(self._codecs)
 
     def synchroniser(self, synchroniser: Synchroniser) -> int:

@@ -1,8 +1,8 @@
-"""How long does the same compiled loop take to the serial program's loss after ten epochs: in rotation, or merged?
+"""Measures how long a compiled loop takes to reach the serial program's loss after ten epochs: in rotation, and merged.
 
-Four emulated hosts at a rate, and one host. A rank sleeps until its compute has taken so many times its processor time,
-so that four ranks fit a few cores. Merged runs send all changes to rank 0 and get its numbers back: that is this
-project's data-parallel run, not the fastest server that could be.
+It runs on four emulated hosts at a given rate, and on one host. A rank sleeps until its compute has taken a multiple of
+its processor time, so that four ranks fit a few cores. Merged runs send all changes to rank 0 and get its numbers back.
+This is the product's data-parallel way, not the fastest possible server.
 
     .venv/bin/python benchmarks/loops/time_to_loss.py --rate "500 Mbit/s" -o time_to_loss.json
 """
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def hosts_at(rate: float) -> ClusterSpec:
-    """Four hosts of the testbed with such links."""
+    """Return a cluster of four testbed hosts with links of this rate."""
     cluster = load_cluster("4-hosts")
     nodes = tuple(replace(node, bandwidth_out=rate, bandwidth_in=rate) for node in cluster.nodes)
     return replace(cluster, nodes=nodes)

@@ -41,7 +41,7 @@ from benchmarks.scaling_prediction.points import KINDS, PointFolder, Target, fig
 from benchmarks.shared import parser_of, report, run, tell
 
 MODELS = ("resnet20@x4", "densenet121", "inception_v3", "resnet50", "resnet101", "bert_small", "transformer")
-"""Models of which the shipped records have none."""
+"""Models that do not occur in the shipped records."""
 
 FEWEST_POINTS = 150
 MOST_MEDIAN_ERROR = 0.04
@@ -92,7 +92,7 @@ def measure(folder: PointFolder, targets: Sequence[Target], options: argparse.Na
 
 
 def two_hosts(megabits: float) -> ClusterSpec:
-    """Return two equal hosts, of which everything is predicted."""
+    """Return a cluster of two equal hosts, from which all larger clusters are predicted."""
     rate = megabits * MEGABIT
     nodes = [Node(name=f"host-{n}", host=f"host-{n}", bandwidth_out=rate, bandwidth_in=rate) for n in range(2)]
     alike = (tuple([node.name for node in nodes]),)

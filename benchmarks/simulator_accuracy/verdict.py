@@ -22,7 +22,7 @@ _LEAST_OR_MOST = {"pair_ranking": "least", "median_error": "most", "top_regret":
 
 
 def missing(material: Material, trials: int) -> Iterator[str]:
-    """Yield, in words, what a complete dataset has and this one lacks.
+    """Yield the missing parts of a dataset that is not complete, in words.
 
     Simulators learn from `trials` trials of a target.
     """

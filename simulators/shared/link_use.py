@@ -158,7 +158,7 @@ def _instance(classes: Classes, groups: list[tuple[int, ...]], sending: _Sending
 def _staying(classes: Classes, uses: Iterable[Use]) -> float:
     """Return the bytes within all nodes together.
 
-    In the order of links, those within nodes come third: see `links_of`.
+    In the order of links (see `links_of`), the links within nodes are third.
     """
     num_classes = len(classes.num_nodes)
     within = [use for use in uses if use.link // num_classes == 2]

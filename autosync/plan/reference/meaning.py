@@ -78,7 +78,7 @@ class _Shared:
 
 
 class _Own:
-    """A part of which each worker trains its own copy; `meet` averages the copies every few steps."""
+    """A part with a separate copy on each worker; `meet` averages the copies every few steps."""
 
     def __init__(
         self, part: Part, synchroniser: Synchroniser, initial: Array, optimizer: ReferenceOptimizer, num_workers: int

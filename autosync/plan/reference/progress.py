@@ -8,7 +8,7 @@ from autosync.plan.types import Edge, Plan
 
 
 class Progress:
-    """What each rank has done so far, which decides whether edges are met. `news` counts the events on each rank."""
+    """The progress of each rank, which decides whether edges are met. `news` counts the events on each rank."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

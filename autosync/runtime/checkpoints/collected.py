@@ -121,7 +121,7 @@ class Collected:
     def entry(self, variable: str, like: torch.Tensor, *, own: tuple[int, int] | None = None) -> dict[str, Any]:
         """Return the optimizer's state of a whole variable, or an empty dict if it has none.
 
-        Where each worker had its own state, `own` is the rank that asks and the number of ranks now.
+        If each worker had its own state, `own` is the rank that asks and the current number of ranks.
         """
         is_same = own is not None and own[1] == self.num_ranks
         entry = dict(self.words("optimizer", variable, rank=own[0] if own is not None and is_same else None) or {})

@@ -1,4 +1,4 @@
-"""Where a rank's parameters are, and how the work of training and of the engine is ordered on a GPU.
+"""The place of a rank's parameters, and the order of the work of training and of the engine on a GPU.
 
 When a call returns, a CPU has done its work, but a GPU has only queued it. Work lies in *streams*, each of which runs
 in order; work that needs a result from another stream must wait for an *event* of that stream. Training uses whichever
@@ -34,7 +34,7 @@ Natives: TypeAlias = Literal["gloo", "nccl"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePlacement:
-    """Where the parameters are, and what this requires of the engine.
+    """The place of the parameters, and its consequences for the engine.
 
     `is_apart`: transfers go through host memory, and the parameters are elsewhere. `in_one_order`: one thread does all
     operations in the plan's order. `natives` is the backend of native collectives.

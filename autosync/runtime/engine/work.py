@@ -1,4 +1,4 @@
-"""How the engine hands out work: the interface of what carries out operations, and the next transfers of a lane."""
+"""Hands out the engine's work: the interface for carrying out operations, and the next transfers of a lane."""
 
 from __future__ import annotations
 

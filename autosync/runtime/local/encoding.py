@@ -1,9 +1,10 @@
 """Encoding, projecting and decoding on one rank, and the state that codecs keep from step to step.
 
-With error feedback, what a codec has taken off a gradient is added to the next one. The kept `residual` first becomes
-the sum of both; this sum is encoded, and then the encoded values are subtracted from it, so that no further copy is
-needed. Top-k with momentum uses a velocity instead of the gradient, and clears it where it was sent. PowerSGD also
-keeps the last right factor, because one power iteration in each step is enough only if it starts near the solution.
+With error feedback, the part that a codec drops from a gradient is added to the next gradient. The kept `residual`
+first becomes the sum of both; this sum is encoded, and then the encoded values are subtracted from it, so that no
+further copy is needed. Top-k with momentum uses a velocity instead of the gradient, and clears the elements that were
+sent. PowerSGD also keeps the last right factor, because one power iteration in each step is enough only if it starts
+near the solution.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class EngineUpdate:
         self._states_from = -1
         self._users_entries: list[Any] = [None] * len(self._aliases)
 
-    # What is updated.
+    # The updated pieces.
 
     def _cut(self) -> Iterator[_Piece]:
         position = 0
@@ -251,7 +251,7 @@ class EngineUpdate:
                 yield PieceState(piece.part, piece.start, piece.stop, piece.value.shape, entry)
 
     def bind(self) -> None:
-        """Take over at once, before the next update, what the user has loaded or changed."""
+        """Take over the state that the user has loaded or changed, at once and not only at the next update."""
         if self._optimizer is not None:
             self._bind_values()
             self._bind_states()

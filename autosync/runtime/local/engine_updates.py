@@ -1,4 +1,4 @@
-"""Which of a plan's updates the engine makes, and which the user's optimizer makes itself."""
+"""Divides a plan's updates between the engine and the user's optimizer."""
 
 from __future__ import annotations
 

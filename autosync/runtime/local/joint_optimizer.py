@@ -21,7 +21,7 @@ Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class Joint(torch.optim.Optimizer):
-    """Several optimizers in the place of one. Each of them steps by itself; this object is never stepped."""
+    """Several optimizers as one object. Each of them steps by itself; this object is never stepped."""
 
     def __init__(self, members: Sequence[torch.optim.Optimizer]) -> None:
         # This object has no groups and no hooks of its own, so torch's constructor is not called.
@@ -77,7 +77,7 @@ class _Hooks:
 
 
 def joined(given: Given) -> torch.optim.Optimizer:
-    """Turn what `parallelize` was given into one optimizer; refuse anything that is no optimizer."""
+    """Return one optimizer for the argument of `parallelize`, which may be several. Refuse other objects."""
     members = [given] if isinstance(given, torch.optim.Optimizer) or not isinstance(given, Sequence) else list(given)
     if not members:
         raise OperationError("parallelize was given an empty list of optimizers")
@@ -123,7 +123,7 @@ def owners_of(optimizer: torch.optim.Optimizer) -> dict[int, torch.optim.Optimiz
 
 
 def refuse_shared(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Where the engine updates, refuse parameters that two optimizers hold, because both would update them."""
+    """Refuse parameters that two optimizers hold, because both would update them. Called if the engine updates."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     seen: set[int] = set()
     for group in optimizer.param_groups:
@@ -137,7 +137,7 @@ def refuse_shared(optimizer: torch.optim.Optimizer, parameters: Mapping[str, tor
 
 
 def refuse_held_elsewhere(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Where the engine updates, refuse parameters that another optimizer in the process holds, but no given one.
+    """Refuse parameters that no given optimizer holds, but another one in the process. Called if the engine updates.
 
     A parameter that no optimizer holds is synchronised and stays as it is, as under DDP.
     """

@@ -1,7 +1,7 @@
-"""What must be known of the user's optimizer to update parameters without it: its class, its groups and their options.
+"""The facts about the user's optimizer that updates without it need: its class, its groups and their options.
 
-As plain data it is sent to ranks that only serve. Options change during training (learning rates, for example), so each
-iteration has its own.
+They are sent as plain data to ranks that only serve. Options change during training (learning rates, for example), so
+each iteration has its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GroupOptions: TypeAlias = Mapping[str, Any]
 """The options of one group of parameters: learning rate, weight decay and so on."""
 KindT = TypeVar("KindT", bound=type[torch.optim.Optimizer])
 
-# Keys of a torch group that are no options.
+# Keys of a torch group that are not options.
 _NO_OPTIONS = ("params", "param_names")
 
 _KNOWN: dict[str, type[torch.optim.Optimizer]] = {}
@@ -82,7 +82,7 @@ def moves_touched_rows_alone(class_name: str) -> bool:
 
 
 class StepScale(NamedTuple):
-    """How one step treats its gradients.
+    """The treatment of gradients in one step.
 
     `inverse` multiplies them, to undo the loss's scale. `is_skipped`: the step changes nothing. `clips`: the script has
     clipped them, as the task declares.

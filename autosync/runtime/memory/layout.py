@@ -1,4 +1,4 @@
-"""Where regions lie that are not as long as their part, and how late parameters may come. Pure, and free of torch.
+"""The places of regions that are not as long as their part, and the lags of parameters. Pure, and free of torch.
 
 Most regions are as long as their part of the variable, and lie where it does. The outputs of codecs are not: bytes, and
 the two factors of a matrix. They follow one another in the plan's order, separately for each message.

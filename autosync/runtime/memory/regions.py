@@ -6,10 +6,10 @@ memory: for a part that is contiguous and alone in its message. All other parts 
 later axis) are *staged*: they are copied into the message's buffer and out of it. So gradients are never views into a
 buffer: a script may keep them, and the next backward pass does not change what it has kept.
 
-Contents whose size is known at run time only (rows, factors) are kept by `put` and `get`.
+Contents whose size is only known at run time (rows, factors) are stored by `put` and read by `get`.
 
-Where parameters are taken some iterations late, several iterations are under way at a time. The data of one iteration
-(gradients, encoded gradients, parameters on their way) then has as many buffers, which are used in turn (see `lags`).
+If parameters are taken some iterations late, several iterations are under way at a time. The data of one iteration
+(gradients, encoded gradients, parameters on their way) then has several buffers, which are used in turn (see `lags`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autosync.runtime.memory.unused_variables import NOTHING, Firsts
 from autosync.strategy.parts import Part
 
 Home: TypeAlias = Literal["own", "staged"]
-"""Where a part's gradient is worked on: in its own memory, or in its message's buffer as a copy."""
+"""The memory in which operations work on a part's gradient: its own, or a copy in its message's buffer."""
 
 
 class Memory:
@@ -240,7 +240,7 @@ class Memory:
         self._contents.clear()
         self._norms.clear()
 
-    # Where things lie.
+    # Places of parts and regions.
 
     def _home(self, index: int) -> Home:
         part = self._plan.parts[index]

@@ -1,4 +1,4 @@
-"""How workers and ranks that only serve find one another, and what the first worker tells a server during training.
+"""Connects workers with ranks that only serve, and carries the first worker's messages to servers during training.
 
 They meet in the store behind the workers' process group, at a place for the server's node, by letters that are sealed
 with a signature (`sealed_letters`):
@@ -59,10 +59,10 @@ _SESSION = re.compile(r"autosync/[0-9]{1,9}/[0-9,]{1,100000}/[0-9]{1,9}")
 _MAX_PATH = 4096
 _MAX_TEXT_BYTES = 2**22
 _INVITATION_SECONDS = 30.0
-"""How long a server that has answered a call waits for the invitation before it is free again."""
+"""The time that a server waits for the invitation after it has answered a call. Then it is free again."""
 
 
-# What a plan needs of servers.
+# The servers of a plan.
 
 
 def servers_of(plan: Plan) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ def updates_at(plan: Plan, rank: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """All that a server must know to join a session.
+    """The facts that a server needs to join a session.
 
     `session` is the prefix of its keys, `rank` the server's own rank, `number` the number drawn for this training.
     `checks` tells whether messages are checked, and `trace` where timelines go (see `parallelize`), if anywhere.

@@ -13,7 +13,7 @@ from autosync.errors import InputError, OperationError
 from autosync.runtime.wire.links import said
 
 START_SECONDS = 1800.0
-"""How long a server waits for the workers: as long as torch's process groups wait."""
+"""The time that a server waits for the workers: as long as torch's process groups wait."""
 
 _RULE = "env://, tcp://HOST:PORT or file:///PATH"
 

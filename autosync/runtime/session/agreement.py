@@ -33,7 +33,7 @@ VERDICT = "verdict"
 REFUSAL = "refusal"
 """The key under which a rank's facts give its reason not to take part."""
 MARGIN = dt.timedelta(seconds=10)
-"""How much longer other ranks wait for rank 0's verdict than rank 0 waits for the last of them."""
+"""Rank 0 waits for the facts of all ranks. The others wait for its verdict, longer by this margin."""
 STATE_TAG = 2**29
 """The tag of the messages that distribute the initial values; no operation of a plan has this number."""
 
@@ -87,7 +87,7 @@ def unsynchronised(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.nn
 def check_optimizers(
     optimizer: torch.optim.Optimizer, model: ModelSpec, plan: Plan, parameters: Mapping[str, torch.nn.Parameter]
 ) -> None:
-    """Where the engine updates, refuse optimizers that differ from the bundle's or that the engine cannot replace."""
+    """If the engine updates, refuse optimizers that differ from the bundle's or that the engine cannot replace."""
     engines = engine_updates(plan).variables
     if not engines:
         return

@@ -1,12 +1,12 @@
-"""Clipping and loss scaling, as a task declares them, where no rank may hold all gradients.
+"""Clipping and loss scaling, as a task declares them, for strategies under which no rank may hold all gradients.
 
-Both need one number of all gradients on all ranks: the sum of their squares, which is finite if all of them are. The
-plan computes it. The script calls torch's own `clip_grad_norm_` and `GradScaler` as always: what they ask of sealed
-gradients is answered with that number, and what they would do to the gradients is noted here, and done by the engine in
-its updates.
+Both need one number on all ranks: the sum of the squares of all gradients, which is finite if all of them are. The plan
+computes it. The script calls torch's own `clip_grad_norm_` and `GradScaler` as usual. If they read sealed gradients,
+the answer is that number. If they would change gradients, the change is noted here, and the engine makes it in its
+updates.
 
-A step that a scaler skips because gradients have overflowed still takes place in the engine, and changes nothing: other
-ranks take part in it too, and transfers that bring parameters are part of every iteration.
+If a scaler skips a step because gradients have overflowed, the step still takes place in the engine, but changes
+nothing. Other ranks take part in it too, and transfers that bring parameters are part of every iteration.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Watches the transforms of `torch.func` (vmap, grad, jvp ...) for the tensors that they are given.
 
-A transform wraps a tensor in C++ before any function is called with it, so `__torch_function__` never hears of a
-parameter that is passed to one. Each transform takes tensors through one function of torch's Python code. While
-anything watches, these functions call the listeners first.
+A transform wraps a tensor in C++ before any function is called with it, so `__torch_function__` is never called for a
+parameter that is passed to a transform. Each transform takes tensors through one function of torch's Python code. While
+there are listeners, these functions call them first.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def num_under_way(optimizer: torch.optim.Optimizer) -> int:
 
 
 class Turns:
-    """Which of a model's optimizers have stepped since the gradients came; the engine steps when all of them have.
+    """Tracks which of a model's optimizers have stepped since the gradients came. The engine steps when all have.
 
     `parameters` are the engine's variables by name.
     """

@@ -1,11 +1,11 @@
 """One model in training under one plan: its engine, and the hooks that tell the engine what happens.
 
-Where every worker updates everything by itself after backward has returned, gradients belong to the user from then on:
+If every worker updates everything by itself after backward has returned, gradients belong to the user from then on:
 they are the same on all ranks, and can be clipped, skipped or added to as under DDP. Variables that the engine updates
 (at a server, in shards, and all of them when transfers overlap the next forward pass) belong to the engine from their
-gradient to their update. Meanwhile users cannot see their gradients: these are sealed, and refuse every use except what
-the task declares for all gradients (see `sealed_gradients` and `clipping_and_scaling`). The seals stay from the step
-until `zero_grad`, like gradients under DDP, to which the next backward pass would add.
+gradient to their update. Meanwhile users cannot see their gradients: these are sealed, and refuse every use except
+those that the task declares for all gradients (see `sealed_gradients` and `clipping_and_scaling`). The seals stay from
+the step until `zero_grad`, like gradients under DDP, to which the next backward pass would add.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Session:
         self._step.guard.settle()
 
     def go_on_from(self, loading: Loading) -> None:
-        """Put in place what was read from a checkpoint. No operation may be under way."""
+        """Install the state that was read from a checkpoint. No operation may be under way."""
         self._execution.memory.forget()
         put_in_place(self.training, loading)
         self._step.reloaded.clear()

@@ -1,4 +1,4 @@
-"""Which plans the engine runs. All others are refused before training starts, and never run in another way."""
+"""Decides whether the engine can run a plan. Other plans are refused before training starts."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Synchronisation(Protocol):
         """Finish everything under way, between two steps; refuse the call `what` while gradients are on their way."""
 
     def go_on_from(self, loading: Loading) -> None:
-        """Put in place what was read from a checkpoint. No operation may be under way."""
+        """Install the state that was read from a checkpoint. No operation may be under way."""
 
     def bring_home(self, entries: Mapping[str, dict[str, Any]], *, alone: bool) -> None:
         """Give the user's optimizer the state of variables in `kept_apart`; `alone`: no other worker gets it."""

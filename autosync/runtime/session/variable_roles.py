@@ -1,4 +1,4 @@
-"""Which of a model's variables the engine updates, and how finished gradients of the others come back to the user."""
+"""Finds the variables that the engine updates, and returns finished gradients of all others to the user."""
 
 from __future__ import annotations
 

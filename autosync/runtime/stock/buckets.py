@@ -1,4 +1,4 @@
-"""Which plans stock DDP can express, and the buckets that it would send. Free of torch.
+"""Finds the plans that stock DDP can express, and the buckets that it would send. Free of torch.
 
 **What is the same.** The Reducer launches one all-reduce for each bucket when it is complete, strictly in the order of
 the buckets, all on one communicator. This is a plan with one lane, whose transfers each sum whole gradients of one

@@ -114,7 +114,7 @@ class StockSession:
         """Do nothing, because nothing is under way between steps."""
 
     def go_on_from(self, loading: Loading) -> None:
-        """Put in place what was read from a checkpoint."""
+        """Install the state that was read from a checkpoint."""
         put_in_place(self.training, loading)
         self.step = loading.step
 

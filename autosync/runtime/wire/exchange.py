@@ -62,8 +62,8 @@ class Exchange:
         self._flow = flow
         self._checks = checks
         self._scratch = _Scratch()
-        # Transfers asked for before their turn, of which only the last may have pieces left to ask for; and the number
-        # of pieces of all of them that are on their way.
+        # Transfers whose pieces are requested before their turn (only the last may have pieces left to request), and
+        # the number of their pieces that are on their way.
         self._coming: deque[_UnderWay] = deque()
         self._num_ahead = 0
 

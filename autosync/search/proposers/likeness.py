@@ -23,8 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 NUM_QUARTERS = 4
 SIZE_UNIT = math.log(8.0)
-"""The unit of sizes in vectors. A message that is eight times as large counts as different as one that is synchronised
-in another way."""
+"""The unit of sizes in vectors. A factor of eight in a message's size counts as much as another way to synchronise
+it."""
 
 _WAYS = tuple(way for kind, synchroniser in synchroniser_kinds().items() for way in synchroniser.ways(kind))
 _WAY_INDEX = {way: index for index, way in enumerate(_WAYS)}

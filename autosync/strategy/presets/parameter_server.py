@@ -16,7 +16,7 @@ from autosync.strategy.representation import Strategy
 
 
 def ps_load_balanced(model: ModelSpec, cluster: ClusterSpec, *, local_proxy: bool = False) -> Strategy:
-    """Each variable on one server, greedily on the one that would be done with it first.
+    """Each variable on one server, chosen greedily: the server that would finish it first.
 
     Variables are placed in the order of declaration. Servers are the nodes without devices, or all nodes if every node
     has devices. Embeddings send their rows. An optimizer that is not elementwise runs on the workers.
