@@ -91,7 +91,7 @@ def _read_bytes(path: Path | str, file: str) -> bytes:
 
 
 def _unreadable(what: str, rule: str, file: str, line: int) -> DocumentError:
-    """Return the error for a file; the line is 0 where the whole file is meant."""
+    """Return the error for a file. Line 0 stands for the whole file."""
     return DocumentError([Problem(what=what, rule=rule, file=file, line=line)])
 
 

@@ -126,8 +126,8 @@ def _noted_interrupts() -> Sequence[int]:
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
     """Send an interruption again if it was raised where no code could catch it.
 
-    Python calls pydantic in places that cannot raise. A Ctrl-C there was lost, and the command continued. A thread
-    sends the signal a moment later, because here it would be lost again.
+    Python calls pydantic in places that cannot raise. A Ctrl-C there would be lost, and the command would continue. A
+    thread sends the signal a moment later, because here it would be lost again.
     """
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         again = threading.Timer(_SECONDS_TO_LEAVE, os.kill, (os.getpid(), signal.SIGINT))

@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def load(folder: Path) -> Dataset:
-    """A packed dataset with its numbers."""
+    """Return a packed dataset with its numbers."""
     found = list(read_packed(folder))
     records = [record for record in found if not is_disturbed(record)]
     return Dataset(
@@ -96,7 +96,7 @@ def filled(card: str, dataset: Dataset) -> str:
 
 
 def put_in(card: str, name: str, text: str) -> str:
-    """The card with another text in one of its places."""
+    """Return the card with a new text at the marked place `name`."""
     place = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
     assert place.search(card), f"the card has a place for {name}"
     return place.sub(lambda match: f"{match[1]}{text}\n{match[2]}", card)
@@ -108,7 +108,7 @@ def baselines(accuracy: Mapping[str, Any]) -> str:
 
 
 def picture(dataset: Dataset) -> str:
-    """All step times, drawn."""
+    """Return a picture of all step times."""
     spreads = [
         Spread(model=one.model, cluster=one.cluster, seconds=one.seconds, default_seconds=one.stock_seconds)
         for one in step_times(dataset.records)
@@ -208,7 +208,7 @@ def _named(environment: Iterable[tuple[str, str]]) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, num_left: int = 2) -> str:
-    """A table in Markdown, numbers to the right."""
+    """Return a table in Markdown, with numbers aligned right."""
     aligned = ["---" if position < num_left else "---:" for position in range(len(header))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, aligned, *rows))
 

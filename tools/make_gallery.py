@@ -79,7 +79,7 @@ ANYWHERE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A preset with the case that it is shown in."""
+    """A preset with the case in which it is shown."""
 
     preset: str
     case: Case
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def picture_names() -> list[str]:
-    """The files that the folder of pictures has."""
+    """Return the files in the folder of pictures."""
     return [f"{name}-{what}.svg" for name in preset_names() for what in ("plan", "timeline")]
 
 
@@ -116,7 +116,7 @@ def picture_names() -> list[str]:
 
 
 def show(preset: str) -> Shown:
-    """A preset built for its case."""
+    """Return a preset built for its case."""
     cases = (CASES[preset],) if preset in CASES else ANYWHERE
     refusal: DoesNotApplyError | None = None
     for case in cases:
@@ -132,12 +132,12 @@ def show(preset: str) -> Shown:
 
 
 def model_of(case: Case) -> ModelSpec:
-    """The model of a case."""
+    """Return the model of a case."""
     return load_model(str(MATERIAL / f"{case.model}.yaml"))
 
 
 def plan_of(shown: Shown) -> str:
-    """The picture of a plan."""
+    """Return the picture of a plan."""
     bundle = shown.bundle
     plan = lower(bundle.strategy, bundle.model, bundle.cluster)
     title, subtitle = bundle.strategy.name, f"{shown.case.model} on {shown.case.cluster}"
@@ -183,14 +183,14 @@ def _measured_together(members: Sequence[Shown], cluster: ClusterSpec, folder: P
 
 
 def page() -> str:
-    """The whole of docs/gallery.md."""
+    """Return the content of docs/gallery.md."""
     anchors = anchors_of(PRESETS_PAGE.read_text(encoding="utf-8"))
     sections = [_section(show(name), anchors[name]) for name in preset_names()]
     return "\n".join([(MATERIAL / "introduction.md").read_text(encoding="utf-8"), *sections])
 
 
 def anchors_of(text: str) -> Mapping[str, str]:
-    """The anchor of each preset's section in docs/presets.md. A section may describe several presets."""
+    """Return the anchor of each preset's section in docs/presets.md. A section may describe several presets."""
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     anchors = {
         name: re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

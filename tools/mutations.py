@@ -61,7 +61,7 @@ class Scratch:
         self._check()
 
     def _check(self) -> None:
-        """The tests must see the copy, not an installed package."""
+        """Check that the tests import the copy, not an installed package."""
         command = (sys.executable, "-c", "import autosync; print(autosync.__file__)")
         found = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=True)
         if not found.stdout.startswith(str(self._imports)):
@@ -94,7 +94,7 @@ class Scratch:
 
 
 def _selections(scripts: Iterable[str], tests: Iterable[str]) -> list[tuple[list[str], list[str]]]:
-    """The runs of pytest: of scripts, and of other tests, which do not look at what scripts are chosen."""
+    """Return the runs of pytest: one for scripts, and one for other tests, which ignore the choice of scripts."""
     chosen, others = list(dict.fromkeys(scripts)), list(dict.fromkeys(tests))
     found: list[tuple[list[str], list[str]]] = []
     if chosen:

@@ -40,7 +40,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """The pair as `--only` takes it."""
+        """The name of the pair, for `--only`."""
         return f"{self.python}/{self.release}"
 
 

@@ -1,7 +1,7 @@
 """The relay command: `holder_relay.py SOCKET POSITION` connects stdin and stdout to an agent through a holder's socket.
 
-It takes the place that `ssh` or `srun` has in other launchers. It imports only the standard library, because one such
-process runs for every node.
+It does the work of `ssh` or `srun` in other launchers. It imports only the standard library, because one such process
+runs for every node.
 """
 
 from __future__ import annotations

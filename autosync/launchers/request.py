@@ -45,9 +45,9 @@ class LaunchRequest:
     """All processes of one launch.
 
     `has_agents`: an agent on each node starts the processes and ends them, with their children, when this process is
-    gone. `files` are copied to other nodes; the key is the variable that names the copy. `control` is the address on
-    this machine to which the control connections of ranks on other nodes are carried. `batch_script` does the same
-    launch through a batch system. `folder` is the working directory of ranks; None means that of this process.
+    gone. `files` are copied to other nodes; the key is the variable that names the copy. The control connections of
+    ranks on other nodes are relayed to the address `control` on this machine. `batch_script` does the same launch
+    through a batch system. `folder` is the working directory of ranks; None means that of this process.
     """
 
     processes: tuple[Process, ...]

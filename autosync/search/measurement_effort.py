@@ -1,4 +1,4 @@
-"""How long each trial measures a strategy, and how long the proof measures the finalists."""
+"""Decides how long each trial measures a strategy, and how long the proof measures the finalists."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ fastest strategies are measured again anyway."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long strategies are measured: `trial` for each trial, `proof` for each contestant of the proof.
+    """The effort of measuring strategies: `trial` for each trial, `proof` for each contestant of the proof.
 
-    Long steps vary less and settle after fewer steps. So where the usual minimum of steps would take longer than
+    Long steps vary less and settle after fewer steps. So if the usual minimum of steps would take longer than
     `trial_seconds`, a trial has fewer steps and accepts a wider interval. It then takes at most `trial_seconds`, or the
     time of `FEWEST_STEPS` steps if that is longer. `num_finalists` is the number of fastest strategies in the proof;
     `num_predicted` is this number if no strategy was tried and predictions decide.

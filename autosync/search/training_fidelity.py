@@ -1,4 +1,4 @@
-"""How an inexact strategy trains: the error of its gradients, and the loss after a short run.
+"""Measures how an inexact strategy trains: the error of its gradients, and the loss after a short run.
 
 Both are measured on the ranks beside exact training (stock DDP), from the same parameters on the same batches. The
 gradient error is that of one step: the distance of the averaged gradients from the exact ones, as a share of their

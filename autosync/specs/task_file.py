@@ -93,7 +93,7 @@ class _FreshLoader(SourceFileLoader):
 
 
 def load_module(file: str, *, kind: str = "task") -> ModuleType:
-    """The module of a user's file, loaded anew; `kind` is what the file holds, for errors."""
+    """Load a user's file and return its module, even if it was loaded before. `kind` names its content in errors."""
     module_name = f"autosync_task_{next(_load_numbers)}_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
     loader = _FreshLoader(module_name, str(Path(file).resolve()))
     spec = importlib.util.spec_from_loader(module_name, loader)

@@ -60,7 +60,7 @@ def check_synchroniser(kind: str, model: ModelSpec | None = None, cluster: Clust
 
 
 def strategies_with(kind: str, model: ModelSpec, cluster: ClusterSpec) -> list[Strategy]:
-    """Return samples, mutations and children from a space with the kind, each with a message that uses the kind."""
+    """Return samples, mutations and children from a space that allows this kind. Each has a message of this kind."""
     assert kind in synchroniser_kinds(), f"{kind} is in the table of synchronisers: {', '.join(synchroniser_kinds())}"
     rng = random.Random(0)
     limits = Limits(allow=("stale",), synchronisers=(kind, *(["all_reduce"] if kind != "all_reduce" else [])))

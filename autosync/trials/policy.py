@@ -1,4 +1,4 @@
-"""The rules for how long to measure and which measurements are doubtful, and `measure`, which follows these rules.
+"""The rules for the length of measurements and for doubtful ones, and `measure`, which follows these rules.
 
 Warm-up ends when steps are steady. Then steps are measured until their median is known well enough, the budget is
 spent, or the trial is clearly worse than the best so far. Every rule is a pure function of the step times so far.

@@ -1,8 +1,8 @@
 """Checks that emitted arguments are as fast as promised: `python benchmarks/emitted_ddp/emitted_ddp.py > emitted.json`.
 
-For each of several strategies, a plain torch script with the file that `autosync emit` writes takes turns with a trial
-of the same settings on a cluster, in random order. The trial's time is the time that tuning promises; the ratio of the
-two has a 95 % interval. Ends with 1 unless each interval lies within the tolerance of 1.
+For each of several strategies, two programs take turns on a cluster, in random order: a plain torch script with the
+file that `autosync emit` writes, and a trial of the same settings. The trial's time is the time that tuning promises.
+The ratio of both times has a 95 % interval. The exit code is 1 unless each interval lies within the tolerance around 1.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class PointFolder:
         jsonio.write_json(self._prediction(target), prediction)
 
     def point(self, target: Target, hosts: int) -> dict[str, Any] | None:
-        """Return what was measured on some hosts; None if nothing was yet."""
+        """Return the measurements on some hosts; None if there are none yet."""
         path = self._point(target, hosts)
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 

@@ -56,7 +56,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Course:
-    """All lots, read once."""
+    """All lots as rows; each lot is read only once."""
 
     rooms: tuple[Room, ...]
 

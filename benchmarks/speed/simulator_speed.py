@@ -1,10 +1,10 @@
-"""Measures how many strategies a second are predicted on one core, and how long one on 1,024 hosts takes.
+"""Measures how many strategies a second are predicted on one core, and the time of a prediction for 1,024 hosts.
 
     python benchmarks/speed/simulator_speed.py [--simulators analytical timeline] > out.json
     python benchmarks/speed/simulator_speed.py --markdown out.json                    # the tables, nothing is measured
 
 Strategies are presets and samples of the space of ResNet50 on 8 hosts, up to 4 lanes. Every round runs all stages in a
-new order, on the same strategies; a figure is the median of the rounds with its 95 % bootstrap interval. Prints one
+new order, on the same strategies. A figure is the median of the rounds, with its 95 % bootstrap interval. Prints one
 JSON document:
 
 - `stages`: strategies a second of each stage. *encode* turns strategies into columns, *lower* columns into plans, and

@@ -1,9 +1,10 @@
 """`linear`: a linear ranker over twelve features, like that of the original AutoSync, for comparison.
 
-The features are the largest and the sum, over parameter servers and over groups of all-reduce, of three figures: the
-time on the wire, a count of messages and a count of ranks on a node. They know nothing of compute, overlap, order or
-contention. Servers answer one worker after the other, and an all-reduce sends its bytes once. Other synchronisers count
-as all-reduce. The ranker is trained on pairs whose measurements are not ties.
+The features come from three figures: the time on the wire, a count of messages and a count of ranks on a node. Each is
+taken over all parameter servers and over all groups of all-reduce, both as the sum and as the largest. The features
+know nothing of compute, overlap, order or contention. Servers answer one worker after the other, and an all-reduce
+sends its bytes once. Other synchronisers count as all-reduce. The ranker is trained on pairs whose measurements are not
+ties.
 """
 
 from __future__ import annotations

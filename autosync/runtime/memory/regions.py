@@ -92,9 +92,9 @@ class Memory:
         return seen
 
     def _places(self, index: int) -> list[StagedGradient]:
-        """Return a part's places in its message's buffers, by turn: none if its gradient is worked on where it is.
+        """Return a part's places in its message's buffers, by turn; none if its gradient stays in its own memory.
 
-        They are made when a gradient first comes, since one that travels as rows or factors may never need them.
+        They are made when a gradient first comes, because a gradient that travels as rows or factors may not need them.
         """
         turns = self._staged_gradients.get(index)
         if turns is None:

@@ -230,7 +230,7 @@ class Exchange:
 class _Scratch:
     """Reusable memory for pieces that will be added, in blocks whose sizes are powers of two.
 
-    Windows are counted in bytes, so very many short pieces may be asked for; each takes little more memory than its
+    A window limits bytes, so it may contain very many short pieces. Each of them takes little more memory than its
     length.
     """
 

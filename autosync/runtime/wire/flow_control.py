@@ -56,7 +56,7 @@ class Flow:
         return max(LEAST_AHEAD, num_bytes // max(1, longest_bytes))
 
     def window(self, priority: int, breadth: int, ahead: int) -> int:
-        """Return how many pieces a transfer that receives from `breadth` members at a time may have asked for.
+        """Return how many pieces a transfer may have requested, if it receives from `breadth` members at a time.
 
         Each source of a round gets one, because one of them may have a slower link than this rank. While something more
         urgent is under way, they get no more.

@@ -56,7 +56,7 @@ def settings_for(
     """Return the settings with which stock DDP does what a legal strategy says.
 
     Raises DoesNotApplyError with the reasons if there are no such settings. By default gradients are views into their
-    buckets, as in our engine, which saves a copy.
+    buckets, which saves a copy.
     """
     form, model, frozen = _without_idle(canonical(strategy, model, cluster), model)
     reasons = list(_reasons(form, model, cluster))

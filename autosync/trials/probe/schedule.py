@@ -162,7 +162,7 @@ def _within_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...]) ->
 
 
 def _rack_streams(cluster: ClusterSpec, ranks: tuple[tuple[int, ...], ...], rack: Rack) -> Iterator[Stream]:
-    """Yield the streams between all nodes of a rack at once and nodes elsewhere, in pairs."""
+    """Yield the streams between the nodes of a rack and nodes elsewhere: all pairs send at the same time."""
 
     def positions(inside: bool) -> list[int]:  # noqa: FBT001 - the two halves of the cluster
         return [index for index, node in enumerate(cluster.nodes) if _stands_in(node, rack) == inside]
