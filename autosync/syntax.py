@@ -135,7 +135,7 @@ def plain(text: str) -> Any:
 
 
 class _PieceReader:
-    """Gives libyaml a text piece by piece, and refuses characters that are no text when it reaches them.
+    """Gives libyaml a text piece by piece, and refuses forbidden characters when it reaches them.
 
     So a document that is too large is refused as soon as it exceeds the limit.
     """

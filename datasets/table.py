@@ -73,7 +73,7 @@ NEEDED_COLUMNS = tuple(
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """Return the values of a record by column; None where it has none."""
+    """Return the values of a record by column; None if it has none."""
     return row_of_fields(signed(record))
 
 

@@ -1,7 +1,7 @@
 """The accuracy of predictions against measurements: their order, their seconds, and the cost of trusting them.
 
 Only pairs count whose measurements show which one is faster: each figure has an interval, and two overlapping intervals
-are a tie. An interval covers only one trial; another trial of the same strategy may differ by more. Where strategies
+are a tie. An interval covers only one trial; another trial of the same strategy may differ by more. If strategies
 were measured repeatedly, this difference is known (`noise_of`), and no interval is taken to be narrower. Disturbed
 records are ignored.
 

@@ -94,7 +94,7 @@ class RankDoctor:
             os.write(1, line)
 
     def _processors(self) -> Processors | None:
-        """Return the use of this machine's processors since the warm-up; None where the system does not tell."""
+        """Return the use of this machine's processors since the warm-up; None if the system does not tell."""
         if self._load is None:
             return None
         seconds = time.perf_counter() - self._since

@@ -6,13 +6,13 @@ interface under every exact strategy of the representation, whichever ranks sum,
 
 - **dense**: one number for every element of a gradient. Ranks of one node may add up their gradients before they send,
   and a server that sums or updates also sends one number for every element.
-- **rows**, where the task allows them: the numbers of every touched row. A part may travel as rows, as new rows or
+- **rows**, if the task allows them: the numbers of every touched row. A part may travel as rows, as new rows or
   dense, and in each form its touched rows are sent. So a table never costs less than its touched rows without their
   indices, however it is cut. Several ranks together touch at least as many rows as one rank; no more is certain. (The
   union is larger the more evenly rows are drawn, and a part in which every row was touched can travel dense, without
-  indices.) Where rows are known to be drawn evenly, as in a replay (`even_rows`), the expected size of the union is
+  indices.) If rows are known to be drawn evenly, as in a replay (`even_rows`), the expected size of the union is
   known and no part is touched more than another. Then either rows travel with their indices, or all rows travel.
-- **factors**, where the task allows them: the factors of one rank, because factors of several ranks do not add up. If
+- **factors**, if the task allows them: the factors of one rank, because factors of several ranks do not add up. If
   some parts of a variable travel as factors and others dense, their sum is no smaller than the smaller of the two.
 
 The least bytes of a variable for a group of ranks are therefore `min(dense, ranks x factors)`, or its touched rows.
@@ -29,7 +29,7 @@ The terms are:
   A row that k nodes touch takes (k-1) + (n-1) messages, and the k of all rows add up to the rows that each node
   touches. The factors of each of the N ranks must reach n-1 nodes. All these bytes leave one interface and enter
   another. Nodes without workers can help, but not for free: data that is sent to such a node goes to one more node.
-  Where nodes without workers send s times in all, workers still send 2(n-1) - s(n-2)/(n-1) times or more, so the
+  If nodes without workers send s times in all, workers still send 2(n-1) - s(n-2)/(n-1) times or more, so the
   interfaces of nodes without workers count with a weight of (n-2)/(n-1). (These nodes must receive before they can
   send, so all nodes together send 2n-1 times or more, and each worker sends at least once. The same is true of
   receiving.)
@@ -117,7 +117,7 @@ _WORDS: Mapping[TermKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The terms of a bound, in the order of their kinds; where several are equally large, the first counts."""
+    """The terms of a bound, in the order of their kinds. If several are equally large, the first counts."""
 
     terms: tuple[Term, ...]
 
@@ -174,7 +174,7 @@ class _Sizes:
             rows, touched = variable.shape[0], variable.touched_rows
             row_bytes = dense / rows
             if even_rows and touched:
-                # A rank sends at most the union of all ranks' rows. Where the table travels whole instead, its bytes
+                # A rank sends at most the union of all ranks' rows. If the table travels whole instead, its bytes
                 # are spread over these rows.
                 row_bytes = min(row_bytes + INDEX_BYTES, dense / union_rows(rows, touched, num_ranks))
             return cls(dense=dense, rows=rows, touched=touched, row_bytes=row_bytes, even_rows=even_rows)

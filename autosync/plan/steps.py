@@ -2,7 +2,7 @@
 
 A template has two halves. `collect` turns the ranks' gradients of one slice into finished gradients on the ranks that
 update; it runs during backward. `settle` updates the parameters and sends them to the ranks that need them, after
-`step()` was called and, where the task clips, after the norm. Only two modules read templates, and nothing else knows
+`step()` was called and, if the task clips, after the norm. Only two modules read templates, and nothing else knows
 what a synchroniser does: `builder` writes operations with their regions, `compiled` writes columns.
 
 A step describes an operation without its size, its regions' places and its position. Its size is an `Amount`, relative

@@ -113,7 +113,7 @@ class Transfer(NamedTuple):
     """An operation that moves bytes between ranks.
 
     The buffer is all regions, one behind the other: `num_elements` elements of `item_bytes` bytes each. For gather_v
-    and all_gather_v, `num_elements` is one member's contribution. Where sizes are known only at run time (rows), it is
+    and all_gather_v, `num_elements` is one member's contribution. If sizes are known only at run time (rows), it is
     the expected number, and `max_elements` is an upper bound.
     """
 

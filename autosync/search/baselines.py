@@ -2,7 +2,7 @@
 
 Both are found without trying every strategy. A simulator ranks each family, the most promising members that were not
 tried are measured once, and the fastest goes into the proof. The study keeps these measurements, so a proof that starts
-again does not repeat them. Where no trials are wanted, the member with the fastest prediction is taken.
+again does not repeat them. If no trials are wanted, the member with the fastest prediction is taken.
 """
 
 from __future__ import annotations

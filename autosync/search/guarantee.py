@@ -81,7 +81,7 @@ class Verdict:
     `against` compares the winner with the other baselines, and the fastest contestant with the winner. `left_out` has
     the contestants that could not be measured again, by name. `fidelities` tells how inexact strategies train, by the
     ids of the strategies. `other_cpu_share` is the share of this machine's processors that other programs used
-    meanwhile; None where it is not known.
+    meanwhile; None if it is unknown.
     """
 
     results: tuple[ProofResult, ...]

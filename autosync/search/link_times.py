@@ -41,7 +41,7 @@ def busiest_link(
 def link_times(
     measurement: Measurement, model: ModelSpec, cluster: ClusterSpec, strategy: Strategy | None
 ) -> list[LinkTime]:
-    """Return the time of each link, as `busiest_link` compares them; none where bytes are not counted."""
+    """Return the time of each link, as `busiest_link` compares them; empty if bytes are not counted."""
     if measurement.bytes_sent is None or measurement.bytes_received is None or len(cluster.nodes) < 2:
         return []
     counted = _by_node(cluster, measurement.bytes_sent), _by_node(cluster, measurement.bytes_received)

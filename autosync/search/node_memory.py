@@ -18,7 +18,7 @@ STATE_ITEM_BYTES = 4
 
 
 class NodeMemory:
-    """The nodes' memory, where the cluster file states it."""
+    """The nodes' memory, as far as the cluster file states it."""
 
     def __init__(self, model: ModelSpec, cluster: ClusterSpec) -> None:
         self._model = model

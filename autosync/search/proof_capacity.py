@@ -17,7 +17,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def most_at_once(model: ModelSpec, cluster: ClusterSpec, *, meminfo: Path = _MEMINFO) -> int | None:
-    """Return how many contestants fit at once if all ranks are on this machine; None where it is not known."""
+    """Return how many contestants fit at once if all ranks are on this machine; None if it is unknown."""
     if not cluster.is_one_machine:
         return None
     free_bytes = _free_bytes(meminfo)

@@ -17,7 +17,7 @@ def why_stop(records: Sequence[Record], *, bound_seconds: float | None, patience
     """Return why no further gain is likely; None if one may be.
 
     `patience` is the number of trials without a gain that ends a search; 0 means no limit. `bound_seconds` is the time
-    that no allowed strategy can beat; None where no such bound is known.
+    that no allowed strategy can beat; None if no such bound is known.
     """
     seconds = [record.measurement.median_seconds for record in records if record.measurement is not None]
     if not seconds:

@@ -1,6 +1,6 @@
 """The target of a search: our engine, or stock DDP, which can express a small part of all strategies.
 
-The domain of stock DDP has lists of bucket caps and, where lossy strategies are allowed, one codec for all messages.
+The domain of stock DDP has lists of bucket caps and, if lossy strategies are allowed, one codec for all messages.
 Its strategies are ordinary ones: simulators, records and bundles need no special case.
 """
 

@@ -43,7 +43,7 @@ class TrialRunner:
     `target` is the engine that runs strategies: ours, or stock DDP with the settings that express them. With
     `is_recorded` nothing runs, and trials take their outcomes from records. `dilation` is the factor by which replayed
     compute is slower than recorded. `others_share` returns the share of this machine's processor time that other
-    programs used since its last call; None where ranks run elsewhere. Above `max_other_cpu` the machine counts as busy.
+    programs used since its last call; None if ranks run elsewhere. Above `max_other_cpu` the machine counts as busy.
     """
 
     study: str

@@ -31,7 +31,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCalibration:
-    """The measurements of a node: its link, messages over it, and its ranks; None where nothing was measured.
+    """The measurements of a node: its link, messages over it, and its ranks. Figures that were not measured are None.
 
     - `rate_out`, `rate_in`: bytes per second over its interface, with several nodes at the other end;
     - `rate_out_both`, `rate_in_both`: the same while both directions are full;

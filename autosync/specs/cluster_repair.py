@@ -29,7 +29,7 @@ def repaired(fields: Mapping[str, Any], problems: Sequence[Problem]) -> dict[str
 
 
 def is_due_to(problem: Problem, earlier: Sequence[Problem]) -> bool:
-    """Whether a problem of repaired fields may be due to the repair of earlier problems, and so not be the user's."""
+    """Return whether a problem of repaired fields may come from the repair of earlier problems, not from the user."""
     path = problem.path
     key, entry = (str(path[-1]), path[:-1]) if path else ("", ())
     paths = {one.path for one in earlier}

@@ -99,9 +99,9 @@ class Comparison:
     least_difference: float
 
     def between(self, name: str, other: str) -> Ratio:
-        """Return how many times as fast a contestant is as another, if it was chosen by these results.
+        """Return how many times as fast a contestant is as another, if one was chosen because of these results.
 
-        For that reason, the interval has 95 % confidence in all possible choices together.
+        Such a choice favours lucky results, so the interval has 95 % confidence for all possible choices together.
         """
         confidence = _confidence_of_each(len(self.blocks) - 1)
         speedup = round_ratio(self.blocks[other], self.blocks[name], confidence=confidence)

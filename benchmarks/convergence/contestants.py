@@ -30,7 +30,7 @@ Kind = Literal["exact", "codec", "codec without error feedback", "late", "torch'
 class Contestant:
     """A way to train. `build` makes its strategy; None for stock DDP with a communication hook of torch.
 
-    `bound` is the largest allowed ratio of its final loss to the exact run's, where one is promised. With
+    `bound` is the largest allowed ratio of its final loss to the exact run's, if there is a promised one. With
     `corrects_momentum`, workers send their own velocities, and the optimizer has no momentum (SGD only).
     """
 

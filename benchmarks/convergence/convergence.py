@@ -97,7 +97,7 @@ def curve_of(losses: Sequence[float]) -> list[tuple[int, float]]:
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Train all contestants with all seeds; return how far from exact training each ends."""
+    """Train all contestants with all seeds. Return each contestant's final distance from exact training."""
     training = TRAININGS[name]
     num_steps = options.steps or training.num_steps
     model, cluster = profile(training.make(training.setting), steps=1), on_this_machine(*(1,) * options.ranks)

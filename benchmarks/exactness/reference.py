@@ -155,7 +155,7 @@ def error_of(value: Tensor, expected: Tensor) -> float:
 
 
 def by_one_process(name: str, dtype: str, num_ranks: int, num_steps: int) -> Trained:
-    """Train on all ranks' microbatches, accumulated, in float64."""
+    """Train in one process, in float64, and accumulate the gradients of all ranks' microbatches."""
     made = [Training(name, dtype, rank) for rank in range(num_ranks)]
     task = made[0].task
     model = made[0].model.double()

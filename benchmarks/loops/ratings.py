@@ -24,7 +24,7 @@ def ratings():
 
 
 def error(records, users, items):
-    """The root of the mean squared error."""
+    """Return the root of the mean squared error."""
     guesses = (users[records["user"]] * items[records["item"]]).sum(axis=1)
     return float(np.sqrt(np.mean((records["stars"] - guesses) ** 2)))
 

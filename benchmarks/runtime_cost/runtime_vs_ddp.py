@@ -128,7 +128,7 @@ class Contestant:
 
 def _without_buffers() -> dict[str, Any]:
     names = inspect.signature(DistributedDataParallel).parameters
-    # Where both names exist, the older one warns.
+    # If both names exist, the older one warns.
     return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 

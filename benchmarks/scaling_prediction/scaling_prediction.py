@@ -133,7 +133,7 @@ def _measured(
         }
         for name, one in found.measurements.items()
     }
-    # Where nothing faster was found, both are stock DDP: one point.
+    # If nothing faster was found, both are stock DDP, which makes one point.
     return measured if size["best"]["strategy"] is not None else {**measured, "best": None}
 
 

@@ -46,10 +46,11 @@ SAMPLED = "sampled"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """One combination with its undisturbed, randomly sampled strategies, each once. `noise` is that between trials.
+    """One combination with its undisturbed, randomly sampled strategies, each once.
 
-    `again` has repeated trials of some strategies. The fastest of many short trials is partly the luckiest, so if a
-    strategy has repeated trials, its first one does not count.
+    `noise` is the difference between repeated trials of the same strategy. `again` has repeated trials of some
+    strategies. The fastest of many short trials is partly the luckiest, so if a strategy has repeated trials, its first
+    one does not count.
     """
 
     lot: Lot

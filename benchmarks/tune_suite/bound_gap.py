@@ -116,7 +116,7 @@ def world(name: str, model: ModelSpec, cluster: ClusterSpec) -> TimelineSimulato
 
 
 def without_costs(costs: Costs) -> Costs:
-    """Return the costs with those of links only."""
+    """Return the costs of links alone; all other costs are 0."""
     nothing: dict[str, Any] = {}
     for field in fields(ProcessorCosts):
         value = getattr(costs.processor, field.name)

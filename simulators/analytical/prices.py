@@ -182,7 +182,7 @@ class PriceList:
 
 
 def _sizes_of(step: TransferStep) -> list[list[Move]]:
-    """Return for each group the moves that announce the sizes of contents; none where numbers are moved."""
+    """Return for each group the moves that announce the sizes of contents; empty if numbers are moved."""
     if step.item_bytes != CONTENT_BYTES:
         return []
     return [moves_of_sizes(step.collective, step.algorithm, len(group)) for group in step.groups if len(group) > 1]

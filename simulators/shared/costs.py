@@ -23,16 +23,16 @@ shipped records were measured."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorCosts:
-    """The processor time of the engine's work, and of torch's own reducer if that executes a plan.
+    """The processor time of the engine's work, and of torch's own reducer if it executes a plan.
 
-    - for each message, `ask` and `post` in the lanes that request it and post it, `asked` and `arrived` in the
-      connections that receive the request and the message, `taken` in the lane that takes it; of each pair, the second
-      figure is for the backend's own collectives;
-    - `per_byte` for both ends together, to another node and within a node;
-    - `transfer` before a transfer's first message, `local` for a local operation besides its elements;
-    - `gradient` for each gradient that is ready, `update` for each variable in the step and `step` for the step itself.
+    - `ask`, `post`, `taken`: for each message, in the lanes that request it, post it and take it.
+    - `asked`, `arrived`: for each message, in the connections that receive the request and the message. The second
+      figure of each pair is for the backend's own collectives.
+    - `per_byte`: for each byte at both ends together, to another node and within a node.
+    - `transfer`, `local`: at the start of a transfer, and for a local operation in addition to its elements.
+    - `gradient`, `update`, `step`: for each ready gradient, for each variable in the step, and for the step itself.
 
-    `docs/notes/timeline.md` says how they were found.
+    `docs/notes/timeline.md` explains how these times were found.
     """
 
     ask: tuple[float, float] = (27e-6, 0.0)

@@ -99,7 +99,7 @@ def gates_of(given: _Given) -> tuple[Gates, Integers, Integers]:
 
 @called
 def _gates(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:
-    """Write the gates' edges; where `edges` has no room, write only where each gate's edges begin."""
+    """Write the gates' edges. If `edges` has no room, write only the positions where each gate's edges begin."""
     num_variables, row = len(given.variables), 0
     for number in range(len(given.first) - 1):
         if given.strategies[number, FORWARD]:
@@ -223,7 +223,7 @@ def _tell_users(given: _Given, has_norms: bool, by_users: Flags, users_elements:
 def _begin(given: _Given, number: int, has_norms: bool, updates: Integers, is_ours: Flags) -> int:
     """List a plan's updates, mark those that the engine must make, and return their number.
 
-    These are the updates that not every worker makes. Where gradients have norms, a single such update makes all
+    These are the updates that not every worker makes. If gradients have norms, a single such update makes all
     updates the engine's; so does a plan with norms of both kinds, shared ones and each worker's own.
     """
     count, some, own, shared = 0, False, False, False

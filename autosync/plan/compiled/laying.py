@@ -1,7 +1,7 @@
 """Lists, in compiled code, the stamps of each plan, in the order of the lowering.
 
 A *stamp* applies a list of a template's steps to some slices of a message. First come the stamps that collect
-gradients, in the order in which gradients become ready; then norms, where the task clips or scales; then the stamps
+gradients, in the order in which gradients become ready; then norms, if the task clips or scales; then the stamps
 that settle parameters, in the order of their next use.
 """
 

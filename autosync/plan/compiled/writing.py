@@ -144,7 +144,7 @@ def _write(given: _Given, table: Integers) -> None:
 
 @called
 def _edges(given: _Given, first: Integers, first_edge: Integers, edges: Integers) -> None:  # noqa: C901, PLR0912 - see above
-    """Write the edges of operations; where `edges` has no room, write only where each operation's edges begin."""
+    """Write the edges of operations. If `edges` has no room, write only the beginnings of each operation's edges."""
     stamps, lists, steps, waits, done = given.stamps, given.lists, given.steps, given.waits, given.done
     first_stamp, slices, variables, collected = given.first, given.slices, given.variable, given.collected
     near, messages, num_lists = given.near, given.messages, len(given.templates) * NUM_LISTS

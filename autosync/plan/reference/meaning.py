@@ -4,7 +4,7 @@ Tests compare plans with this meaning, which does not depend on the lowering. It
 the effect of codecs on gradients is not simulated.
 
 A part is either shared (all workers apply the averaged gradient; under a stale server some updates late) or each
-worker's own (periodic averaging). Where the task clips, shared gradients are clipped by their common norm, and each
+worker's own (periodic averaging). If the task clips, shared gradients are clipped by their common norm, and each
 worker clips its own gradients by the norm of these.
 """
 

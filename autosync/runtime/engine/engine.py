@@ -8,7 +8,7 @@ the same order on all ranks, and lanes wait for one another only through edges, 
 An iteration is one optimizer step. `begin` opens the next one, while items of earlier ones may still be under way. But
 before its gradients are taken, `wait_due` waits for everything that could still read the buffers they overwrite: for a
 message whose parameters come s iterations late, the operations of the iteration s before the last (for s = 0, of the
-last). Less would not do, because a message has s + 1 buffers in turn. Where parameters are not late, this is no extra
+last). Less would not do, because a message has s + 1 buffers in turn. If parameters are not late, this is no extra
 wait: their arrival means that the gradients were sent before.
 """
 

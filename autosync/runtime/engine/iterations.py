@@ -1,4 +1,4 @@
-"""Counts what the items of each iteration still wait for, and tells when an item is ready. Pure, and free of torch.
+"""Counts the remaining waits of the items of each iteration, and tells when an item is ready. Pure, and free of torch.
 
 Iterations overlap: the next one is opened while items of earlier ones are still under way, and an item may wait for an
 item of an earlier iteration. The caller holds one lock during all calls, and callbacks run with it held.
@@ -12,7 +12,7 @@ from autosync.runtime.engine.rank_script import Script
 
 
 class Iteration:
-    """One iteration: what each of its items still waits for, and which items are done."""
+    """One iteration: the remaining waits of each item, and the items that are done."""
 
     __slots__ = ("done", "num_left", "number", "released", "unmet")
 

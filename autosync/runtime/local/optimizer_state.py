@@ -5,7 +5,7 @@ parts, slices or shards, or at a server) it has pieces. So the state of a variab
 `optimizer.state`, or *away*, in pieces. It leaves at a step: its entry is removed, and the pieces start from the
 entry's values. Access to `optimizer.state` between two steps waits for the updates under way, and brings home the state
 of which this worker has all pieces. State that is home may be changed in place, replaced, cleared and loaded: the next
-step continues from it. Where no worker has all pieces, access is refused until `autosync.consolidate` has brought them
+step continues from it. If no worker has all pieces, access is refused until `autosync.consolidate` has brought them
 home; only clearing the whole state is always allowed.
 """
 

@@ -204,7 +204,7 @@ class Servers:
         self._send(step=step, masters=masters)
 
     def _catch_up(self) -> None:
-        """Send the servers what the user has loaded, if anything."""
+        """Send the servers the state that the user has loaded, if any."""
         if self._updating and (self._reloaded or self._has_new_state):
             self._send()
 

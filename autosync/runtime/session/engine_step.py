@@ -73,7 +73,7 @@ class EngineStep:
         self.pending = self._make_pending(model)
 
     def _make_pending(self, model: torch.nn.Module) -> Awaited | None:
-        """Make the object that watches parameters between the step and their next use, where that is needed."""
+        """Make the object that watches parameters between the step and their next use, if that is needed."""
         if not self._overlaps_forward and self._servers is None:
             return None
         names = list(self._variables.parameters)

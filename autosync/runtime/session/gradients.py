@@ -62,7 +62,7 @@ class Gradients:
             self._engine.gradient_ready(self._numbers[name])
 
     def give_back(self) -> None:
-        """Give the user the gradients that are finished, where the user's optimizer updates."""
+        """Give the user the gradients that are finished, for variables that the user's optimizer updates."""
         self._copy_back()
         for name in self._variables.dense:
             if name in self._foreign or not self._parameters[name].is_contiguous():

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from autosync.runtime.wire.transfer_pieces import PIECE_BYTES, SHORT_PIECE_BYTES
 
-# Limits on the pieces asked for beyond one for each source: their bytes, where something more urgent may come and where
-# not; their least number; and how many more while something less urgent is under way too.
+# Limits on the pieces requested beyond one for each source. The first two are limits on their bytes, if something more
+# urgent may come and if not. Then come their least number, and the number added while something less urgent runs too.
 AHEAD_BYTES, FREE_AHEAD_BYTES = 2**18, 2**21
 LEAST_AHEAD, NUM_FAVOURED = 3, 2
 

@@ -1,11 +1,11 @@
 """Collectives of the backends' own, on groups that `Links` has made for them.
 
-gloo has all-reduce, reduce and broadcast in the form that plans mean. Its all-gather and its reduce-scatter need even
-chunks; where a plan asks for these, `native` means our own ring, as in `plan.expansion`. NCCL has no tagged messages
-from which rings could be made, so there all transfers are its own collectives: shorter chunks get one more element at
-the end, and contents are filled up to the length of the longest.
+gloo has all-reduce, reduce and broadcast in the form that plans need. But its all-gather and its reduce-scatter need
+chunks of equal size. If a plan asks for these two, `native` means our own ring, as in `plan.expansion`. NCCL has no
+tagged messages from which rings could be made, so all transfers are its own collectives: shorter chunks get one more
+element at the end, and contents are filled up to the length of the longest.
 
-A wait for a collective of NCCL's makes the current stream wait, not the thread.
+Waiting for a collective of NCCL makes the current stream wait, not the thread.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Likeness:
         ]
 
     def _follows_use(self, messages: Sequence[Message]) -> float:
-        """Return how closely priorities follow the order of use: their correlation, 0 where all are equal."""
+        """Return how closely priorities follow the order of use: their correlation, or 0 if all are equal."""
         priorities = [message.priority for message in messages]
         if len(set(priorities)) == 1:
             return 0.0

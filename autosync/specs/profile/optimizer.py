@@ -86,7 +86,7 @@ def _takes_sparse(name: str, groups: list[dict[str, Any]]) -> bool:
 
 
 def _state_slots(optimizer: torch.optim.Optimizer) -> int:
-    """Return the largest number of state tensors with the shape of their parameter that any parameter has."""
+    """Return the number of state tensors of a parameter that have its shape; the largest number of all parameters."""
     counts = [0]
     for parameter, state in optimizer.state.items():
         # A number such as the step count has the shape of a parameter without axes.

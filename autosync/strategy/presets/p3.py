@@ -22,12 +22,12 @@ def p3(
 ) -> Strategy:
     """Priority-based parameter propagation: slices of 40,000 parameters dealt to the servers, first layers first.
 
-    Slices are dealt to servers in turn, on from one variable to the next. Here the slices of a variable on one server
-    lie side by side: a variable is cut along its first axis into a part for each server (or for each slice, if there
-    are fewer slices), and parts travel in slices. Servers sum and answer at once; workers update. Transfers may overlap
-    the next forward pass. The ranks of a node sum among themselves first. Each server has a lane for each of up to four
-    bands of use, as far as `num_lanes` allows. Embeddings are dense. Variables stay whole if the optimizer is not
-    elementwise.
+    P3 deals slices to servers in turn, and continues from one variable to the next. Here the slices of a variable on
+    one server lie side by side: a variable is cut along its first axis into a part for each server (or for each slice,
+    if there are fewer slices), and parts travel in slices. Servers sum and answer at once; workers update. Transfers
+    may overlap the next forward pass. The ranks of a node sum among themselves first. Each server has a lane for each
+    of up to four bands of use, as far as `num_lanes` allows. Embeddings are dense. Variables stay whole if the
+    optimizer is not elementwise.
 
     Source: Jayarajan et al., "Priority-based Parameter Propagation for Distributed DNN Training", MLSys 2019 (slicing,
     priorities, answers without a request); apache/mxnet, src/kvstore/p3store_dist.h (`EncodeDefaultKey`: turns,
