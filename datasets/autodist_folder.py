@@ -87,7 +87,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _runtime(record: Record) -> dict[str, Any]:
-    """Return the fields that AutoDist has of a trial: the time of each step, and their mean."""
+    """Return the fields that AutoDist stores for a trial: the time of each step, and the mean time."""
     assert record.measurement is not None, "asked of measured trials"
     seconds = seconds_of_steps(record.measurement.step_seconds)
     return {"average": statistics.fmean(seconds), "runtime": list(seconds)}

@@ -3,8 +3,8 @@
 Each preset is built for a small model on a small cluster, its plan is drawn, and it trains some steps on that cluster's
 testbed, whose timeline is drawn too. Each section links to the preset's rule in docs/presets.md.
 
-`--only NAME` draws one preset (more than once: these), `--page` writes the page alone and measures nothing. Presets
-that could not be run are named on stderr, and the exit code is 1.
+`--only NAME` draws only this preset, and may be given several times. `--page` writes only the page and measures
+nothing. If presets cannot be run, they are named on stderr, and the exit code is 1.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _manner(operation: Operation) -> object:
 
 
 def _kind(plan: Plan, operation: Operation, *, before: bool = False) -> RegionKind:
-    """Return the kind of data that an operation makes or, with `before`, is made from."""
+    """Return the kind of data that an operation writes or, with `before`, that it reads."""
     if isinstance(operation, Transfer):
         return plan.regions[operation.regions[0]].kind
     return plan.regions[(operation.inputs if before else operation.outputs)[0]].kind

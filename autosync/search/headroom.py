@@ -24,7 +24,7 @@ class TimeShares:
     `compute` is the time of the model alone. The rest of the step is communication that compute does not hide:
     `exposed` while the busiest link was busy, and `idle`, a lower limit, while neither compute nor that link was busy.
     `idle` is None if bytes are not counted; `exposed` is then the whole rest. `link` is the busiest link, which may
-    be a rack's uplink or the inside of a node, and the time that it took for all its bytes, hidden or not.
+    be a rack's uplink or a link within a node, and the time that it took for all its bytes, hidden or not.
     """
 
     step: float

@@ -1,6 +1,6 @@
 """The time that each link of a cluster takes for the bytes of a measured step.
 
-Network interfaces count their bytes. Uplinks of racks and the insides of nodes do not, so their bytes are taken from
+Network interfaces count their bytes. Uplinks of racks and links within nodes do not, so their bytes are taken from
 the plan. For an uplink they are scaled by the ratio of counted to planned bytes at the interfaces of its nodes, because
 headers and rows of sparse gradients add bytes. Rates are the probed ones, else those of the cluster file.
 """
@@ -98,10 +98,10 @@ def _times_planned(nodes: Sequence[int], counted: dict[int, float], planned: Seq
 
 
 def _insides(cluster: ClusterSpec, planned: Traffic) -> Iterator[LinkTime]:
-    """Yield the times of the insides of nodes.
+    """Yield the time of the links within each node.
 
-    Each rank sends at the rate of its node's inside, so the mean over the ranks of a node is a lower limit for the
-    busiest.
+    Each rank of a node has its own link to the others, all with the same rate. So the mean over the ranks is a lower
+    limit for the busiest link.
     """
     for position, node in enumerate(cluster.nodes):
         if node.intra_bandwidth and node.devices > 1:

@@ -191,7 +191,7 @@ class RankWorker:
         return f"autosync/trials/{self._num_runs}/{what}"
 
     def difference(self, request: Request) -> Answer:
-        """Return the distance between two contestants' parameters, divided by the change of the first's so far."""
+        """Return the distance between the parameters of two contestants, relative to the first one's change so far."""
         if self._serves:
             return {"difference": 0.0}
         first, second = (self._trainings[name].parameters for name in request["names"])

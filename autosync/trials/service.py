@@ -50,11 +50,11 @@ class StepSamples:
     """The samples of some steps of one contestant.
 
     Figures of ranks, such as `step_seconds`, have a row for each worker. `cpu_share` is the used share of the machine's
-    processor time during the steps (of several machines, that of the busiest). `bytes_sent` and `bytes_received` are
-    the bytes of all the steps over the link of each rank's node, which the ranks of a node share; None if they cannot
-    be told from other bytes. `server_bytes_sent` and `server_bytes_received` are the bytes over the links of
-    server-only nodes, by rank. `peak_memory_bytes` is each rank's peak since the last `prepare` (since its start if the
-    system cannot reset it). `losses` are the losses of the steps.
+    processor time during the steps (of the busiest one, if there are several machines). `bytes_sent` and
+    `bytes_received` are the bytes of all the steps over the link of each rank's node, which the ranks of a node share;
+    None if they cannot be told from other bytes. `server_bytes_sent` and `server_bytes_received` are the bytes over the
+    links of server-only nodes, by rank. `peak_memory_bytes` is each rank's peak since the last `prepare` (since its
+    start if the system cannot reset it). `losses` are the losses of the steps.
     """
 
     step_seconds: tuple[tuple[float, ...], ...]

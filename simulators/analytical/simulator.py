@@ -214,7 +214,7 @@ def _variables(model: ModelSpec) -> VariableSizes:
 
 
 def _some(columns: Columns, start: int, stop: int) -> Columns:
-    """Return some of many strategies."""
+    """Return the columns of the strategies from `start` to `stop`."""
     first, last = columns.first_message[start], columns.first_message[stop]
     begin, end = columns.first_part[first], columns.first_part[last]
     return Columns(

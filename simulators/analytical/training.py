@@ -53,7 +53,7 @@ def _forward(model: ModelSpec) -> list[tuple[int, float]]:
 
 
 def _ready(model: ModelSpec) -> list[float]:
-    """Return when gradients are ready: at the end of their segment, or of the pass for those outside the timeline."""
+    """Return when gradients are ready: at the end of their segment, or of the pass if the timeline lacks them."""
     found: dict[str, float] = {}
     now = 0.0
     for segment in model.timeline.backward:

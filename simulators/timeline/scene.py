@@ -49,10 +49,10 @@ ENTRY = _record("channel next", "num_bytes", "is_counted")
 class Times(NamedTuple):
     """Times in seconds, and some limits in bytes, that do not depend on links; see `costs`.
 
-    Pairs have the figures of the engine's and of native messages. The processor time of a message: `ask` and `post` in
-    the lanes that request and post it, `asked` in its sender's connection when the request comes, `arrived` in its
-    receiver's connection, `taken` in the lane that takes it. All ranks share `num_processors`; with 0, no rank waits
-    for a processor.
+    Pairs have two figures: for the engine's messages and for native ones. A message takes processor time at five
+    places: `ask` and `post` in the lanes that request and post it, `asked` in its sender's connection when the request
+    comes, `arrived` in its receiver's connection, and `taken` in the lane that takes it. All ranks share
+    `num_processors`; with 0, no rank waits for a processor.
     """
 
     latency: float

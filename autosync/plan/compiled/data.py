@@ -1,8 +1,9 @@
 """The tables of integers that the compiled lowering reads and writes, and the numbers of their columns.
 
-Numba spends time on every array that a function receives, so each table is one array: a row for each thing, a column
-for each fact, numbered below. Where a thing has several of another kind, its column `FIRST_…` says where these begin,
-and the next row says where they end; such a table has one extra row at its end. A batch has one table of each sort.
+Numba spends time on every array that a function receives, so each table is one array, with a row for each entry and a
+column for each fact. The columns are numbered below. If an entry has several entries of another table, its column
+`FIRST_…` says where these begin, and the next row says where they end; such a table has one extra row at its end. A
+batch has one table of each sort.
 """
 
 from __future__ import annotations

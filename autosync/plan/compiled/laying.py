@@ -228,7 +228,7 @@ def _add_up(
 ) -> Integers:
     """Add norms of finished gradients, one after the other on each rank, and return the groups that hold gradients.
 
-    `last` is filled with the position of each group's last norm.
+    It writes the position of each group's last norm into `last`.
     """
     lists, table = given.lists, found.table
     last[:] = _NONE

@@ -50,7 +50,7 @@ def refuse_what_does_not_fit(training: Training, saved: Saved) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Loading:
-    """All state that a worker resumes from, read but not yet put in place.
+    """All state from which a worker resumes. It is read, but not yet installed.
 
     `values` are pairs of a target tensor and its new values; `masters` are the values of the parameter copies that
     servers keep for themselves.

@@ -120,7 +120,7 @@ class Session:
         self._backward.syncs = value
 
     def prepare(self) -> None:
-        """Have the next backward pass synchronised, as after a forward pass with `syncs`."""
+        """Synchronise the next backward pass, as after a forward pass with `syncs`."""
         self._backward.prepare_pass()
 
     @property

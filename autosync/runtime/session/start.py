@@ -239,7 +239,7 @@ def _execution(begun: _Start, links: Links) -> Execution:
 
 
 def _engine(begun: _Start, execution: Execution, *, trace: Trace | None, servers: Servers | None) -> Engine:
-    """Make this rank's engine. That of the first worker tells the servers about iterations and steps."""
+    """Make this rank's engine. On the first worker, the engine also tells the servers about iterations and steps."""
     plan, placement, rank = begun.plan, begun.placement, execution.links.rank
     in_one_order = placement.in_one_order
     script = script_of(plan, rank, len(begun.parameters), engine_updates(plan), in_one_order=in_one_order)

@@ -135,7 +135,7 @@ def _claims(node: Node) -> object:
 
 
 def _is_worse(mine: Estimate, others: Sequence[Estimate], *, is_rate: bool) -> bool:
-    """Return whether a figure is worse than the others' median by the factor UNLIKE and its interval excludes theirs."""
+    """Return whether a figure is UNLIKE times worse than the others' median, and its interval lies beyond theirs."""
     typical = float(np.median([other.value for other in others]))
     if is_rate:
         return mine.value * UNLIKE < typical and mine.high < float(np.median([other.low for other in others]))
