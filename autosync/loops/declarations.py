@@ -142,9 +142,9 @@ class SerialLoop:
     def _from_file(self, path: Path) -> Any:
         try:
             with open_input(path):
-                # It refuses a pipe, which numpy would wait for.
+                # Opening refuses a pipe, for which numpy would wait.
                 pass
-            # The header of a mapped file cannot claim more than the file has, and no pickle is read.
+            # In a mapped file, the header cannot claim more bytes than the file has, and no pickle is read.
             return np.lib.format.open_memmap(path, mode="r")
         except (OSError, ValueError, OverflowError, EOFError, SyntaxError, TokenError) as error:
             words = getattr(error, "strerror", None) or str(error)

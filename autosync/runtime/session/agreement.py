@@ -199,7 +199,7 @@ def hear_verdict(store: Any, key: str, *, patience: dt.timedelta) -> None:
 
 
 def has_stated_facts(store: Any, rank: int) -> bool:
-    """Return whether a rank has published its facts; if the store cannot be reached, it counts as not."""
+    """Return whether a rank has published its facts; False if the store cannot be reached."""
     try:
         return bool(store.check([_facts_key(rank)]))
     except RuntimeError:

@@ -21,9 +21,9 @@ _RULE = (
 class Layouts:
     """The strides of parameters, which a script may change during training, for example to channels_last.
 
-    A new Reducer is needed for new strides, and all ranks must make it together: a rank that makes one alone would mix
-    its messages with the others' gradients. So a rank that finds new strides first asks all others through the store,
-    which is this object's alone. Nothing is sent as long as strides stay.
+    New strides need a new Reducer, and all ranks must make it together: if one rank made it alone, its messages would
+    mix with the others' gradients. So a rank that finds new strides first asks all others, through a store that only
+    this object uses. As long as strides stay the same, nothing is sent.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Layouts:
         patience: dt.timedelta,
     ) -> None:
         self._parameters = parameters
-        # The strides of matrices alone can change with every element in its place.
+        # Only tensors with two axes or more can have several dense layouts.
         self._matrices = [parameter for parameter in parameters.values() if parameter.dim() > 1]
         self._store = store
         self._rank = rank
@@ -49,7 +49,7 @@ class Layouts:
         return [parameter.stride() for parameter in self._matrices]
 
     def have_changed(self) -> bool:
-        """Return whether strides are others than at the last call; raise unless all ranks changed to the same."""
+        """Return whether strides have changed since the last call. Raise unless all ranks changed to the same ones."""
         current = self._current()
         if current == self._strides:
             return False

@@ -47,8 +47,8 @@ class BackwardEnded(Protocol):
 class StockReducer:
     """Runs buckets on torch's Reducer until `close()`; all ranks of the process group must make one together.
 
-    `parameters` are by name, in the order of the plan's variables; buckets hold positions in it. When `layouts` says
-    that strides have changed on all ranks, they make another Reducer.
+    `parameters` are by name, in the order of the plan's variables; buckets hold positions in it. If `layouts` says
+    that strides have changed on all ranks, a new Reducer is made.
 
     - **As under DDP**, a forward pass of the model with gradients enabled prepares the backward pass that follows, and
       when that returns, gradients are averaged over all ranks. Several forward passes may come before it. Forward
@@ -193,7 +193,7 @@ class StockReducer:
         return [(0, 0) if one is None else (id(one), one._version) for one in gradients]  # noqa: SLF001 - torch counts changes there
 
     def _backward_fails(self, error: BaseException) -> OperationError | None:
-        # If an average fails, the Reducer misses nothing any more.
+        # If an average fails, the Reducer has already received all gradients, so none is missing.
         self._has_failed = self._is_prepared and (self._has_heard or bool(self._missing()))
         if not self._has_failed:
             return None

@@ -91,7 +91,7 @@ class StockSession:
         self._reducer.syncs = value
 
     def prepare(self) -> None:
-        """Have the next backward pass synchronised, as after a forward pass with `syncs`."""
+        """Synchronise the next backward pass, as after a forward pass with `syncs`."""
         self._reducer.prepare()
 
     def _backward_ended(self, *, synchronised: bool) -> None:
