@@ -161,7 +161,7 @@ def _disturbed(dataset: Dataset) -> str:
 
 
 def _by_kind(origins: Mapping[str, int]) -> Mapping[str, int]:
-    """Origins without the names behind them: all presets are one."""
+    """Return the numbers of records by the first word of their origins, so that all presets are added up."""
     counts: Counter[str] = Counter()
     for origin, count in origins.items():
         counts[origin.partition(":")[0]] += count

@@ -73,7 +73,7 @@ def is_level(seconds: Sequence[float], *, share: float) -> bool:
 
 
 def first_steady_step(seconds: Sequence[float], policy: Policy) -> int | None:
-    """Return the number of steps to discard: those before the first two consecutive windows that are level, or None."""
+    """Return the number of steps before the first two consecutive windows that are level; None if there are none."""
     size = 2 * policy.window_steps
     last = min(len(seconds) - size, policy.max_warmup_steps)
     for first in range(policy.min_warmup_steps, last + 1):

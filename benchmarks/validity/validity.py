@@ -293,7 +293,7 @@ def compare_orders(first: Floats, second: Floats) -> dict[str, Any]:
 
 
 def _kendall(first: Floats, second: Floats, chosen: npt.NDArray[np.int64]) -> float:
-    """Return Kendall's tau of the chosen ones; pairs of one with itself, which a resample has, do not count."""
+    """Return Kendall's tau of the chosen strategies. A resample may choose one twice; such pairs do not count."""
     left, right = np.triu_indices(len(chosen), 1)
     left, right = chosen[left], chosen[right]
     others = left != right

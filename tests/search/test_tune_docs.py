@@ -48,7 +48,8 @@ def test_the_efforts_are_those_of_the_code() -> None:
     assert NORMAL_EFFORT.num_finalists == 2
     assert "The two fastest of ours" in SENTENCES
     assert (NORMAL_EFFORT.num_predicted, QUICK_EFFORT.num_predicted) == (4, 2)
-    assert "the four strategies that the simulator holds for fastest (`--effort quick`: two)" in SENTENCES
+    assert "the four strategies with the shortest predicted times go straight to the proof" in SENTENCES
+    assert "proof (two with `--effort quick`)" in SENTENCES
 
 
 def test_the_dry_run_is_what_is_printed(

@@ -41,7 +41,7 @@ def takes_hooks(module: torch.nn.Module) -> bool:
 
 
 def when_loaded(module: torch.nn.Module, names: Iterable[str], hear: Callable[[str], None]) -> list[Any]:
-    """Have `hear` called with the names of parameters that are about to be loaded; return the hooks."""
+    """Call `hear` with the names of parameters before they are loaded. Return the hooks that do so."""
     by_owner: dict[str, list[str]] = {}
     for name in names:
         owner = name.rpartition(".")[0]

@@ -54,8 +54,9 @@ class Send(NamedTuple):
 class Pieces(NamedTuple):
     """The pieces of one member.
 
-    `sends[0]` go at the start, `sends[i]` when the i-th of `receives`, counted from 1, has come. `breadth` is the
-    number of members that it receives from at a time, `longest` the number of elements of the longest piece.
+    The member sends `sends[0]` at the start, and `sends[i]` when the i-th of `receives`, counted from 1, has come.
+    `breadth` is the number of members from which it receives at a time. `longest` is the number of elements of the
+    longest piece.
     """
 
     receives: tuple[Receive, ...]
