@@ -75,10 +75,10 @@ class Times(NamedTuple):
 class NetworkLinks(NamedTuple):
     """The links between ranks.
 
-    `node` has the node of each rank, and `rack` the rack of each node (-1: none). A link is the way out of a node or,
-    numbered after these, from a rank to others of its node; each has a rate in bytes a second, and a burst that passes
-    at once after a pause. A queue is the way into a node or, numbered after these, out of a rack and into a rack, with
-    the same figures.
+    `node` has the node of each rank, and `rack` the rack of each node (-1: none). The first links are the ways out of
+    nodes; then come the ways from a rank to others of its node. Each link has a rate in bytes a second, and a burst
+    that passes at once after a pause. The first queues are the ways into nodes; then come the ways out of racks, and
+    the ways into racks. Queues have the same figures as links.
     """
 
     node: Integers

@@ -119,7 +119,7 @@ def _put(
     norm: int,
     at: Integers,
 ) -> int:
-    """Add a stamp of a list on slices, if the list has steps; return the position of its first operation."""
+    """Add a stamp that applies a list to slices, unless the list is empty. Return its first operation's position."""
     position, row = int(at[_OPERATIONS]), at[_STAMPS]
     num_steps = lists[of_list + 1, FIRST_STEP] - lists[of_list, FIRST_STEP]
     if num_steps:

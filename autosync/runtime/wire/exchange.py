@@ -275,7 +275,7 @@ class _UnderWay:
         return len(self._asked)
 
     def ask(self, num_others: int = 0) -> bool:
-        """Ask for pieces as far as the window goes, minus `num_others`; return whether all have been asked for."""
+        """Request pieces up to the window's limit, less `num_others`. Return whether all pieces have been requested."""
         receives = self._pieces.receives
         if self._next == len(receives):
             return True

@@ -47,10 +47,10 @@ class Flow:
         return SHORT_PIECE_BYTES if priority > self._most_urgent else PIECE_BYTES
 
     def ahead(self, priority: int, longest_bytes: int) -> int:
-        """Return how many pieces of at most `longest_bytes` a transfer may ask for, beyond one for each source.
+        """Return how many pieces of at most `longest_bytes` a transfer may request, beyond one for each source.
 
-        On idle machines two would keep a link busy: one arrives while the other is added and sent on. More make up for
-        late threads, and for late requests, which queue behind what this rank sends on its connection.
+        On idle machines, two pieces keep a link busy: one arrives while the other is added and sent on. More pieces
+        compensate for late threads, and for late requests, which wait behind this rank's own data on the connection.
         """
         num_bytes = AHEAD_BYTES if priority > self._most_urgent else FREE_AHEAD_BYTES
         return max(LEAST_AHEAD, num_bytes // max(1, longest_bytes))
