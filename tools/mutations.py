@@ -71,7 +71,7 @@ class Scratch:
         return self._imports / "autosync" / mutation.file
 
     def test(self, scripts: Iterable[str], tests: Iterable[str]) -> bool:
-        """Whether tests pass; an error if they do not run."""
+        """Return whether the tests pass. Raise if they do not run."""
         return all(self._passes(selected, chosen) for selected, chosen in _selections(scripts, tests))
 
     def _passes(self, tests: Sequence[str], scripts: Sequence[str]) -> bool:

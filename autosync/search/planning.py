@@ -104,7 +104,7 @@ def plan_tuning(
 
 
 def _choose_prior(given: dict[str, Any], *, is_replay: bool) -> None:
-    """Set the prior and its simulator where the user gave none."""
+    """Set the prior and its simulator if the user gave none."""
     # The shipped prior learned from the shipped records, so in a replay of those it would know the answers.
     if not given.keys() & {"prior", "simulator"} and not is_replay and prior_ships():
         given["prior"] = SHIPPED_PRIOR

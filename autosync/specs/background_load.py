@@ -19,7 +19,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadShare:
-    """The share of processor time that other programs used in an interval; its ticks, summed over processors."""
+    """The share of processor time that other programs used in an interval; `num_ticks` is its length in ticks."""
 
     share: float
     num_ticks: int

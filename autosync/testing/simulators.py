@@ -207,7 +207,10 @@ def check_equal_strategies(build: Builder, case: Case) -> None:
 
 
 def check_learning(build: Builder, case: Case) -> None:
-    """Check that learning depends only on the last records, whatever was learned before; no records change nothing."""
+    """Check that learning depends only on the last records, whatever was learned before.
+
+    An empty list of records must change nothing.
+    """
     new = build(case.model, case.cluster)
     untaught = new.predict(case.strategies)
     new.learn([])

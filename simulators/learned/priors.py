@@ -1,7 +1,7 @@
 """Priors from other models and clusters: opened from a saved folder, or learned from a dataset.
 
-A dataset is learned from again whenever it is opened, and reading thousands of strategies takes time. So a prior that
-is used often should be trained once and saved.
+A prior from a dataset is trained again whenever it is opened, and reading thousands of strategies takes time. So train
+and save a prior that is used often.
 """
 
 from __future__ import annotations

@@ -69,9 +69,10 @@ class Costs:
     - `link_share`: the share of a link's rate that payload gets;
     - `bytes_ahead`: the bytes that a sender's socket takes beyond those that have left its link;
     - `bytes_queued`: the most bytes of others for which a request waits in the queue of the receiver's link;
-    - `queued_seconds`: the longest time that it waits for bytes of others in the queue of the link on which it begins;
-    - only for the timeline, `payload_share`: the share of a link's rate that payload gets message by message;
-      `hop_seconds`: the travel time of the shortest message; `processor`: see there.
+    - `queued_seconds`: the longest time that a request waits for bytes of others in the queue of its sender's link;
+    - `payload_share` (only for the timeline): the share of a link's rate that payload gets message by message;
+    - `hop_seconds` (only for the timeline): the travel time of the shortest message;
+    - `processor` (only for the timeline): see `ProcessorCosts`.
     """
 
     transfer_seconds: float = 120e-6

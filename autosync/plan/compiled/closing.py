@@ -223,8 +223,8 @@ def _tell_users(given: _Given, has_norms: bool, by_users: Flags, users_elements:
 def _begin(given: _Given, number: int, has_norms: bool, updates: Integers, is_ours: Flags) -> int:
     """List a plan's updates, mark those that the engine must make, and return their number.
 
-    These are the updates that not every worker makes. If gradients have norms, a single such update makes all
-    updates the engine's; so does a plan with norms of both kinds, shared ones and each worker's own.
+    The engine must make the updates that not every worker makes. It makes all updates in two cases: gradients have
+    norms and there is at least one such update, or the plan has both shared norms and norms of each worker's own.
     """
     count, some, own, shared = 0, False, False, False
     for place in range(given.first[number], given.first[number + 1]):

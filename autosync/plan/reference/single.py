@@ -19,7 +19,7 @@ def single_process(
 ) -> dict[str, Array]:
     """Return the parameters that the step after the last would use.
 
-    `delays` gives by variable how many updates late its parameters are used.
+    `delays` gives the number of updates by which each variable's parameters are late.
     """
     delays = delays or {}
     model = workload.model

@@ -1,4 +1,4 @@
-"""The buffers of all ranks: dense ones by part, and contents of wires by region; lasting ones, and those of a step."""
+"""The buffers of all ranks. Dense buffers are found by part, and contents of the wire by region."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _blocks(numbers: torch.Tensor, block: int) -> Iterator[torch.Tensor]:
 
 
 def _write(out: torch.Tensor, *parts: torch.Tensor) -> None:
-    """Write numbers one after another into bytes, which need no alignment."""
+    """Write numbers of several types one after another into a buffer of bytes, without alignment."""
     position = 0
     for part in parts:
         written = part.contiguous().view(torch.uint8)
