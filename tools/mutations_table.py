@@ -186,8 +186,8 @@ MUTATIONS = (
         feature="several forwards before a backward",
         name="the reducer takes a second one for an error",
         file="runtime/stock/reducer.py",
-        snippet="        self.check()\n        strides = self._current_strides()",
-        replacement="        assert not self._is_prepared\n        strides = self._current_strides()",
+        snippet="        self.check()\n        if self._layouts.have_changed():",
+        replacement="        assert not self._is_prepared\n        if self._layouts.have_changed():",
         scripts=("several_forwards",),
     ),
     Mutation(
