@@ -166,7 +166,7 @@ def _check_driver(url: str) -> None:
         what = f"{without_password(url)}: the Python package {error.name or ''} is not installed".replace("  ", " ")
         hint = "pip install 'autosync-torch[postgresql]'" if url.startswith("postgresql") else ""
         raise InputError(what, rule="a database needs its driver", hint=hint) from error
-    except sqlalchemy.exc.ArgumentError as error:
+    except (sqlalchemy.exc.ArgumentError, ValueError) as error:
         raise InputError(f"{without_password(url)!r} is no storage: {error}", rule=_URL_RULE) from error
 
 

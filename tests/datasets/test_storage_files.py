@@ -181,6 +181,8 @@ def test_operations_are_read_whatever_they_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
+        ("sqlite+one+two://x/y", "is no storage"),
+        ("postgresql://x:port/y", "is no storage"),
         ("mysql+nodriverxyz://x/y", "is no storage"),
         ("nosuchdatabase://x/y", "is no storage"),
         ("firebird://:secret@x/y", "is no storage"),
