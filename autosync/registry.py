@@ -32,12 +32,18 @@ class Registry:
         """Whether `get` finds a variant by this name: a name from `names` or from `name_of`."""
         return name in self._table or name in self._given
 
-    def name_of(self, variant: str | Callable[..., Any]) -> str:
-        """Return the name of a variant. An object gets a name, by which `get` finds it from now on in this process."""
+    def name_of(self, variant: object) -> str:
+        """Return the name of a variant. An object gets a name, by which `get` finds it from now on in this process.
+
+        A builder is found as it is. For any other object, `get` finds a builder that returns this object.
+        """
         if isinstance(variant, str):
             return variant
-        name = f"{variant.__module__}.{variant.__qualname__}"
-        self._given[name] = variant
+        is_builder = callable(variant)
+        named: Any = variant if is_builder and hasattr(variant, "__qualname__") else type(variant)
+        name = f"{named.__module__}.{named.__qualname__}"
+        builder: Any = variant
+        self._given[name] = builder if is_builder else lambda *_, **__: builder
         return name
 
     def variants(self) -> Mapping[str, Any]:

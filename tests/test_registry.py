@@ -70,3 +70,9 @@ def test_an_object_is_found_by_the_name_it_gets_and_is_not_listed() -> None:
 
 def test_a_name_keeps_itself() -> None:
     assert Registry("shape", _BUILTIN).name_of("ring") == "ring"
+
+
+def test_any_other_object_stands_for_a_builder_that_returns_it() -> None:
+    registry, given = Registry("shape", _BUILTIN), [1, 2]
+    assert registry.name_of(given) == "builtins.list"
+    assert registry.get("builtins.list")("ground", prior=None) is given

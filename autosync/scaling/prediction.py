@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from autosync.frames import sentence_and_table
 from autosync.scaling.bottleneck import Bottleneck
 from autosync.scaling.knee import Knee
 from autosync.scaling.price import Price
 from autosync.strategy.representation import Strategy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SAMPLES = 1_000_000
 """Costs are for this number of samples."""
@@ -94,3 +99,29 @@ class ScalingPrediction:
     best_knee: Knee | None
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return two rows for each number of nodes: stock DDP and the fastest strategy. Ends are of 90 % intervals."""
+        import pandas as pd
+
+        shown = [(size, outlook) for size in self.sizes for outlook in (size.stock, size.best)]
+        steps = [outlook.step_seconds.times(1e3) for _, outlook in shown]
+        return pd.DataFrame(
+            {
+                "nodes": [size.num_nodes for size, _ in shown],
+                "ranks": [size.num_ranks for size, _ in shown],
+                "strategy": [outlook.name for _, outlook in shown],
+                "step_ms": [one.value for one in steps],
+                "low_ms": [one.low for one in steps],
+                "high_ms": [one.high for one in steps],
+                "samples_per_second": [outlook.samples_per_second.value for _, outlook in shown],
+                "efficiency": [outlook.efficiency.value for _, outlook in shown],
+                "cost": [None if outlook.cost is None else outlook.cost.value for _, outlook in shown],
+                "bottleneck": [str(outlook.bottleneck) for _, outlook in shown],
+                "is_beyond_measured": [bool(size.beyond) for size, _ in shown],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        words = f"{self.model} on {self.cluster}, predicted. How many nodes pay: {self.best_knee or 'not known'}."
+        return sentence_and_table(" ".join([words, *self.warnings]), self.to_frame())

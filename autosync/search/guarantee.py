@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
@@ -26,6 +26,9 @@ from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
 from autosync.trials.policy import measure
 from autosync.trials.service import TrialFailed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ProofRole = Literal["default", "best bucket", "best preset", "finalist"]
 
@@ -102,6 +105,26 @@ class Verdict:
     def fidelity(self, result: ProofResult) -> TrainingFidelity | None:
         """Return how a result's strategy trains; None for an exact strategy."""
         return self.fidelities.get(result.candidate.strategy_id)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each contestant. Speed-ups are over stock DDP; times are milliseconds of a step."""
+        import pandas as pd
+
+        measured = [one.measurement for one in self.results]
+        speedups = [None if one.ratio is None else one.ratio.speedup for one in self.results]
+        return pd.DataFrame(
+            {
+                "contestant": [one.name for one in self.results],
+                "role": [one.contestant.role for one in self.results],
+                "step_ms": [one.median_seconds * 1e3 for one in measured],
+                "low_ms": [one.low_seconds * 1e3 for one in measured],
+                "high_ms": [one.high_seconds * 1e3 for one in measured],
+                "speedup": [None if one is None else one.value for one in speedups],
+                "speedup_low": [None if one is None else one.low for one in speedups],
+                "speedup_high": [None if one is None else one.high for one in speedups],
+                "flags": [", ".join(one.flags) for one in measured],
+            }
+        )
 
 
 def choose_finalists(tried: Sequence[FinishedTrial], num_finalists: int) -> list[Candidate]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autosync import jsonio
 from autosync.datasets.schema import Record
+from autosync.frames import sentence_and_table
+from autosync.search.candidates import candidate_of
 from autosync.search.guarantee import Verdict
 from autosync.search.own_cost import peak_memory_bytes
 from autosync.search.running_study import RunningStudy
@@ -17,6 +20,9 @@ from autosync.search.tuning_plan import TuningPlan
 from autosync.search.winner_usage import bundle_of, usage, write_bundle
 from autosync.specs.cluster import ClusterSpec
 from autosync.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,31 @@ class Tuned:
     baselines: tuple[Record, ...]
     verdict: Verdict
     summary: dict[str, object]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each trial of the search. Times are milliseconds of a step; failed trials have none."""
+        import pandas as pd
+
+        measured = [one.measurement for one in self.records]
+        return pd.DataFrame(
+            {
+                "trial": [one.trial for one in self.records],
+                "strategy": [candidate_of(one).name for one in self.records],
+                "origin": [one.origin for one in self.records],
+                "step_ms": [None if one is None else one.median_seconds * 1e3 for one in measured],
+                "low_ms": [None if one is None else one.low_seconds * 1e3 for one in measured],
+                "high_ms": [None if one is None else one.high_seconds * 1e3 for one in measured],
+                "flags": ["" if one is None else ", ".join(one.flags) for one in measured],
+                "failure": ["" if one.failure is None else one.failure.message for one in self.records],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        ratio = self.verdict.winner.ratio
+        sentence = "Nothing tried is faster than stock DDP for certain: keep it."
+        if self.verdict.beats_default and ratio is not None:
+            sentence = f"{ratio}."
+        return sentence_and_table(f"{sentence} The bundle: {self.folder / 'best.yaml'}", self.verdict.to_frame())
 
 
 def records_of(running: RunningStudy, search: SearchLoop) -> TrialRecords:

@@ -13,10 +13,15 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autosync import jsonio
 from autosync.documents import STRICT
+from autosync.frames import sentence_and_table
+from autosync.units import format_size, format_time
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_KIND = "model"
 SCHEMA_VERSION = 1
@@ -327,6 +332,27 @@ class ModelSpec:
     def fingerprint(self) -> str:
         """Return a hash of everything that plans depend on, without times and notes."""
         return _fingerprint(self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each variable, in the order in which the variables are used."""
+        import pandas as pd
+
+        ordered = sorted(self.variables, key=lambda one: one.use)
+        return pd.DataFrame(
+            {
+                "variable": [one.name for one in ordered],
+                "kind": [one.kind for one in ordered],
+                "shape": [" × ".join(map(str, one.shape)) for one in ordered],
+                "dtype": [one.dtype for one in ordered],
+                "num_bytes": [one.num_bytes for one in ordered],
+                "ready": [one.ready for one in ordered],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        compute = f"compute of a step: {format_time(self.step_seconds)}, {self.timeline.source}"
+        words = f"{self.name}: {len(self.variables)} variables, {format_size(self.num_bytes)} of gradients; {compute}."
+        return sentence_and_table(words, self.to_frame())
 
 
 def _check_order(what: str, segments: tuple[Segment, ...], order: Mapping[str, int]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from autosync.datasets.schema import Failure, Measurement
 from autosync.errors import OperationError
+from autosync.frames import sentence_and_table
 from autosync.trials.averaging_periods import PeriodService
 from autosync.trials.contestant import Contestant
 from autosync.trials.outages import Outages
@@ -23,6 +24,9 @@ from autosync.trials.policy import DEFAULT_POLICY, Policy, Tally, doubts, first_
 from autosync.trials.samples import Service
 from autosync.trials.service import TrialFailed
 from autosync.trials.statistics import CONFIDENCE, Interval, blocked_median_interval, min_rounds, round_ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Blocks = Mapping[str, Sequence[Sequence[float]]]
 """For each contestant and each round, the seconds of its steps."""
@@ -106,6 +110,29 @@ class Comparison:
         confidence = _confidence_of_each(len(self.blocks) - 1)
         speedup = round_ratio(self.blocks[other], self.blocks[name], confidence=confidence)
         return Ratio(name=name, other=other, speedup=speedup, least_difference=self.least_difference)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each contestant. Speed-ups are over the first; times are milliseconds of a step."""
+        import pandas as pd
+
+        speedups = {ratio.name: ratio.speedup for ratio in self.ratios}
+        measured = list(self.measurements.values())
+        ratios = [speedups.get(name) for name in self.measurements]
+        return pd.DataFrame(
+            {
+                "contestant": list(self.measurements),
+                "step_ms": [one.median_seconds * 1e3 for one in measured],
+                "low_ms": [one.low_seconds * 1e3 for one in measured],
+                "high_ms": [one.high_seconds * 1e3 for one in measured],
+                "speedup": [None if one is None else one.value for one in ratios],
+                "speedup_low": [None if one is None else one.low for one in ratios],
+                "speedup_high": [None if one is None else one.high for one in ratios],
+                "flags": [", ".join(one.flags) for one in measured],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        return sentence_and_table(". ".join([*map(str, self.ratios), ""]).strip(), self.to_frame())
 
 
 def compare(

@@ -18,6 +18,7 @@ _BASE = {
     "documents",
     "validation",
     "disk_errors",
+    "frames",
     "compiled_cache",
     "signatures",
 }

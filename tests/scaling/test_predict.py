@@ -184,3 +184,12 @@ def test_bottlenecks() -> None:
     assert waiting.kind == "waiting"
     one_slow = replace(cluster, alike=(), nodes=(replace(cluster.nodes[0], bandwidth_in=1e6), *cluster.nodes[1:]))
     assert bottleneck_of(3.5, strategy, model, one_slow, costs).link == "interface of host-0, in"
+
+
+def test_a_prediction_is_a_table(found: ScalingPrediction) -> None:
+    frame = found.to_frame()
+    assert list(frame["nodes"]) == [1, 1, 2, 2, 4, 4, 8, 8]
+    assert frame["step_ms"].tolist() == [1e3 * outlook.step_seconds.value for outlook in _outlooks(found)]
+    assert frame["cost"].notna().all()
+    assert "How many nodes pay: " in found._repr_html_()
+    assert found._repr_html_().count("<tr") == 9

@@ -157,3 +157,11 @@ def test_times_are_durations() -> None:
 @given(models())
 def test_variables_are_found_by_name(drawn: ModelSpec) -> None:
     assert [drawn.variable(variable.name) for variable in drawn.variables] == list(drawn.variables)
+
+
+def test_a_model_is_a_table_of_its_variables() -> None:
+    frame = model().to_frame()
+    assert list(frame["variable"]) == ["fc.weight", "fc.bias"]
+    assert list(frame["num_bytes"]) == [48, 6]
+    assert list(frame["shape"]) == ["3 × 4", "3"]
+    assert "small: 2 variables, 54 B of gradients; compute of a step: 3.5 s, computed." in model()._repr_html_()

@@ -272,3 +272,16 @@ def test_the_best_is_faster_than_each_of_the_others() -> None:
     assert faster_than_first(_blocks(a=1.0, b=0.8, c=0.8, d=1.1), STRICT) == ("b", "c")
     verdicts = [ratio.verdict for ratio in ratios_to_first(_blocks(a=1.0, b=0.8, d=1.1), STRICT)]
     assert verdicts == ["faster", "slower"]
+
+
+def test_a_comparison_is_a_table() -> None:
+    service = FakeService({"a": FakeSteps(seconds=0.2), "<b>": FakeSteps(seconds=0.1)})
+    found = _compared(service, "a", "<b>")
+    frame = found.to_frame()
+    assert list(frame["contestant"]) == ["a", "<b>"]
+    assert frame["step_ms"].round(3).tolist() == [201.0, 100.5]
+    assert np.isnan(frame["speedup"][0])
+    assert frame["speedup"][1] == found.ratios[0].speedup.value
+    shown = found._repr_html_()
+    assert shown.startswith("<p>&lt;b&gt; is 2.000 times as fast as a (2.000 to 2.000).</p><table")
+    assert "<b>" not in shown
