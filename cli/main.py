@@ -35,6 +35,7 @@ class Entry:
 
 
 COMMANDS: Mapping[str, Entry] = {
+    "init": Entry("autosync.cli.init:init", "Draft a cluster file, check it, and offer to measure the cluster."),
     "profile": Entry("autosync.cli.profile:profile", "Run a model and write its model spec."),
     "cluster": Entry("autosync.cli.cluster:cluster", "Show a cluster, or measure it."),
     "testbed": Entry("autosync.cli.testbed:testbed", "Emulate a cluster on this machine."),
