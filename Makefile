@@ -11,7 +11,6 @@ TYPING := build/typing/autosync
 
 # Run in a folder of its own, so that everything it leaves behind lies there.
 DEMO_DIR := build/demo
-DEMO := tune ../../examples/transformer.py --cluster ../../configs/clusters/local-2.yaml --trials 8 --effort quick -o best.yaml
 
 # Without it a process started here finds ./autosync before the installed package, and with it no autosync.cli.
 export PYTHONSAFEPATH := 1
@@ -21,16 +20,17 @@ export PIP_ROOT_USER_ACTION := ignore
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --progress-bar off --retries 5 --constraint constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite format gallery clean
+.PHONY: help setup demo test lint typing pytest fulltest postgresql test-launchers models-suite test-versions wheel-test mutations ddp-suite format gallery docs clean
 
 help:
-	@echo 'make demo        tune a shipped example on this machine and print the result'
+	@echo 'make demo        tune a shipped model on an emulated cluster, and write a report about it'
 	@echo 'make test        lint, type-check and test: what CI runs'
 	@echo 'make fulltest    the same with the slow tests, PostgreSQL among them, which it installs'
 	@echo 'make test-launchers  install what the launchers need (sshd, Slurm, Ray) and test each with the real thing'
 	@echo 'make models-suite    install real models and train them under stock DDP and under strategies (15 minutes)'
 	@echo 'make test-versions  run the tests with the oldest and newest torch and Python that are promised (an hour and more)'
 	@echo 'make gallery     draw docs/gallery anew: every preset, with a timeline measured on the testbed'
+	@echo 'make docs        build the site of the documentation in build/site'
 	@echo 'make ddp-suite   what DDP, ZeRO and Horovod are tested for, under four strategies, on two and three ranks (15 minutes)'
 	@echo 'make mutations   break what users of DDP expect, one thing after the other: a test must notice (minutes)'
 	@echo 'make lint | typing | pytest | wheel-test | format | setup | clean'
@@ -49,7 +49,7 @@ setup: $(STAMP)
 
 demo: $(STAMP)
 	@rm -rf $(DEMO_DIR) && mkdir -p $(DEMO_DIR)
-	cd $(DEMO_DIR) && ../../$(BIN)/autosync $(DEMO)
+	@cd $(DEMO_DIR) && ../../$(BIN)/python ../../tools/demo.py
 
 test: lint typing pytest
 
@@ -109,6 +109,11 @@ wheel-test: $(STAMP)
 # Measures: on a machine that has nothing else to do.
 gallery: $(STAMP)
 	$(BIN)/python tools/make_gallery.py
+
+docs: $(STAMP)
+	@$(BIN)/python -c 'import material, mkdocstrings' 2>/dev/null || $(PIP_INSTALL) --no-build-isolation --editable '.[docs]'
+	$(BIN)/python tools/gather_site.py build/site-source
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Behaviours of tests/ddp_suite beside stock DDP; build/ddp-suite.json has each result.
 ddp-suite: $(STAMP)
