@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,7 +15,15 @@ from autosync import units
 from autosync.cli.dry_run import describe_launch, dry_run_option, launch_fields
 from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
 from autosync.cli.options import positive_seconds, seed_option
-from autosync.cli.output import json_option, note, print_json, print_text
+from autosync.cli.output import (
+    force_option,
+    json_option,
+    note,
+    page_option,
+    print_json,
+    print_text,
+    refuse_overwrite,
+)
 from autosync.cli.profile_warnings import profile_warning_lines
 from autosync.cli.progress import Reporter
 
@@ -33,7 +42,8 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   autosync compare examples/transformer.py --cluster local-2 best.yaml
-  autosync compare resnet50 --cluster 8-hosts-one-slow torch-ddp all_reduce_per_variable ps_load_balanced"""
+  autosync compare resnet50 --cluster 8-hosts-one-slow torch-ddp all_reduce_per_variable ps_load_balanced
+  autosync compare resnet50 --cluster 4-hosts best.yaml -o comparison.html"""
 )
 @click.argument("model_target", metavar="MODEL")
 @click.argument("names", metavar="A B ...", nargs=-1, required=True)
@@ -58,6 +68,8 @@ Examples:
     help="Leave out a contestant whose block of steps takes longer.",
 )
 @seed_option
+@page_option
+@force_option
 @dry_run_option
 @json_option
 def compare(
@@ -69,6 +81,8 @@ def compare(
     budget: float,
     timeout: float,
     seed: int,
+    report: Path | None,
+    force: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -83,6 +97,7 @@ def compare(
     from autosync.trials.contestant_names import TORCH_DDP, check_names, contestants_by_name
     from autosync.trials.service import TrialService
 
+    refuse_overwrite(report, force=force)
     wanted = names if len(names) > 1 else (TORCH_DDP, *names)
     check_names(wanted)
     model, cluster = model_and_cluster(model_target, cluster_target, is_run=True)
@@ -108,6 +123,33 @@ def compare(
         print_json(fields(comparison, model, cluster))
     else:
         print_text(describe(comparison, model))
+    if report is not None:
+        words = ["autosync", "compare", model_target, "--cluster", cluster_target, *wanted]
+        command = shlex.join([*words, "--steps", str(steps), "--budget", f"{budget:g}s", "--seed", str(seed)])
+        _write_page(report, comparison, contestants, (model, cluster), command=command)
+
+
+def _write_page(
+    path: Path,
+    comparison: Comparison,
+    contestants: Sequence[Contestant],
+    subject: tuple[ModelSpec, ClusterSpec],
+    *,
+    command: str,
+) -> None:
+    """Write the page about a comparison of contestants for a model on a cluster."""
+    from autosync import jsonio
+    from autosync.report.comparison_page import ComparisonReport, comparison_page, strategies_of
+
+    found = ComparisonReport(
+        comparison=comparison,
+        model=subject[0],
+        cluster=subject[1],
+        strategies=strategies_of(contestants),
+        command=command,
+    )
+    jsonio.write_text(path, comparison_page(found))
+    note(f"wrote {path}")
 
 
 def _dry_run(contestants: Sequence[Contestant], model: ModelSpec, cluster: ClusterSpec, *, as_json: bool) -> None:

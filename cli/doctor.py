@@ -13,10 +13,20 @@ import click
 
 from autosync.cli.operands import CLUSTER_HELP, model_and_cluster
 from autosync.cli.options import ScriptCommand, positive_seconds, script_of_command
-from autosync.cli.output import json_option, note, print_json, print_text
+from autosync.cli.output import (
+    force_option,
+    json_option,
+    note,
+    page_option,
+    print_json,
+    print_text,
+    refuse_overwrite,
+)
 from autosync.cli.progress import Reporter
 
 if TYPE_CHECKING:
+    from autosync.doctor.diagnosis import Diagnosis
+    from autosync.doctor.wording import Operands
     from autosync.specs.cluster import ClusterSpec
     from autosync.specs.model import ModelSpec
 
@@ -27,7 +37,8 @@ if TYPE_CHECKING:
 Examples:
   autosync doctor --cluster cluster.yaml -- train.py --epochs 3
   autosync doctor examples/transformer.py --cluster local-2
-  autosync doctor resnet50 --cluster 4-hosts-one-slow --json""",
+  autosync doctor resnet50 --cluster 4-hosts-one-slow --json
+  autosync doctor model.py --cluster cluster.yaml -o diagnosis.html""",
 )
 @click.argument("model_target", metavar="[MODEL | -- TRAIN.py ARGS]", required=False)
 @click.option("--cluster", "cluster_target", required=True, help=CLUSTER_HELP)
@@ -43,6 +54,8 @@ Examples:
     help="End the ranks after this time.",
 )
 @click.option("--no-probe", is_flag=True, help="Do not measure the links; use the rates in the cluster file.")
+@page_option
+@force_option
 @json_option
 @click.pass_context
 def doctor(
@@ -53,6 +66,8 @@ def doctor(
     steps: int,
     timeout: float,
     no_probe: bool,
+    report: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Explain why a step takes as long as it does: one cause, its share of the step, and the next command.
@@ -64,6 +79,7 @@ def doctor(
     from autosync.doctor.examine import examine
     from autosync.doctor.wording import Operands, describe, fields
 
+    refuse_overwrite(report, force=force)
     script = script_of_command(context)
     model, cluster = _what(model_target, cluster_target, script)
     with Reporter() as progress, _logs() as logs:
@@ -83,6 +99,17 @@ def doctor(
         print_json(fields(diagnosis, operands))
     else:
         print_text(describe(diagnosis, operands))
+    if report is not None:
+        _write_page(report, diagnosis, operands, cluster)
+
+
+def _write_page(path: Path, diagnosis: Diagnosis, operands: Operands, cluster: ClusterSpec) -> None:
+    """Write the page about a diagnosis."""
+    from autosync import jsonio
+    from autosync.report.diagnosis_page import DiagnosisReport, diagnosis_page
+
+    jsonio.write_text(path, diagnosis_page(DiagnosisReport(diagnosis=diagnosis, operands=operands, cluster=cluster)))
+    note(f"wrote {path}")
 
 
 def _what(target: str | None, cluster: str, script: tuple[str, ...]) -> tuple[ModelSpec | None, ClusterSpec]:

@@ -13,6 +13,9 @@ from autosync.datasets import files
 from autosync.errors import printable
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+page_option = click.option(
+    "-o", "--report", type=click.Path(path_type=Path), metavar="PAGE.html", help="Write a page with the result."
+)
 force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 
 

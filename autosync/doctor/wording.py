@@ -50,7 +50,7 @@ def describe(diagnosis: Diagnosis, operands: Operands) -> str:
         f"  {primary.finding.told}",
         "",
         f"A step of stock DDP takes {format_time(diagnosis.step_seconds)} ({_median(diagnosis.num_steps)}).",
-        _gain_in_words(diagnosis),
+        gain_in_words(diagnosis),
         f"Next: {primary.cause.advice}",
         f"  {operands.fill(primary.cause.command)}",
     ]
@@ -74,7 +74,8 @@ def _median(num_steps: int) -> str:
     return f"median of {count(num_steps, 'step')}"
 
 
-def _gain_in_words(diagnosis: Diagnosis) -> str:
+def gain_in_words(diagnosis: Diagnosis) -> str:
+    """Say how much better synchronisation could give."""
     gain = diagnosis.gain
     if gain is None or not math.isfinite(gain.most):
         return "What better synchronisation could give is not known."

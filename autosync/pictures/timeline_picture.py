@@ -71,11 +71,21 @@ def figures(rank: RankTrace, steps: Sequence[TracedStep]) -> Figures:
     )
 
 
-def timeline_picture(ranks: Sequence[RankTrace], steps: Sequence[TracedStep], *, title: str, subtitle: str = "") -> str:
-    """Draw the steps of some ranks as SVG, on the clock of the ranks' machine; the first rank's steps are marked."""
+def timeline_picture(
+    ranks: Sequence[RankTrace],
+    steps: Sequence[TracedStep],
+    *,
+    title: str,
+    subtitle: str = "",
+    tells_figures: bool = True,
+) -> str:
+    """Draw the steps of some ranks as SVG, on the clock of the ranks' machine; the first rank's steps are marked.
+
+    With `tells_figures`, the figures of the first rank stand below the title, and its steps are numbered.
+    """
     if not ranks or not steps:
         raise InputError("there is nothing to draw", rule="one rank and one step at least")
-    return _Picture(ranks, steps).svg(title, subtitle)
+    return _Picture(ranks, steps, tells_figures=tells_figures).svg(title, subtitle)
 
 
 def _covered(rank: RankTrace, kind: str, start: float, end: float) -> float:
@@ -90,8 +100,9 @@ def _covered(rank: RankTrace, kind: str, start: float, end: float) -> float:
 
 
 class _Picture:
-    def __init__(self, ranks: Sequence[RankTrace], steps: Sequence[TracedStep]) -> None:
+    def __init__(self, ranks: Sequence[RankTrace], steps: Sequence[TracedStep], *, tells_figures: bool) -> None:
         self._ranks = ranks
+        self._tells_figures = tells_figures
         self._steps = steps
         self._start, self._end = steps[0].start, steps[-1].end
         self._seconds = max(self._end - self._start, 1e-9)
@@ -100,14 +111,7 @@ class _Picture:
         self._colours = _colours([span for rank in ranks for span in self._visible(rank)])
 
     def svg(self, title: str, subtitle: str) -> str:
-        shown = figures(self._ranks[0], self._steps)
-        number = len(self._steps)
-        words = [
-            subtitle,
-            f"{format_time(round(shown.seconds / number, 4))} a step",
-            f"training stands still for {shown.wait_seconds / max(shown.seconds, 1e-9):.0%} of it",
-        ]
-        line = " · ".join(filter(None, words))
+        line = " · ".join(filter(None, [subtitle, *self._figures()]))
         self._drawing.text(_MARGIN, 30, clipped(title, _WIDTH - 2 * _MARGIN, 17), "head ink")
         self._drawing.text(_MARGIN, 49, clipped(line, _WIDTH - 2 * _MARGIN, 12), "soft")
         top = 74.0
@@ -117,6 +121,15 @@ class _Picture:
         self._axis(top - 4, y)
         bottom = self._legend(y + 38)
         return self._drawing.svg(_WIDTH, bottom + 16, title=title, description=line)
+
+    def _figures(self) -> list[str]:
+        """Return the figures of the first rank in words."""
+        if not self._tells_figures:
+            return []
+        shown = figures(self._ranks[0], self._steps)
+        still = shown.wait_seconds / max(shown.seconds, 1e-9)
+        each = format_time(round(shown.seconds / len(self._steps), 4))
+        return [f"{each} a step", f"training stands still for {still:.0%} of it"]
 
     def _visible(self, rank: RankTrace) -> Iterator[Span]:
         return (span for span in rank.spans if span.start < self._end and span.end > self._start)
@@ -216,7 +229,8 @@ class _Picture:
         for step in self._steps:
             x = self._x(step.start)
             self._drawing.line((x, top - 10), (x, bottom + 4), "dashed")
-            self._drawing.text(x + 4, top - 3, f"step {step.iteration}", "tiny soft")
+            if self._tells_figures:
+                self._drawing.text(x + 4, top - 3, f"step {step.iteration}", "tiny soft")
 
     def _legend(self, top: float) -> float:
         """Draw the legend of the colours."""

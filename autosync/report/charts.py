@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosync.report.markup import Markup, element
-from autosync.report.study_report import StudyReport, TrialReport
+from autosync.report.study_report import TrialReport
 from autosync.strategy.wording import count
 
 Style = Literal["points", "crosses", "line", "steps", "area", "bars"]
@@ -154,11 +154,9 @@ def prediction_error(trials: Sequence[TrialReport]) -> float | None:
     return statistics.median(errors) if errors else None
 
 
-def distributions(report: StudyReport) -> Chart | None:
-    """Return how the proof's steps of the contestants are distributed: a share of the steps for each bar."""
-    first = dict.fromkeys([report.default.name, report.winner.name])
-    contests = sorted(report.summary.contests, key=lambda one: one.name not in first)
-    shown = [(one.name, np.array(one.step_seconds) * 1e3) for one in contests if one.step_seconds][:MAX_DISTRIBUTIONS]
+def distributions(steps_of: Mapping[str, Sequence[float]]) -> Chart | None:
+    """Return how the measured steps of some contestants are distributed: a share of the steps for each bar."""
+    shown = [(name, np.array(steps) * 1e3) for name, steps in steps_of.items() if len(steps)][:MAX_DISTRIBUTIONS]
     if not shown:
         return None
     everything = np.concatenate([steps for _, steps in shown])
@@ -179,23 +177,16 @@ def _shares(steps: Floats, edges: Floats) -> list[float]:
     return [float(count) / len(steps) * 100 for count in counts]
 
 
-def step_parts(report: StudyReport) -> Chart | None:
-    """Return the parts of each contestant's step as stacked bars."""
-    contests = [one for one in report.summary.contests if one.time.compute_seconds is not None]
-    if not contests:
+def stacked(names: Sequence[str], parts: Mapping[str, Values]) -> Chart | None:
+    """Return bars of seconds, one for each name, in which the parts lie on top of each other."""
+    if not names:
         return None
-    parts = {
-        "compute": [one.time.compute_seconds for one in contests],
-        "communication that compute does not hide": [one.time.exposed_communication_seconds for one in contests],
-        "waiting with idle links": [one.time.idle_seconds for one in contests],
-    }
-    sums, series = [0.0] * len(contests), []
+    sums, series = [0.0] * len(names), []
     for colour, (label, seconds) in enumerate(parts.items()):
         sums = [total + (value or 0.0) for total, value in zip(sums, seconds, strict=True)]
         series.append(Series(label=label, values=_milliseconds(sums), style="bars", colour=colour))
-    names = [one.name for one in contests]
     # The longest bars are drawn first, so that the shorter ones lie before them.
-    x = [float(place) for place in range(len(contests))]
+    x = [float(place) for place in range(len(names))]
     return Chart(x_label="", y_label="ms a step", x=x, series=series[::-1], names=names, from_zero=True)
 
 

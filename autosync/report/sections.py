@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from autosync.report import charts
-from autosync.report.charts import Charts
+from autosync.report.charts import Chart, Charts
 from autosync.report.markup import Markup, element, items, joined
 from autosync.report.study_report import StudyReport, TrialReport
 from autosync.report.tables import Row, TableCell, figure, table
@@ -78,10 +78,17 @@ def proof_section(report: StudyReport, drawn: Charts) -> Markup:
     numbers = ("ms a step", "speed-up", "sent by a rank", "memory of a rank", "processors")
     caption = "Measured steps of the proof, in which all took turns. The fastest and slowest count at the ends."
     return joined(
-        drawn.place(charts.distributions(report), caption),
+        drawn.place(charts.distributions(_steps(report)), caption),
         table("Contestants of the proof. The speed-up is over stock DDP.", columns, rows, numbers=numbers),
         items([f"{ratio.in_words}." for ratio in summary.winner.against]),
     )
+
+
+def _steps(report: StudyReport) -> dict[str, tuple[float, ...]]:
+    """Return the measured steps of each contestant, stock DDP's and the winner's first."""
+    first = dict.fromkeys([report.default.name, report.winner.name])
+    contests = sorted(report.summary.contests, key=lambda one: one.name not in first)
+    return {one.name: one.step_seconds for one in contests}
 
 
 def time_section(report: StudyReport, drawn: Charts) -> Markup:
@@ -108,8 +115,20 @@ def time_section(report: StudyReport, drawn: Charts) -> Markup:
     caption = "The parts of a step. Communication that runs beside compute is hidden, and not shown."
     numbers = ("compute", "communication not hidden", "waiting with idle links", "it is busy")
     return joined(
-        drawn.place(charts.step_parts(report), caption),
+        drawn.place(_step_parts(report), caption),
         table("Where the time of a step goes.", columns, rows, numbers=numbers),
+    )
+
+
+def _step_parts(report: StudyReport) -> Chart | None:
+    contests = [one for one in report.summary.contests if one.time.compute_seconds is not None]
+    return charts.stacked(
+        [one.name for one in contests],
+        {
+            "compute": [one.time.compute_seconds for one in contests],
+            "communication that compute does not hide": [one.time.exposed_communication_seconds for one in contests],
+            "waiting with idle links": [one.time.idle_seconds for one in contests],
+        },
     )
 
 

@@ -36,6 +36,10 @@ class TimedService(ComparingService):
         with self._at_work():
             return self._service.difference(first, second)
 
+    def timeline(self, name: str) -> str:
+        with self._at_work():
+            return self._service.timeline(name)
+
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         began = time.monotonic()

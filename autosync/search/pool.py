@@ -147,6 +147,9 @@ class RecordedService(ComparingService):
     def difference(self, first: str, second: str) -> float:
         raise TrialFailed("refused", f"{first} and {second} are recorded: their parameters are not known")
 
+    def timeline(self, name: str) -> str:
+        raise TrialFailed("refused", f"{name} is recorded: it has no timeline")
+
     def release(self, name: str) -> None:
         self._at.pop(name, None)
 

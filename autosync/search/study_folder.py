@@ -82,6 +82,20 @@ class StudyFolder:
         return self.path / "report.html"
 
     @property
+    def timelines(self) -> Path:
+        """The folder of timelines that were recorded after the proof."""
+        return self.path / "timelines"
+
+    @property
+    def stock_timeline(self) -> Path:
+        return self.timelines / "stock-ddp.json"
+
+    @property
+    def winner_timeline(self) -> Path:
+        """The winner's timeline, if the winner is not stock DDP."""
+        return self.timelines / "winner.json"
+
+    @property
     def links(self) -> dict[str, Path]:
         """The targets of the study's symbolic links that lead out of the folder, by name. Writing would follow them."""
         # Path.resolve would raise on a cycle of links.
@@ -89,7 +103,7 @@ class StudyFolder:
         ways = (self.settings, self.journal, self.lock, self.model, self.cluster, self.logs, self.best, self.script)
         return {
             way.name: Path(os.path.realpath(way))
-            for way in (*ways, self.summary, self.report)
+            for way in (*ways, self.summary, self.report, self.timelines)
             if way.is_symlink() and not Path(os.path.realpath(way)).is_relative_to(inside)
         }
 

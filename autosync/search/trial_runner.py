@@ -30,10 +30,14 @@ from autosync.trials.service import StepSamples, TrialFailed
 
 
 class ComparingService(Service, Protocol):
-    """The trial service that tuning needs. It also reports losses and the difference between two contestants."""
+    """The trial service that tuning needs.
+
+    It also reports losses, the difference between two contestants, and the timeline of one with `trace`.
+    """
 
     def run(self, name: str, num_steps: int, *, settle: bool = False) -> StepSamples: ...
     def difference(self, first: str, second: str) -> float: ...
+    def timeline(self, name: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,14 @@
 """`tune`: the whole product in one function.
 
+The fastest strategies of the trials are measured again, in turn with stock DDP, stock DDP with its best bucket and the
+best preset. The winner is written to the study's `best.yaml` (and to `output`). If nothing is certainly faster, the
+file has the buckets of stock DDP.
+
 - `model` is a task (`FILE.py[:NAME]`, or the function that returns it) or a model spec, whose compute is then replayed
   (a file, a shipped name, also `SPEC@x4`, or the object). `cluster` is a cluster file, a shipped name or the object.
   `launcher` replaces the cluster's own.
-- `proposer` suggests strategies, and `simulator` predicts their step times. Each is a name or a builder like those
-  behind the names. A study that was begun with a builder is resumed with the same builder.
+- `proposer` suggests strategies, and `simulator` predicts their step times. Each is a name, a builder like those
+  behind the names, or the object itself. A study that was begun with an object is resumed with the same object.
 - `prior` is what the simulator learns before the first trial: records of other models and clusters. The shipped prior
   is used where the caller names neither a simulator nor a prior.
 - `allow` admits `lossy` and `stale` strategies. With the target "ddp", stock DDP runs all strategies, so only those
@@ -36,6 +40,7 @@ from autosync.search.proposers.interface import Ground, Proposer
 from autosync.search.running_study import running
 from autosync.search.search_loop import SearchLoop
 from autosync.search.target import Target
+from autosync.search.timelines import record_timelines
 from autosync.search.tuned import Tuned, hand_over, records_of
 from autosync.simulators.interface import Simulator
 from autosync.specs.consent import Consent, refuse
@@ -47,8 +52,8 @@ def tune(
     model: ModelOperand | None = None,
     cluster: ClusterOperand | None = None,
     launcher: LauncherOperand | None = None,
-    proposer: str | Callable[[Ground], Proposer] | None = None,
-    simulator: str | Callable[..., Simulator] | None = None,
+    proposer: str | Proposer | Callable[[Ground], Proposer] | None = None,
+    simulator: str | Simulator | Callable[..., Simulator] | None = None,
     prior: Path | str | None = None,
     allow: Sequence[InexactClass] = (),
     target: Target = "autosync",
@@ -68,9 +73,7 @@ def tune(
 ) -> Tuned:
     """Find the fastest strategy for a model on a cluster, and prove it against stock DDP.
 
-    The fastest strategies of the trials are measured again, in turn with stock DDP, stock DDP with its best bucket and
-    the best preset. The winner is written to the study's `best.yaml` (and to `output`). If nothing is certainly faster,
-    the file has the buckets of stock DDP. The docstring of `autosync.search.tune` describes the parameters.
+    The docstring of this module says what is measured, and describes the parameters.
     """
     began = time.monotonic()
     if resume is None:
@@ -101,4 +104,5 @@ def tune(
             run.trials, finalists, baselines=baselines, best_seconds=best_seconds, seed=seed, progress=progress
         )
         records = records_of(run, search)
+        record_timelines(run.trials, verdict, plan.folder, progress)
     return hand_over(plan, run, search, verdict, records, output=output, began=began)

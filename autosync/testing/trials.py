@@ -8,6 +8,7 @@ Its clock advances only by steps, so a drift affects all contestants in turn. `c
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -126,6 +127,12 @@ class FakeService:
         self.calls.append(("difference", f"{first}, {second}", 0))
         return self._steps[second].gradient_error
 
+    def timeline(self, name: str) -> str:
+        """Return a timeline of the steps that a contestant has taken: half of each is a wait for one transfer."""
+        self.calls.append(("timeline", name, 0))
+        length = self._steps[name].seconds * 1e6
+        return f"[\n{''.join(_step_events(number, length) for number in range(self._taken[name]))}"
+
     def release(self, name: str) -> None:
         self.calls.append(("release", name, 0))
         self._taken.pop(name, None)
@@ -155,3 +162,23 @@ class FakeService:
             self._steps[name] = replace(steps, num_failures=num_left, fails_at=steps.fails_at if num_left else None)
         self._taken.clear()
         raise TrialFailed(steps.fails_by, f"rank 0: {name} fails here", blame=steps.blame)
+
+
+def _step_events(number: int, length: float) -> str:
+    """Return the lines of a step of so many microseconds in a timeline."""
+    parts = {"forward": ("compute", 0, 0.0, 0.2), "backward": ("compute", 0, 0.2, 0.5), "wait": ("wait", 0, 0.5, 1.0)}
+    parts["all_reduce of everything (operation 0)"] = ("transfer", 1, 0.3, 1.0)
+    events = [
+        {
+            "ph": "X",
+            "name": name,
+            "cat": kind,
+            "pid": 0,
+            "tid": track,
+            "ts": (number + begin) * length,
+            "dur": (end - begin) * length,
+            "args": {"iteration": number},
+        }
+        for name, (kind, track, begin, end) in parts.items()
+    ]
+    return "".join(f"{json.dumps(event)},\n" for event in events)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autosync.errors import InputError
 from autosync.strategy.bundle import Bundle
 from autosync.strategy.emit.settings import DdpSettings
 
@@ -15,10 +14,11 @@ class Contestant:
     """A bundle's strategy under our engine (the bundle or its file), or torch's DDP if `bundle` is None.
 
     `ddp` has the settings of DDP, by default as it ships (it then refuses models that leave parameters without a
-    gradient; `find_unused_parameters` allows them). With `trace` every rank writes a timeline (see `parallelize`); then
-    our engine also runs strategies that torch's reducer would run otherwise, because the reducer records no transfers.
-    With `plain_sgd` the task's optimizer is replaced by one that subtracts the averaged gradients from the parameters,
-    so the change of a step is the gradient that arrived.
+    gradient; `find_unused_parameters` allows them). With `trace` every worker writes a timeline (see `parallelize`).
+    Then our engine also runs strategies that torch's reducer would run otherwise, because the reducer records no
+    transfers, and DDP sends its messages by a communication hook, which records them. With `plain_sgd` the task's
+    optimizer is replaced by one that subtracts the averaged gradients from the parameters, so the change of a step is
+    the gradient that arrived.
     """
 
     name: str
@@ -26,9 +26,3 @@ class Contestant:
     ddp: DdpSettings = field(default_factory=DdpSettings)
     trace: Path | None = None
     plain_sgd: bool = False
-
-    def __post_init__(self) -> None:
-        if self.trace is not None and self.bundle is None:
-            raise InputError(
-                f"{self.name} cannot be traced", rule="torch's DDP tells nothing of what it does, only our engine does"
-            )

@@ -33,6 +33,9 @@ from autosync.trials.replay import replay_task
 from autosync.trials.serving import Serving
 from autosync.trials.training import ContestantTraining
 
+MAX_TIMELINE_CHARACTERS = 4 * 2**20
+"""The longest part of a timeline that is sent."""
+
 
 class RankWorker:
     """Handles the trial service's requests on this rank."""
@@ -67,6 +70,7 @@ class RankWorker:
             "run": self.run,
             "release": self.release,
             "difference": self.difference,
+            "timeline": self.timeline,
         }
 
     def meet(self, _request: Request) -> Answer:
@@ -144,6 +148,7 @@ class RankWorker:
             seed=self._seed,
             rank=self._rank,
             timeout_seconds=self._timeout_seconds,
+            node=self._node,
         )
         return {}
 
@@ -204,6 +209,16 @@ class RankWorker:
             moved += float((parameter.double() - begun[name].detach().double()).square().sum())
         share = math.sqrt(apart / moved) if moved else 0.0
         return {"difference": share if math.isfinite(share) else None}
+
+    def timeline(self, request: Request) -> Answer:
+        """Remove the file of a traced contestant's timeline; on the first rank, return what it held."""
+        training = self._trainings.get(request["name"])
+        if training is None or training.trace_file is None:
+            return {"timeline": ""}
+        text = training.trace_file.read_text(encoding="utf-8") if self._rank == 0 else ""
+        training.trace_file.unlink()
+        # A timeline that is cut off at a line is read as far as it goes.
+        return {"timeline": text[: text.rfind("\n", 0, MAX_TIMELINE_CHARACTERS) + 1]}
 
     def release(self, request: Request) -> Answer:
         """Remove a contestant from this rank."""

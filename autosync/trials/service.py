@@ -152,6 +152,12 @@ class TrialService:
         found = [answer["difference"] for answer in answers]
         return max((math.inf if share is None else share for share in found), default=math.inf)
 
+    def timeline(self, name: str) -> str:
+        """Return the timeline of a prepared contestant with `trace` on the first rank, and remove the files of all."""
+        self._check_prepared(name)
+        timeline: str = self._ask("timeline", {"name": name})[0]["timeline"]
+        return timeline
+
     def release(self, name: str) -> None:
         """Remove a contestant with its model, optimizer, process groups and memory. Harmless after a failure.
 

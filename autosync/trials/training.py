@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from autosync.errors import AutosyncError
+from autosync.runtime.engine.trace import trace_path
 from autosync.runtime.parallelize import drain, no_sync, parallelize, release, where
 from autosync.specs.task import Task
 from autosync.specs.task_run import (
@@ -29,12 +30,13 @@ from autosync.strategy.emit.settings import DdpSettings
 from autosync.trials import meters
 from autosync.trials.rank_requests import RefusedError
 from autosync.trials.stock_ddp import stock_ddp
+from autosync.trials.stock_timeline import StockTimeline
 
 
 class ContestantTraining:
     """A model with its optimizer, synchronised by a bundle's strategy, or by torch's DDP without a bundle.
 
-    With `trace`, it writes its timeline to that path.
+    With `trace`, it writes its timeline to that path, with the rank's number; `node` is named in the timeline of DDP.
 
     Every contestant starts from the same seed on every rank, so the first parameters need not be sent: for a large
     model over slow links, that would take longer than the trial.
@@ -50,6 +52,7 @@ class ContestantTraining:
         seed: int,
         rank: int,
         timeout_seconds: float,
+        node: str = "",
     ) -> None:
         torch.manual_seed(seed)
         random.seed(seed)
@@ -58,7 +61,13 @@ class ContestantTraining:
         self._optimizer = build_optimizer(task, self._bare.parameters())
         self._is_stock_ddp = bundle is None
         self._model: Any = self._bare
-        if bundle is None:
+        self._timeline: StockTimeline | None = None
+        self.trace_file = None if trace is None else trace_path(trace, rank)
+        if bundle is None and trace is not None:
+            self._timeline = StockTimeline(trace, rank=rank, node=node)
+            self._model = stock_ddp(self._bare, ddp, noting=self._timeline.noting)
+            self._timeline.watch(self._model, self._optimizer)
+        elif bundle is None:
             self._model = stock_ddp(self._bare, ddp)
         else:
             try:
@@ -142,6 +151,8 @@ class ContestantTraining:
 
     def close(self) -> None:
         """Release hooks, threads, process groups and memory; all ranks must call this together."""
+        if self._timeline is not None:
+            self._timeline.close()
         if not self._is_stock_ddp:
             release(self._bare)
         del self._model, self._bare, self._optimizer

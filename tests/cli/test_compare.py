@@ -196,3 +196,15 @@ def test_a_bundle_of_another_cluster_is_refused(shell: Shell) -> None:
     assert shell.run(*_compare("best.yaml")) == 2
     assert "best.yaml:1: " in shell.err
     assert "the node n2 is new" in shell.err
+
+
+def test_a_page_is_written(shell: Shell) -> None:
+    assert shell.run(*_compare("torch-ddp", "sharded"), "-o", "page.html") == 0, shell.err
+    assert shell.err.splitlines()[-1] == "wrote page.html"
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "autosync compare model.yaml --cluster cluster.yaml torch-ddp sharded --steps 60" in page
+    assert "times as fast as torch-ddp" in page
+    Path("page.html").write_text("mine", encoding="utf-8")
+    assert shell.run(*_compare("torch-ddp", "sharded"), "-o", "page.html") == 2
+    assert Path("page.html").read_text(encoding="utf-8") == "mine"
+    assert shell.run(*_compare("torch-ddp", "sharded"), "-o", "page.html", "--force") == 0

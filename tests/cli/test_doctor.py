@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autosync.doctor import examine as examining
+from autosync.doctor.diagnosis import Diagnosis, RankedCause
+from autosync.doctor.findings import CauseFinding
+
 if TYPE_CHECKING:
     from conftest import Shell
 
@@ -42,3 +46,18 @@ def test_a_script_that_shows_no_steps(shell: Shell, source: str, told: str) -> N
     assert shell.run("doctor", "--cluster", "local-2", "--", "train.py") == 1
     assert told in shell.err
     assert shell.out == ""
+
+
+def test_a_page_is_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = RankedCause(name="slow_rank", finding=CauseFinding(seconds=0.2, told="rank 1 is late"), share=0.5)
+    found = Diagnosis(step_seconds=0.4, num_steps=12, primary=slow, others=(), unknown={})
+    monkeypatch.setattr(examining, "examine", lambda *_, **__: found)
+    command = ("doctor", "--cluster", "local-2", "-o", "page.html", "--", "train.py", "--epochs", "3")
+    assert shell.run(*command) == 0, shell.err
+    assert "slow rank: 50% of the step" in shell.out
+    assert shell.err.splitlines()[-1] == "wrote page.html"
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "autosync doctor --cluster local-2 -- train.py --epochs 3" in page
+    assert "slow rank: 50% of the step" in page
+    assert shell.run(*command) == 2
+    assert "page.html" in shell.err

@@ -14,12 +14,22 @@ import pytest
 
 from autosync.datasets.schema import Failure, Record
 from autosync.datasets.studies import read_study
+from autosync.doctor.causes import COMPUTE
+from autosync.doctor.diagnosis import Diagnosis, RankedCause
+from autosync.doctor.findings import CauseFinding
+from autosync.doctor.gain import Gain
+from autosync.doctor.wording import Operands
+from autosync.report.comparison_page import ComparisonReport
+from autosync.report.diagnosis_page import DiagnosisReport
 from autosync.report.study_report import StudyReport, read_study_report
 from autosync.search.study_folder import StudyFolder
 from autosync.search.tune import tune
 from autosync.specs.cluster import ClusterSpec, Node
 from autosync.specs.model import ModelSpec, OptimizerSpec, Segment, Timeline, Variable
+from autosync.strategy.presets import build_preset
 from autosync.testing.trials import FakeService, FakeSteps
+from autosync.trials.compare import compare
+from autosync.trials.contestant import Contestant
 
 ATTACK = '</script></title></style>--><script>window.hit=1</script><img src=x onerror="window.hit=1">\'&amp;{{1}}'
 
@@ -107,6 +117,44 @@ def alone(study: StudyFolder, tmp_path: Path) -> StudyReport:
             del contest[field]
     folder.summary.write_text(json.dumps(summary), encoding="utf-8")
     return read_study_report(folder)
+
+
+@pytest.fixture(scope="session")
+def compared() -> ComparisonReport:
+    """A comparison of stock DDP with two strategies, one of which has an attack for its name, and one that failed."""
+    model = _model("tiny", ["fc.weight", f"{ATTACK.replace('[', '(').replace(']', ')')}"])
+    nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(2))
+    cluster = ClusterSpec(name="pair", nodes=nodes, launcher="ssh")
+    strategies = {"torch-ddp": None, "sharded": build_preset("sharded", model, cluster), ATTACK: None, "broken": None}
+    steps = {
+        "torch-ddp": FakeSteps(seconds=0.2, noise=0.02),
+        "sharded": FakeSteps(seconds=0.1, noise=0.02),
+        ATTACK: FakeSteps(seconds=0.3, noise=0.02),
+        "broken": FakeSteps(seconds=0.1, fails_at=1),
+    }
+    comparison = compare(FakeService(steps), [Contestant(name=name) for name in strategies])
+    return ComparisonReport(
+        comparison=comparison, model=model, cluster=cluster, strategies=strategies, command=f"autosync compare {ATTACK}"
+    )
+
+
+@pytest.fixture(scope="session")
+def diagnosed() -> DiagnosisReport:
+    """A diagnosis of a script with an attack for its name: one rank is slow."""
+    slow = RankedCause(name="slow_rank", finding=CauseFinding(seconds=0.2, told=ATTACK, subject=ATTACK), share=0.5)
+    rest = RankedCause(name=COMPUTE, finding=CauseFinding(seconds=0.15, told="forward"), share=0.4)
+    diagnosis = Diagnosis(
+        step_seconds=0.4,
+        num_steps=12,
+        primary=slow,
+        others=(rest,),
+        unknown={"slow_link": ATTACK},
+        gain=Gain(step_seconds=0.4, bound_seconds=0.2, because=ATTACK),
+    )
+    nodes = tuple(Node(name=f"n{i}", host=f"h{i}", bandwidth_out=1e8, bandwidth_in=1e8) for i in range(2))
+    cluster = ClusterSpec(name="pair", nodes=nodes, launcher="ssh")
+    operands = Operands(cluster="c.yaml", script=("train.py", ATTACK))
+    return DiagnosisReport(diagnosis=diagnosis, operands=operands, cluster=cluster)
 
 
 def _records(study: StudyFolder) -> list[Record]:

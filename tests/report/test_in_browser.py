@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autosync.report.comparison_page import ComparisonReport, comparison_page
+from autosync.report.diagnosis_page import DiagnosisReport, diagnosis_page
 from autosync.report.page import report_page
 from autosync.report.study_report import StudyReport
 from tests.helpers.browser import Page, chromium, find_chromium
@@ -34,22 +36,34 @@ def browser(tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
-def _write(report: StudyReport, folder: Path) -> Path:
+def _page(report: StudyReport | ComparisonReport | DiagnosisReport) -> str:
+    match report:
+        case ComparisonReport():
+            return comparison_page(report)
+        case DiagnosisReport():
+            return diagnosis_page(report)
+        case _:
+            return report_page([report])
+
+
+def _write(report: StudyReport | ComparisonReport | DiagnosisReport, folder: Path) -> Path:
     path = folder / "report.html"
-    path.write_text(report_page([report]), encoding="utf-8")
+    path.write_text(_page(report), encoding="utf-8")
     return path
 
 
-@pytest.mark.parametrize("which", ["thousand", "hostile"])
+@pytest.mark.parametrize(
+    ("which", "least_charts"), [("thousand", 3), ("hostile", 3), ("compared", 2), ("diagnosed", 1)]
+)
 def test_the_page_works_and_contacts_nothing(
-    which: str, browser: Page, tmp_path: Path, request: pytest.FixtureRequest
+    which: str, least_charts: int, browser: Page, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     path = _write(request.getfixturevalue(which), tmp_path)
     inks = []
     for is_dark in (False, True):
         browser.open(path, dark=is_dark)
         num_charts = browser.evaluate("document.querySelectorAll('[data-chart]').length")
-        assert num_charts >= 3
+        assert num_charts >= least_charts
         assert browser.evaluate("document.documentElement.dataset.drawn") == str(num_charts)
         assert browser.evaluate(_DRAWN) == num_charts
         assert browser.evaluate("[...document.images].every((one) => one.complete && one.naturalWidth > 0)")
@@ -72,10 +86,15 @@ def test_tables_sort_by_keyboard(browser: Page, report: StudyReport, tmp_path: P
     assert browser.evaluate(f"{_BUTTON}.getAttribute('aria-sort')") == "descending"
 
 
-def test_pictures_grow(browser: Page, report: StudyReport, tmp_path: Path) -> None:
+def test_pictures_grow_and_shrink(browser: Page, report: StudyReport, tmp_path: Path) -> None:
     browser.open(_write(report, tmp_path))
-    width = "document.querySelector('.picture img').width"
+    width = "document.querySelector('.picture img').clientWidth"
     before = browser.evaluate(width)
-    browser.evaluate("document.querySelector('.zoom').click()")
-    assert browser.evaluate(width) > 1.5 * before
-    assert browser.evaluate("document.querySelector('.zoom').getAttribute('aria-pressed')") == "true"
+    browser.evaluate("document.querySelector('.zoom[data-zoom=\"2\"]').click()")
+    browser.evaluate("document.querySelector('.zoom[data-zoom=\"2\"]').click()")
+    assert browser.evaluate(width) > 3 * before
+    assert browser.evaluate("document.querySelector('.picture').scrollLeft") > 0
+    for _ in range(3):
+        browser.evaluate("document.querySelector('.zoom[data-zoom=\"0.5\"]').click()")
+    assert browser.evaluate(width) <= browser.evaluate("document.querySelector('.picture').clientWidth")
+    assert browser.errors == []

@@ -3,6 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("charts").textContent);
   const HEIGHT = 300;
+  const MOST_ZOOM = 16;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const faint = (name) => colour(name) + "30";
   const plots = [];
@@ -138,6 +139,18 @@
     body.append(...rows.sort(compare).map((one) => one.row));
   };
 
+  // Enlarges or shrinks a picture about the middle of what is visible of it.
+  const zoom = (button) => {
+    const inside = button.closest("figure").querySelector(".picture");
+    const image = inside.querySelector("img");
+    const before = image.clientWidth, whole = inside.clientWidth;
+    const after = Math.min(Math.max(before * Number(button.dataset.zoom), whole), MOST_ZOOM * whole);
+    const middle = inside.scrollLeft + whole / 2;
+    inside.classList.add("large");
+    image.width = Math.round(after);
+    inside.scrollLeft = middle * (after / before) - whole / 2;
+  };
+
   for (const place of document.querySelectorAll("[data-chart]")) {
     draw(place);
   }
@@ -146,8 +159,7 @@
     if (button !== null && button.closest("thead") !== null) {
       sort(button);
     } else if (button !== null && button.classList.contains("zoom")) {
-      const large = button.previousElementSibling.classList.toggle("large");
-      button.setAttribute("aria-pressed", String(large));
+      zoom(button);
     }
   });
   addEventListener("resize", fit);

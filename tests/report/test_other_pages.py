@@ -1,0 +1,48 @@
+"""The pages of comparisons and diagnoses: complete, well formed, and deaf to what names try."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from autosync.report.comparison_page import ComparisonReport, comparison_page
+from autosync.report.diagnosis_page import DiagnosisReport, diagnosis_page
+from tests.helpers.pages import Reader, check_deaf
+
+_ATTACK = "<script>window.hit=1</script>"
+
+
+def _check_hostile(found: Reader) -> None:
+    assert _ATTACK in found.text
+    assert not any("window.hit" in text for text in [*found.content["script"][1:], *found.content["style"]])
+    for image in found.of("img"):
+        svg = base64.b64decode((image["src"] or "").partition("base64,")[2]).decode()
+        assert "<script" not in svg
+
+
+def test_a_comparison_is_shown(compared: ComparisonReport) -> None:
+    page = comparison_page(compared)
+    found = check_deaf(page)
+    _check_hostile(found)
+    assert "sharded is 2.0" in found.text or "sharded is 1.9" in found.text
+    assert "and faster than each of the others." in found.text
+    assert "broken was left out: raised: " in found.text
+    for words in ("12 rounds of 5 steps of each", "stock DDP as it ships", "torch", "autosync compare", "n1", "1 MB"):
+        assert words in found.text
+    charts = json.loads(found.content["script"][0])
+    assert len(charts) == 2
+    assert [one["label"] for one in charts[0]["series"]][:2] == ["torch-ddp", "sharded"]
+    assert "is busy" in (found.of("img")[0]["alt"] or "")
+
+
+def test_a_diagnosis_is_shown(diagnosed: DiagnosisReport) -> None:
+    found = check_deaf(diagnosis_page(diagnosed))
+    _check_hostile(found)
+    assert "50% of the step" in found.text
+    assert "Better synchronisation makes it at most 2.00 times as fast" in found.text
+    assert "2.00 × as fast" in found.text
+    for words in ("slow rank", "compute-bound", "Not known", "autosync cluster check c.yaml", "n0", "from 12 steps"):
+        assert words in found.text
+    (chart,) = json.loads(found.content["script"][0])
+    assert chart["names"] == ["slow rank", "compute-bound"]
+    assert chart["series"][0]["values"] == [200, 150]
