@@ -11,14 +11,13 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from autosync.errors import Problem, TaskError
 from autosync.specs.model import ITEM_BYTES, ModelSpec, OptimizerSpec, Segment, Timeline, Untrained, Variable
 from autosync.specs.profile.machine_load import MachineLoad
 from autosync.specs.profile.recorder import Microstep, ModelStructure
 from autosync.specs.profile.steadiness import profiled
-from autosync.specs.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +62,23 @@ class ProfileRecords:
         return self.steps + self.later
 
 
-def assemble(task: Task, records: ProfileRecords) -> ModelSpec:
-    """Build the model spec of a task from its records."""
+class TrainingFacts(Protocol):
+    """What a model spec says of a training besides its records: a task declares it, and of a script it is observed."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def accumulation_steps(self) -> int: ...
+    @property
+    def clip_norm(self) -> float | None: ...
+    @property
+    def loss_scaling(self) -> bool: ...
+
+
+def assemble(task: TrainingFacts, records: ProfileRecords) -> ModelSpec:
+    """Build the model spec of a training from its records."""
     structure = records.structure
     trained = [name for name, parameter in structure.parameters.items() if parameter.requires_grad]
     microsteps = [m for step in records.steps for m in step.microsteps]

@@ -6,7 +6,7 @@ code uses (a word embedding as output layer), and it distinguishes look-ups of r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,13 +41,15 @@ class ParameterUses:
         return any(operation in _EMBEDDINGS for operation in self.operations)
 
 
-def read_uses(loss: torch.Tensor, names: Mapping[int, str]) -> dict[str, ParameterUses]:
-    """Return the uses of each parameter, by name. `names` maps the `id` of a parameter to its name.
+def read_uses(outputs: Sequence[torch.Tensor], names: Mapping[int, str]) -> dict[str, ParameterUses]:
+    """Return the uses of each parameter in the making of some tensors, by name.
+
+    `names` maps the `id` of a parameter to its name.
 
     Parameters whose use is hidden in a custom autograd function (reentrant checkpointing, a compiled graph) are
     missing.
     """
-    users = _users(loss.grad_fn)
+    users = _users([output.grad_fn for output in outputs if output.grad_fn is not None])
     uses = {}
     for node, direct in users.items():
         parameter = getattr(node, "variable", None)
@@ -67,10 +69,10 @@ def sequence_of(node: Any) -> int:
     return int(node._sequence_nr())  # noqa: SLF001 - autograd has no public name for it
 
 
-def _users(root: Any) -> dict[Any, list[Any]]:
+def _users(roots: Iterable[Any]) -> dict[Any, list[Any]]:
     """Return each node of the graph with the nodes that used its result, once for each use."""
-    users: dict[Any, list[Any]] = {root: []}
-    pending = [root]
+    users: dict[Any, list[Any]] = {root: [] for root in roots}
+    pending = list(users)
     while pending:
         node = pending.pop()
         for used, _ in node.next_functions:

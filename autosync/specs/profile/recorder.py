@@ -8,7 +8,7 @@ segment ends when a gradient becomes ready and begins when the previous segment 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,8 @@ class MicrostepRecorder:
     _calls: list[ModuleCall] = field(default_factory=list, init=False)
     _ready: list[str] = field(default_factory=list, init=False)
     _marks: list[Any] = field(default_factory=list, init=False)
+    _forward_marks: list[Any] = field(default_factory=list, init=False)
+    _uses: Mapping[str, ParameterUses] = field(default_factory=dict, init=False)
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
@@ -132,25 +134,38 @@ class MicrostepRecorder:
 
     def microstep(self, task: Task, model: nn.Module, batch: Any) -> Microstep:
         """Run one forward and backward pass. Gradients are added to the existing ones."""
-        self._calls, self._ready = [], []
-        self._marks = [self.clock.mark()]
-        self._in_forward = True
+        self.forward_begins()
         try:
             loss = task_run.compute_loss(task, model, batch)
         finally:
             self._in_forward = False
-        forward_marks = [*self._marks, self.clock.mark()]
-        names = {id(parameter): name for name, parameter in self.structure.parameters.items()}
-        uses = read_uses(loss, names)
-        self._marks = [self.clock.mark()]
+        self.forward_ends([loss])
         task_run.run_backward(task, loss)
-        backward_marks = [*self._marks, self.clock.mark()]
+        return self.microstep_ends(self.clock.mark())
+
+    def forward_begins(self) -> None:
+        """Begin to record a microstep: its forward pass begins."""
+        self._calls, self._ready = [], []
+        self._marks = [self.clock.mark()]
+        self._in_forward = True
+
+    def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Record the end of the forward pass, and how it used the parameters; the backward pass begins."""
+        self._in_forward = False
+        self._forward_marks = [*self._marks, self.clock.mark()]
+        names = {id(parameter): name for name, parameter in self.structure.parameters.items()}
+        self._uses = read_uses(outputs, names)
+        self._marks = [self.clock.mark()]
+
+    def microstep_ends(self, mark: Any = None) -> Microstep:
+        """Return the record of the microstep, whose backward pass has ended: at `mark`, or with its last gradient."""
+        backward_marks = [*self._marks, self._marks[-1] if mark is None else mark]
         return Microstep(
             calls=tuple(self._calls),
-            forward_seconds=tuple(self.clock.seconds(forward_marks)),
+            forward_seconds=tuple(self.clock.seconds(self._forward_marks)),
             ready=tuple(self._ready),
             backward_seconds=tuple(self.clock.seconds(backward_marks)),
-            uses=uses,
+            uses=self._uses,
         )
 
     def _call_hook(self, label: str) -> Callable[..., None]:

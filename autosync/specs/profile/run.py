@@ -119,7 +119,7 @@ def _measure(task: Task, device: torch.device, steps: int | None, seed: int, tel
         # An optimizer that needs a closure gets a constant loss: the passes are not part of the update's time.
         task_run.step_optimizer(task, optimizer, lambda: torch.zeros(()))
         update_seconds = clock.seconds([start, clock.mark()])[0]
-        return _step(microsteps, update_seconds, _known_rows)
+        return profiled_step(microsteps, update_seconds, known_rows)
 
     with recorder.attached():
         facts, done, load = _paced(step, steps, tell)
@@ -132,7 +132,7 @@ def _measure(task: Task, device: torch.device, steps: int | None, seed: int, tel
         later=tuple(done[num_facts:]),
         sparse=sparse,
         optimizer=spec,
-        device=_device_name(device),
+        device=device_name(device),
         source="measured",
         note=f"medians over {len(done)} steps after {WARM_UP_STEPS} of warm-up; {_UPDATE_NOTE}",
         notes=(*_notes(task, sparse), *optimizer_notes(optimizer, spec)),
@@ -188,7 +188,7 @@ def _compute(task: Task, rate: DeviceRate, steps: int, seed: int, tell: Progress
                 batch = task_run.map_tensors(task_run.draw_batch(task, generator), clock.to_meta)
                 with clock:
                     microsteps.append(recorder.microstep(task, model, batch))
-            done.append(_step(microsteps, 0.0, rows))
+            done.append(profiled_step(microsteps, 0.0, rows))
     sparse = _sparse_gradients(structure)
     optimizer = probe_optimizer(task, sparse=bool(sparse))
     update_seconds = rate.seconds(0, _update_bytes(task, structure, optimizer, done[-1], sparse))
@@ -226,7 +226,7 @@ def _build_without_values(task: Task, clock: ComputedClock) -> nn.Module:
 _UPDATE_NOTE = "the update as a whole, split over modules by the elements that it changes"
 
 
-def _step(
+def profiled_step(
     microsteps: list[Microstep], update_seconds: float, rows_of: Callable[[ParameterUses, str], torch.Tensor | int]
 ) -> ProfiledStep:
     """Return a step with the number of distinct rows that its microsteps touched together.
@@ -250,7 +250,8 @@ def _without_ids(microstep: Microstep) -> Microstep:
     return replace(microstep, uses={name: replace(uses, ids=()) for name, uses in microstep.uses.items()})
 
 
-def _known_rows(uses: ParameterUses, _: str) -> torch.Tensor:
+def known_rows(uses: ParameterUses, _: str) -> torch.Tensor:
+    """Return the distinct rows that embeddings looked up, from the values of their ids."""
     return distinct_rows(uses.ids)
 
 
@@ -293,7 +294,8 @@ def _notes(task: Task, sparse: frozenset[str]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return the name of a device for a timeline."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     cpuinfo = Path("/proc/cpuinfo")
