@@ -25,7 +25,8 @@ class Policy:
     At least `min_warmup_steps` are discarded: stock DDP rebuilds its buckets after the first step. Then steps are
     measured until the 95 % interval of their median is narrower than `interval_share` of it and the later half is as
     fast as the earlier half; or until `max_steps` are measured or `budget_seconds` are spent, with warm-up. A trial
-    whose interval lies above `give_up_factor` times the best so far is stopped.
+    whose interval lies above `give_up_factor` times the best so far is stopped. With `glance_steps`, a trial is stopped
+    after so many steps if each of them took longer than `glance_factor` times the best so far.
     """
 
     min_warmup_steps: int = 4
@@ -39,6 +40,8 @@ class Policy:
     budget_seconds: float = 30.0
     give_up_factor: float = 1.2
     max_cpu_share: float = 0.6
+    glance_steps: int = 0
+    glance_factor: float = 1.5
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_warmup_steps <= self.max_warmup_steps:
@@ -49,6 +52,8 @@ class Policy:
             raise ValueError("a window has 2 or more steps, a run 1 or more")
         if min(self.steady_share, self.interval_share, self.budget_seconds) <= 0 or self.give_up_factor < 1:
             raise ValueError("shares and the budget are above 0, the factor for giving up is 1 or more")
+        if not 0 <= self.glance_steps <= self.min_warmup_steps or self.glance_factor < 1:
+            raise ValueError("the first glance has no more steps than the shortest warm-up, and a factor of 1 or more")
 
 
 DEFAULT_POLICY = Policy()
@@ -123,6 +128,13 @@ def is_clearly_worse(seconds: Sequence[float], best_seconds: float | None, polic
     if best_seconds is None or len(seconds) < policy.window_steps:
         return False
     return correlated_median_interval(seconds).low > policy.give_up_factor * best_seconds
+
+
+def is_slow_at_a_glance(seconds: Sequence[float], best_seconds: float | None, policy: Policy) -> bool:
+    """Whether the first steps of a trial, with its warm-up, already show that it is far slower than the best so far."""
+    if best_seconds is None or not 0 < len(seconds) <= policy.glance_steps:
+        return False
+    return min(seconds) > policy.glance_factor * best_seconds
 
 
 def next_run(seconds: Sequence[float], spent_seconds: float, policy: Policy) -> int:
@@ -231,7 +243,8 @@ def measure(
         for num_steps in _runs(tally, policy):
             tally.add(service.run(contestant.name, num_steps), begins_warmup=not tally.spent_seconds)
             warmed = tally.seconds[num_discarded(tally.seconds, policy) :]
-            if is_clearly_worse(warmed, best_seconds, policy):
+            is_slow = is_slow_at_a_glance(tally.seconds, best_seconds, policy)
+            if is_slow or is_clearly_worse(warmed, best_seconds, policy):
                 stopped_early = True
                 break
     finally:
@@ -274,7 +287,11 @@ def _warmup_runs(tally: Tally, policy: Policy) -> Iterator[int]:
     """Yield the number of steps of each run, until the warm-up is over or the budget is spent."""
     fewest = policy.min_warmup_steps + 2 * policy.window_steps
     # Each further run costs a step that is not counted. If many steps are needed, a bad trial may end before the last.
-    yield fewest if fewest <= policy.steps_per_run else fewest - policy.window_steps
+    first = fewest if fewest <= policy.steps_per_run else fewest - policy.window_steps
+    if policy.glance_steps:
+        yield policy.glance_steps
+        first += 1 - policy.glance_steps
+    yield first
     while not warmup_ends(tally.seconds, policy) and tally.spent_seconds < policy.budget_seconds:
         yield policy.window_steps + 1
 

@@ -88,19 +88,33 @@ class RequestLoop:
     def serve(self) -> None:
         """Handle one request after another, without end."""
         while True:
-            request = self._current = self._requests.get()
-            self._asked.doing = f"in {request['request']}"
+            request = self.next_request()
             try:
                 result = self._asked.requests[request["request"]](request)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure becomes data here
-                # The log may be on a full disk: then only the answer reports the error.
-                with contextlib.suppress(OSError):
-                    traceback.print_exc()
-                kind = "refused" if isinstance(error, RefusedError) else "raised"
-                self._answer(request, error={"kind": kind, "message": _in_words(error), "blame": blame_of(error)})
+                self.fail(request, error)
             else:
-                self._answer(request, result=result)
-            self._asked.doing = "waiting for the service"
+                self.answer(request, result)
+
+    def next_request(self) -> Request:
+        """Wait for the next request, for a caller that answers it by `answer` or `fail`."""
+        request = self._current = self._requests.get()
+        self._asked.doing = f"in {request['request']}"
+        return request
+
+    def answer(self, request: Request, result: Answer) -> None:
+        """Answer a request."""
+        self._answer(request, result=result)
+        self._asked.doing = "waiting for the service"
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        """Answer a request with the error that it met."""
+        # The log may be on a full disk: then only the answer reports the error.
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
+        kind = "refused" if isinstance(error, RefusedError) else "raised"
+        self._answer(request, error={"kind": kind, "message": _in_words(error), "blame": blame_of(error)})
+        self._asked.doing = "waiting for the service"
 
     def _tell(self, doing: str) -> None:
         self._asked.doing = doing
@@ -134,10 +148,15 @@ def serve_requests(address: str, open_handler: Callable[[int, Callable[[str], No
 
     `open_handler` makes the handler from the rank's number and a function that reports the present activity.
     """
+    open_requests(address, open_handler).serve()
+
+
+def open_requests(address: str, open_handler: Callable[[int, Callable[[str], None]], RequestHandler]) -> RequestLoop:
+    """Connect this rank to the service at an address, and receive its requests in a second thread."""
     _end_with_whoever_started_this()
     rank = int(os.environ["RANK"])
     # Removed from the environment, because neither the user's code nor its child processes need the token.
     token = os.environ.pop(control.TOKEN_VARIABLE)
     conversation = RequestLoop(control.connect(address, token, rank), lambda tell: open_handler(rank, tell))
     threading.Thread(target=conversation.listen, name="autosync-control", daemon=True).start()
-    conversation.serve()
+    return conversation

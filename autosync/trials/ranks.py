@@ -151,6 +151,11 @@ class Ranks:
         """Whether all ranks still run, as far as can be told without a request to them."""
         return self._launch is not None and all(code is None for code in self._launch.exit_codes())
 
+    def exit_codes(self) -> Sequence[int | None]:
+        """Return the exit code of each rank, or None while it runs."""
+        assert self._launch is not None, "the ranks have been started"
+        return self._launch.exit_codes()
+
     def meeting_point(self) -> str:
         """Return where these ranks can meet: a file, or on several machines a port that the first rank opens."""
         launcher, _ = self._planned("ADDRESS")
